@@ -70,7 +70,7 @@ DISK_BYTES = 768 * 1024**2
 JOBS = {name: ["submit", name] for name in ("correlate", "archive", "twin", "persist", "settle", "queues", "query")}
 JOBS["mirror"] = ["submit", "mirror", "standby"]
 PROGRAMS = (*JOBS, *CLIENTS, "connector")
-CLOCKS = ("clock", "settle-clock", "queue-clock")
+CLOCKS = ("clock", "settle-clock", "queue-clock", "correlate-lease", "settle-lease", "queues-lease")
 LED = ("signals-0", "acks-0", "twin-acks-0", "clock-0", "messages-0", "app-acks-0")
 """Partitions whose leaders are chosen where there are several brokers."""
 

@@ -35,6 +35,7 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/correlate/decision.py": (f"{TESTS}/correlate/test_shard.py", f"{TESTS}/correlate"),
     "ackstream/spark/order.py": ("tests/spark/test_order.py",),
     "ackstream/spark/clock.py": ("tests/spark/test_clock.py",),
+    "ackstream/spark/lease.py": ("tests/spark/test_lease.py",),
     "ackstream/protocol/intervals.py": ("tests/protocol/test_intervals.py",),
     "ackstream/protocol/ledger.py": ("tests/protocol/test_ledger.py", f"{TESTS}/correlate/test_topics.py"),
     f"{JOBS}/twin/batch.py": (f"{TESTS}/twin/test_batch.py", f"{TESTS}/twin"),

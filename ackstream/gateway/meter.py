@@ -140,18 +140,18 @@ END_POLLS = 50
 
 
 SILENT_MS = 15_000
-"""A clock that has not ticked for so long is reported; allows for the difference between two machines' clocks."""
+"""A clock that has given no sign of life for so long is reported; allows for the difference between two machines' clocks."""
 
 
-def clock_warning(ticked_at: int | None, now: int) -> str:
+def clock_warning(signed_at: int | None, now: int) -> str:
     """Return a sentence if the clock of requests stands still, else an empty text.
 
-    :param ticked_at: the time of its last tick, in epoch milliseconds; ``None``: there is none
+    :param signed_at: the time of its last sign of life, in epoch milliseconds; ``None``: there is none
     """
-    if ticked_at is not None and now - ticked_at < SILENT_MS:
+    if signed_at is not None and now - signed_at < SILENT_MS:
         return ""
-    ticked = "has not ticked yet" if ticked_at is None else f"last ticked {(now - ticked_at) // 1000} s ago"
-    return f"The clock {ticked}, so no request times out: is correlate running?"
+    last = "no sign of life yet" if signed_at is None else f"its last sign of life {(now - signed_at) // 1000} s ago"
+    return f"The clock has given {last}, so no request times out: is correlate running?"
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ class Correlate(Part):
 
 
 class Clock(Part):
-    """The ticks that advance event time."""
+    """The ticks that advance event time, and the signs of life of jobs."""
 
     interval: Milliseconds = duration("1s")
     slack: Milliseconds = duration("2s")

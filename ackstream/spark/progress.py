@@ -44,7 +44,7 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Return the next offsets after those that its newest batch reads, which may be running; empty before the first."""
     found: dict[TopicPartition, int] = {}
-    # there is no public way: the progress of a batch is told at its end
+    # there is no public way: the progress of a batch comes at its end
     planned = query._jsq.streamingQuery().availableOffsets().valuesIterator()  # noqa: SLF001
     while planned.hasNext():
         offset = planned.next()

@@ -241,26 +241,26 @@ def test_the_lag_is_what_a_group_has_still_to_read(settings: Settings):
 
 
 @pytest.mark.parametrize(
-    ("ticked_at", "warning"),
+    ("signed_at", "warning"),
     [
         (100_000, ""),
         (90_000, ""),
         # the broker's clock is ahead of this machine's
         (130_000, ""),
-        (26_000, "The clock last ticked 74 s ago, so no request times out: is correlate running?"),
-        (None, "The clock has not ticked yet, so no request times out: is correlate running?"),
+        (26_000, "The clock has given its last sign of life 74 s ago, so no request times out: is correlate running?"),
+        (None, "The clock has given no sign of life yet, so no request times out: is correlate running?"),
     ],
 )
-def test_a_clock_that_stands_still_is_reported(ticked_at: int | None, warning: str):
-    assert clock_warning(ticked_at, 100_000) == warning
+def test_a_clock_that_stands_still_is_reported(signed_at: int | None, warning: str):
+    assert clock_warning(signed_at, 100_000) == warning
 
 
-def test_a_feed_knows_when_the_clock_last_ticked(settings: Settings):
+def test_a_feed_knows_when_the_clock_last_gave_a_sign_of_life(settings: Settings):
     with LedgerFeed(settings, 0) as feed:
-        assert "has not ticked yet" in feed.warning()
-        ensure_topics(settings, ["clock"])
-        assert "has not ticked yet" in feed.warning()
-        write(settings, "clock", [b"0"])
+        assert "no sign of life yet" in feed.warning()
+        ensure_topics(settings, ["correlate-lease"])
+        assert "no sign of life yet" in feed.warning()
+        write(settings, "correlate-lease", [b"0"])
         assert feed.warning() == ""
 
 

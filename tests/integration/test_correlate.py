@@ -8,6 +8,7 @@ import random
 import time
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from ackstream.client.labels import Declarer
 from ackstream.errors import StartError, StoppedError
 from ackstream.jobs.correlate.topics import REFRESH_SECONDS
 from ackstream.kafka import topics
+from ackstream.spark.clock import REST_SECONDS
 from ackstream.spark.job import DATA_LOSS
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.system import System
@@ -25,7 +27,6 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -408,13 +409,14 @@ def test_ticks_of_others_end_no_deadline_and_a_successor_ends_the_job(
         query = running.__enter__()
         asked = system.command("x", requested_acks=["a-ack"], timeout="60s")
         for key in (ANY_RUN, "no-run", "999999999"):
-            system.send("clock", str(asked + 1_000_000).encode(), key=key)
+            for topic in ("clock", "correlate-lease"):
+                system.send(topic, str(asked + 1_000_000).encode(), key=key)
         system.ack("x", "a-ack")
         assert eventually(lambda: system.replies().get("x"), "the reply", query)["status"] == 200
         assert query.isActive
         # a run that claimed later, as after a pause of this one
-        successor = max(record.offset for record in system.records("clock"))
-        eventually(lambda: system.send("clock", b"0", key=str(successor)) and not query.isActive, "the end of the job")
+        successor, lease = max(record.offset for record in system.records("correlate-lease")), "correlate-lease"
+        eventually(lambda: system.send(lease, b"0", key=str(successor)) and not query.isActive, "the end of the job")
         with pytest.raises(StoppedError, match=r"^Another process runs this job on the same system"):
             running.__exit__(None, None, None)
 
@@ -455,3 +457,60 @@ def test_a_quiet_stream_gets_its_timeout_and_not_too_early(spark: SparkSession, 
     assert dict(reply.headers)["status"] == b"408"
     # how soon after its deadline, benchmarks/latency.py measures
     assert reply.timestamp - asked >= 2_000
+
+
+def test_an_open_request_gets_its_timeout_after_a_restart_although_nothing_else_happens(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with closing(System(kafka, tmp_path, clock=True)) as system:
+        with system.correlate(spark) as query:
+            system.command("x", requested_acks=["a-ack"], timeout="5s")
+            system.command("done", requested_acks=["a-ack"])
+            system.ack("done", "a-ack")
+            eventually(lambda: "done" in system.replies(), "the reply to done", query)
+        with system.correlate(spark) as query:
+            eventually(lambda: "x" in system.replies(), "the timeout", query)
+        assert system.replies()["x"]["status"] == 408
+
+
+def test_a_query_without_anything_to_do_has_no_batches(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    with closing(System(kafka, tmp_path, clock=True)) as system, system.correlate(spark) as query:
+        system.command("x", requested_acks=["a-ack"])
+        system.ack("x", "a-ack")
+        eventually(lambda: "x" in system.replies(), "the reply", query)
+        # time moves on once more behind what was read
+        signs = system.end("correlate-lease") + 2 * REST_SECONDS
+        eventually(lambda: system.end("correlate-lease") > signs, "two rests", query)
+        batch, signs = query.lastProgress.batchId, signs + REST_SECONDS
+        eventually(lambda: system.end("correlate-lease") > signs, "another rest", query)
+        assert query.lastProgress.batchId == batch
+
+
+def test_a_timeout_is_sent_again_as_it_was_by_the_replay_of_its_batch(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    """The run before is gone, and with it the clock whose tick has let the deadline pass."""
+    with closing(System(kafka, tmp_path, clock=True)) as system:
+
+        def sent() -> list[Any]:
+            return [
+                [(record.key, record.value, record.headers) for record in system.records(topic) if record.key == b"x"]
+                for topic in ("replies", "ledger")
+            ]
+
+        with system.correlate(spark) as query:
+            system.command("x", requested_acks=["a-ack"], timeout="1s")
+            eventually(lambda: "x" in system.replies(), "the timeout", query)
+        first = sent()
+        (outcome,) = [record for record in system.ledger() if record.get("outcome")]
+        commits = Path(system.settings.lake.checkpoint("correlate")) / "commits"
+        newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        assert newest == outcome["batch_id"]
+        # as if it had been killed before it wrote that the batch was done
+        for path in commits.glob(f"*{newest}*"):
+            path.unlink()
+        with system.correlate(spark) as query:
+            eventually(lambda: len(sent()[0]) > 1, "the replay", query)
+    replies, ledger = sent()
+    assert replies == first[0] * 2
+    assert ledger == first[1] + [record for record in first[1] if b"outcome" in record[1]]

@@ -20,7 +20,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.spark.clock import living
+from ackstream.spark.lease import living
 from tests.harness.processes import Program
 from tests.harness.system import System
 from tests.harness.waiting import eventually

@@ -18,7 +18,7 @@ from ackstream.jobs.query.job import JOB as QUERY
 from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
-from ackstream.kafka.topics import CLOCK, TOPICS
+from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Clock, Kafka, Settings
 from ackstream.spark import job as spark_job
 from ackstream.spark.checkpoint import TOPIC_ID
@@ -110,7 +110,7 @@ def test_a_batch_that_other_rules_have_begun_is_finished_by_them(
 
 def test_jobs_whose_rules_are_no_longer_those_of_the_first_release_say_so() -> None:
     changed = {name: job.rules for name, job in JOBS.items() if job.rules != 1}
-    assert changed == {"correlate": 3, "query": 2, "queues": 2, "settle": 2, "twin": 3}
+    assert changed == {"correlate": 4, "query": 2, "queues": 3, "settle": 3, "twin": 3}
 
 
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:
@@ -134,6 +134,24 @@ def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_s
         guard_checkpoint(spark, location, {"x.shards": 6, f"{TOPIC_ID}signals": "two"}, _anew)
 
 
+def test_ticks_of_the_runs_before_count_in_the_batch_that_they_have_left_unfinished(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "checkpoints/x")
+
+    def start(run: str | None, *, replays: bool) -> list[str]:
+        return guard_checkpoint(spark, location, {"x.shards": 6}, _anew, replays=replays, run=run)
+
+    assert start("7", replays=False) == []
+    # it is killed within a batch, as are those that replay it
+    assert start("12", replays=True) == ["7"]
+    assert start("31", replays=True) == ["7", "12"]
+    # a migration finishes it, without a clock
+    assert start(None, replays=True) == ["7", "12", "31"]
+    assert start("44", replays=False) == []
+    assert start("50", replays=True) == ["44"]
+
+
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_every_job_that_reads_kafka_remembers_which_topics_it_counts_offsets_of(job: Job) -> None:
     assert job.reads
@@ -141,9 +159,9 @@ def test_every_job_that_reads_kafka_remembers_which_topics_it_counts_offsets_of(
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_every_job_shows_on_a_topic_of_its_own_that_it_runs(job: Job) -> None:
-    signs = job.ticks or job.lease
-    assert [name for name, other in JOBS.items() if signs in (other.ticks, other.lease)] == [job.name]
-    assert TOPICS[signs or ""] is CLOCK
+    assert [name for name, other in JOBS.items() if job.lease == other.lease] == [job.name]
+    assert TOPICS[job.lease or ""] is LEASE
+    assert job.ticks is None or TOPICS[job.ticks] is CLOCK
 
 
 @pytest.mark.parametrize("enabled", [True, False])

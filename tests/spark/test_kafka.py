@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaOptions, KafkaSecurity, Secret, Tls
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import COPY_BYTES, EARLIEST, LATEST, MAX_COPY_BYTES, RUN
+from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUNS, LATEST, MAX_COPY_BYTES, RUN
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
 
@@ -117,14 +117,19 @@ TICKS: dict[str, tuple[bytes | None, bytes | None, int]] = {
 
 def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSession) -> None:
     own, at = spark.newSession(), datetime.fromtimestamp(9, tz=timezone.utc)
-    rows = [(name, key, value, at) for name, (key, value, _) in TICKS.items()]
-    ticks = own.createDataFrame(rows, "name STRING, key BINARY, value BINARY, timestamp TIMESTAMP")
+    rows = [(name, key, value, at, 7) for name, (key, value, _) in TICKS.items()]
+    ticks = own.createDataFrame(rows, "name STRING, key BINARY, value BINARY, timestamp TIMESTAMP, offset LONG")
 
     def times() -> dict[str, int]:
         found = ticks.select("name", F.unix_millis(spark_kafka.tick_time(own)).alias("time")).collect()
         return {row["name"]: row["time"] for row in found}
 
     own.conf.set(RUN, "42")
+    assert times() == {name: time for name, (*_, time) in TICKS.items()}
+    # in a batch that is replayed, those of the run before, up to its end
+    own.conf.set(FORMER_RUNS, json.dumps([["41", "40"], 8]))
+    assert times() == {name: time for name, (*_, time) in TICKS.items()} | {"of another run": 5_000}
+    own.conf.set(FORMER_RUNS, json.dumps([["41", "40"], 7]))
     assert times() == {name: time for name, (*_, time) in TICKS.items()}
     # where something else publishes the clock
     own.conf.unset(RUN)

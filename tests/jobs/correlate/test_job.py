@@ -63,7 +63,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
     for record in records:
         named = [{"key": key, "value": base64.b64encode(value).decode()} for key, value in record.headers.items()]
         rows.append([*msgspec.structs.astuple(record)[:-1], json.dumps(named) if named else None])
-    return pd.DataFrame(rows, columns=FIELDS)
+    return pd.DataFrame(rows, columns=FIELDS).assign(clock=None)
 
 
 def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.DataFrame]:

@@ -49,7 +49,7 @@ class State:
 def _row(kind: int, timestamp: int, offset: int, **more: Any) -> dict[str, Any]:
     columns = {
         "kind": kind, "timestamp": timestamp, "topic": "messages", "partition": 0, "offset": offset, "key": None,
-        "value": None, "batch": 0, "subject": None, "ttl_ms": 0, "eligible": True, "barrier": False,
+        "value": None, "batch": 0, "subject": None, "ttl_ms": 0, "eligible": True, "barrier": False, "clock": None,
     }  # fmt: skip
     return columns | more
 

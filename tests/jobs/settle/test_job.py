@@ -47,7 +47,9 @@ class _State:
 
 def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
     columns = list(ReportRecord.__struct_fields__)
-    frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns)
+    frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns).assign(
+        clock=None
+    )
     (found,) = operator(partial(settle, PLAIN))((0,), iter([frame]), state)
     assert list(found.columns) == OUTPUT_SCHEMA.names
     return found

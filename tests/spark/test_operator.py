@@ -1,0 +1,108 @@
+"""The shell of a stateful query: how time reaches a shard, what is kept of it, and what it tells the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from ackstream.spark.operator import ShardBatch, operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class State:
+    """Spark's state of a shard."""
+
+    def __init__(self, value: tuple[int, bytes] | None = None, watermark: int = 0) -> None:
+        self.value, self.watermark = value, watermark
+        self.updates, self.timeout = 0, 0
+
+    exists = property(lambda self: self.value is not None)
+    get = property(lambda self: self.value)
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.watermark
+
+    def update(self, value: tuple[int, bytes]) -> None:
+        self.value, self.updates = value, self.updates + 1
+
+    def setTimeoutTimestamp(self, timestamp: int) -> None:  # noqa: N802 - Spark's name
+        self.timeout = timestamp
+
+    def remove(self) -> None:
+        self.value = None
+
+
+class Remembering:
+    """A shard that remembers what it was given, and waits for it."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def load(self, version: int, blob: bytes) -> None:
+        assert version == 1
+        self.offsets = list(blob)
+
+    def dump(self) -> tuple[int, bytes] | None:
+        return (1, bytes(self.offsets)) if self.offsets else None
+
+    @property
+    def next_timeout(self) -> int | None:
+        return max(self.offsets, default=None)
+
+
+def _frame(*rows: tuple[int, int, str | None]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["offset", "timestamp", "clock"]).astype({"offset": "int64"})
+    return frame.assign(clock=pd.to_datetime(frame["clock"]))
+
+
+def _handle(batch: ShardBatch) -> Iterator[pd.DataFrame]:
+    with batch.restored(Remembering()) as shard:
+        for frame in batch.frames:
+            assert frame["offset"].dtype == "int64"
+            shard.offsets += frame["offset"].tolist()
+            if 0 in shard.offsets:
+                shard.offsets = []
+    yield pd.DataFrame({"watermark": [batch.watermark], "tick": [batch.tick]})
+
+
+def _run(state: Any, *frames: pd.DataFrame) -> tuple[tuple[int, int], Any]:
+    told: list[Any] = []
+    (found,) = operator(_handle, told.append)(("s",), iter(frames), state)
+    return (found["watermark"][0], found["tick"][0]), told
+
+
+def test_ticks_are_no_records_and_the_latest_is_the_time_of_the_batch() -> None:
+    state = State(watermark=900)
+    times, _ = _run(
+        state,
+        _frame((1, 950, None), (7, 1_200, "2026-11-23"), (2, 1_500, None)),
+        _frame((8, 1_300, "2026-11-23")),
+        _frame((9, 1_100, "2026-11-23"), (3, 1_600, None)),
+    )
+    assert times == (900, 1_300)
+    assert state.value == (1, bytes([1, 2, 3]))
+
+
+@pytest.mark.parametrize("frames", [[], [_frame()], [_frame((1, 5, None))], [_frame((7, 800, "2026-11-23"))]])
+def test_without_a_later_tick_the_time_is_that_of_the_batches_before(frames: list[pd.DataFrame]) -> None:
+    assert _run(State(watermark=900), *frames)[0] == (900, 900)
+
+
+def test_what_a_tick_does_not_change_is_not_written_again() -> None:
+    state = State((1, b"\x05"))
+    _run(state, _frame((7, 3, "2026-11-23")))
+    assert (state.updates, state.timeout) == (0, 5)
+    _run(state, _frame((6, 3, None)))
+    assert (state.value, state.updates, state.timeout) == ((1, b"\x05\x06"), 1, 6)
+
+
+def test_a_shard_tells_what_it_waits_for_and_when_it_waits_for_nothing() -> None:
+    state = State()
+    assert _run(state, _frame((5, 3, None)))[1] == [{"s": 5}]
+    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [{"s": 5}]
+    assert _run(state, _frame((0, 5, None)))[1] == [{"s": None}]
+    assert state.value is None
