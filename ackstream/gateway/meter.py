@@ -140,7 +140,7 @@ END_POLLS = 50
 
 
 SILENT_MS = 15_000
-"""A clock that has given no sign of life for so long is reported; allows for the difference between two machines' clocks."""
+"""A clock that has given no sign of life for so long is reported; allows for the difference between two clocks."""
 
 
 def clock_warning(signed_at: int | None, now: int) -> str:
@@ -150,8 +150,10 @@ def clock_warning(signed_at: int | None, now: int) -> str:
     """
     if signed_at is not None and now - signed_at < SILENT_MS:
         return ""
-    last = "no sign of life yet" if signed_at is None else f"its last sign of life {(now - signed_at) // 1000} s ago"
-    return f"The clock has given {last}, so no request times out: is correlate running?"
+    signs = "no sign of life yet"
+    if signed_at is not None:
+        signs = f"its last sign of life {(now - signed_at) // 1000} s ago"
+    return f"The clock has given {signs}, so no request times out: is correlate running?"
 
 
 @dataclass(frozen=True)
