@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ import httpx
 
 from ackstream.gateway.passwords import hash_password
 from benchmarks import common
+from benchmarks.contenders.running import processor
 from benchmarks.progress import percentiles
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
@@ -46,13 +45,13 @@ def measure(bench: Bench) -> dict[str, Any]:
         asyncio.run(_load(port, warm_up))
         rounds = []
         for _ in range(common.ROUNDS):
-            before = _processor(program.session)
+            before = processor(program.session)
             began = time.monotonic()
             times = asyncio.run(_load(port, seconds))
             took = time.monotonic() - began
-            processor = (_processor(program.session) - before) / len(times)
-            rounds.append({"requests_per_second": len(times) / took, "processor": processor, **percentiles(times)})
-            bench.say(f"{len(times) / took:,.0f} requests/s, {processor * 1e6:.0f} µs of processor each")
+            used = (processor(program.session) - before) / len(times)
+            rounds.append({"requests_per_second": len(times) / took, "processor": used, **percentiles(times)})
+            bench.say(f"{len(times) / took:,.0f} requests/s, {used * 1e6:.0f} µs of processor each")
     figures = {name: median(each[name] for each in rounds) for name in rounds[0]}
     bench.table(
         "Gateway",
@@ -111,12 +110,6 @@ async def _client(port: int, number: int, until: float) -> list[float]:
         times.append(time.monotonic() - began)
     writer.close()
     return times
-
-
-def _processor(pid: int) -> float:
-    """Return the seconds of processor time that a process has taken."""
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Running:
     def __init__(self, contender: Contender, place: Place) -> None:
         self._contender, self._place = contender, place
         self.log = place.directory.with_name(f"{place.directory.name}.log")
-        self._broker = _listener(place.settings.kafka.bootstrap)
+        self._broker = listener(place.settings.kafka.bootstrap)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.used: list[Usage] = []
         self.start()
@@ -57,7 +57,7 @@ class Running:
 
     def close(self) -> None:
         """Kill -9 all processes and what they started."""
-        for pid in _members({process.pid for process in self._processes}):
+        for pid in members({process.pid for process in self._processes}):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for process in self._processes:
@@ -70,9 +70,9 @@ class Running:
 
     def sample(self) -> None:
         """Measure what it uses now."""
-        members = _members({process.pid for process in self._processes})
-        used = sum(map(_processor, members))
-        self.used.append(Usage(time.time(), used, _processor(self._broker), sum(map(_memory, members))))
+        own = members({process.pid for process in self._processes})
+        used, memory = sum(map(processor, own)), sum(map(_memory, own))
+        self.used.append(Usage(time.time(), used, processor(self._broker), memory))
 
     def between(self, start: float, end: float) -> tuple[Usage, Usage]:
         """Return the samples next to two times."""
@@ -81,14 +81,16 @@ class Running:
         return self.used[first], self.used[max(min(bisect_left(times, end), len(times) - 1), first + 1)]
 
 
-def _listener(bootstrap: str) -> int:
+def listener(bootstrap: str) -> int:
+    """Return the process id of a broker on this machine."""
     found = re.search(r"\(process (\d+)\)", owner(int(bootstrap.rpartition(":")[2])) or "")
     if found is None:
         raise RuntimeError(f"The broker at {bootstrap} has to run on this machine: its processor time is measured")
     return int(found[1])
 
 
-def _members(sessions: set[int]) -> list[int]:
+def members(sessions: set[int]) -> list[int]:
+    """Return the processes of sessions."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     return [pid for pid in pids if _session(pid) in sessions]
 
@@ -106,7 +108,7 @@ def _session(pid: int) -> int | None:
     return int(fields[3]) if fields else None
 
 
-def _processor(pid: int) -> float:
+def processor(pid: int) -> float:
     """Return the processor seconds of a process and of its children that have ended."""
     return sum(map(int, _fields(pid)[11:15])) / TICKS_A_SECOND
 

@@ -1,0 +1,98 @@
+"""What nothing costs: the processor time of jobs that have nothing to do, each alone and all in one session."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import ends, of_topics
+from ackstream.lake import tables
+from benchmarks import common
+from benchmarks.contenders.running import listener, members, processor
+from tests.harness import programs
+from tests.harness.processes import Program
+
+if TYPE_CHECKING:
+    from ackstream.settings import Settings
+    from benchmarks.common import Bench
+
+JOBS = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
+ALL = "all in one session"
+WARM_UP, SECONDS = 60.0, 60.0
+START_SECONDS = 240.0
+QUEUES = json.dumps([{"name": "q", "topics": ["q"]}])
+METHOD = (
+    "Empty topics and tables, default settings; each job is a driver of its own, as `ackstream submit` starts it, the "
+    "last case is one driver with all of them. From 60 s after the job is seen to run: processor time of the driver, its "
+    "Python workers and the broker in 60 s, as parts of a core; batches by the checkpoints in that time."
+)
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Measure each job, then all of them, one after the other."""
+    figures = {}
+    for name in JOBS[:1] if bench.small else (*JOBS, ALL):
+        figures[name] = _case(bench, name)
+        bench.say(f"{name}: {json.dumps(common.rounded(figures[name]))}")
+    bench.table(
+        "Parts of a core",
+        ("job", "driver", "workers", "broker", "batches/s"),
+        [
+            (name, found["driver"], found["workers"], found["broker"], found["batches"])
+            for name, found in figures.items()
+        ],
+    )
+    return {"method": METHOD, "jobs": figures}
+
+
+def _case(bench: Bench, name: str) -> dict[str, float]:
+    settings = bench.settings("idle")
+    # what other jobs would have made
+    tables.create(bench.spark, settings.lake, ["messages"])
+    warm_up, seconds = (5.0, 5.0) if bench.small else (WARM_UP, SECONDS)
+    arguments = ["-c", programs.JOBS, *JOBS, "twin-index"] if name == ALL else ["submit", name]
+    with ExitStack() as stack:
+        more = {"JDK_JAVA_OPTIONS": "", "ACKSTREAM_QUEUES": QUEUES}
+        program = Program(name.replace(" ", "-"), arguments, settings, bench.directory, more)
+        stack.callback(program.kill)
+        _wait(program, settings, JOBS if name == ALL else (name,))
+        time.sleep(warm_up)
+        before, began = _used(program, settings), time.monotonic()
+        time.sleep(seconds)
+        after, lasted = _used(program, settings), time.monotonic() - began
+    return {part: (after[part] - before[part]) / lasted for part in after}
+
+
+def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
+    """Wait until jobs give signs of life, which they do from before their first batch on."""
+    until = time.monotonic() + START_SECONDS
+    with connect_admin(settings.kafka) as admin:
+        leases = [settings.kafka.topic(f"{name}-lease") for name in names]
+        while len([end for end in ends(admin, of_topics(admin, leases)).values() if end > 1]) < len(names):
+            program.check()
+            if time.monotonic() > until:
+                raise TimeoutError(f"{program.name} did not start within {START_SECONDS:.0f} s")
+            time.sleep(1)
+
+
+def _used(program: Program, settings: Settings) -> dict[str, float]:
+    """Return the processor seconds so far of driver, workers and broker, and the number of batches."""
+    found = {"driver": 0.0, "workers": 0.0}
+    for pid in members({program.session}):
+        try:
+            worker = "pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_text("utf-8", "replace")
+        except OSError:
+            continue
+        found["workers" if worker else "driver"] += processor(pid)
+    places = Path(settings.lake.checkpoints).glob("*/commits")
+    # older ones are deleted
+    done = [max((int(path.name) for path in place.iterdir() if path.name.isdigit()), default=-1) for place in places]
+    return found | {"broker": processor(listener(settings.kafka.bootstrap)), "batches": sum(done)}
+
+
+if __name__ == "__main__":
+    common.main("idle", measure)
