@@ -27,8 +27,8 @@ START_SECONDS = 240.0
 QUEUES = json.dumps([{"name": "q", "topics": ["q"]}])
 METHOD = (
     "Empty topics and tables, default settings; each job is a driver of its own, as `ackstream submit` starts it, the "
-    "last case is one driver with all of them. From 60 s after the job is seen to run: processor time of the driver, its "
-    "Python workers and the broker in 60 s, as parts of a core; batches by the checkpoints in that time."
+    "last case is one driver with all of them. From 60 s after the job is seen to run: processor time of the driver, "
+    "its Python workers and the broker in 60 s, as parts of a core; batches by the checkpoints in that time."
 )
 
 

@@ -49,7 +49,10 @@ RETRY_SECONDS = 0.2
 REST_SECONDS = 10.0
 """How often time moves on while records are read and nothing waits for it."""
 
-BEHIND_MS = 500
+PAUSES = 5
+"""How much longer than a look the pause after it is, at least: in a backlog it takes long."""
+
+BEHIND_MS = 1_000
 """If what was looked up before proves no later time than this, the unread records themselves are looked at."""
 
 MARKS = 32
@@ -129,12 +132,12 @@ class Watched(NamedTuple):
 
     :ivar consumed: gives the next offset of each partition after those that its newest batch reads
     :ivar due: gives the earliest time (epoch milliseconds), from a given one on, that must pass for something to happen
-    :ivar told: whether its shards have said yet what they wait for
+    :ivar asked: whether all of its shards have been asked what they wait for
     """
 
     consumed: Callable[[], Mapping[Any, int]]
     due: Callable[[int], int | None]
-    told: Callable[[], bool]
+    asked: Callable[[], bool]
 
 
 class QueryClock:
@@ -153,6 +156,7 @@ class QueryClock:
         self._ended = False
         self._last = self._behind = 0
         self._signed = self._ticked = float("-inf")
+        self._pause = 0.0
         self._believed = 0
         self._read: Mapping[Any, int] = {}
         self._marks: deque[Mark] = deque(maxlen=MARKS)
@@ -198,10 +202,9 @@ class QueryClock:
 
     def _is_due(self, now: float) -> bool:
         """Return whether time that has come would let something happen, as far as is known without asking anybody."""
-        if self._watched is None or now < self._ticked + RETRY_SECONDS:
+        if self._watched is None or now < self._ticked + self._pause:
             return False
-        if not self._watched.told():
-            # a tick reaches all of them
+        if not self._watched.asked():
             return now >= self._ticked + self._interval
         # of what the last tick has passed the batch that reads it will tell
         due = self._watched.due(self._last)
@@ -219,6 +222,7 @@ class QueryClock:
         tick = max((mark.time for mark in self._marks if mark.passed(consumed)), default=0)
         if tick < present - BEHIND_MS:
             tick = max(tick, next_tick(read, ends, present, broker.timestamp_at))
+        self._pause = max(RETRY_SECONDS, PAUSES * (passing() - now))
         if tick > self._last:
             self._last, self._read = tick, read
             broker.tick(self.run.encode(), tick)

@@ -153,9 +153,10 @@ class Job:
 
     def _watched(self, own: SparkSession, query: StreamingQuery) -> Watched:
         def due(since: int) -> int | None:
-            return min((time for time in told(own).values() if time is not None and time >= since), default=None)
+            timeouts = told(own).timeouts.values()
+            return min((time for time in timeouts if time is not None and time >= since), default=None)
 
-        return Watched(partial(planned_offsets, query), due, lambda: bool(told(own)))
+        return Watched(partial(planned_offsets, query), due, lambda: told(own).asked)
 
     def remedy(self, key: str) -> str:
         """Return what to do if a setting has to change that is fixed under the checkpoint, as the end of a sentence."""

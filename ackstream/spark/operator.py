@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from pyspark import AccumulatorParam, TaskContext
@@ -20,7 +20,7 @@ from ackstream.spark.batches import BATCH_ID, QUERY_ID
 from ackstream.spark.kafka import CLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pandas as pd
     from pyspark import Accumulator
@@ -33,8 +33,17 @@ if TYPE_CHECKING:
     """A shard's version and blob, as it dumps them."""
 
 STATE_SCHEMA = "version INT, blob BINARY"
-Timeouts = dict[Any, int | None]
-"""What shards wait for, by their keys: see :attr:`Shard.next_timeout`."""
+
+
+class Told(NamedTuple):
+    """What shards have told the driver.
+
+    :ivar timeouts: what they wait for, by their keys: see :attr:`Shard.next_timeout`
+    :ivar asked: whether a tick has asked all of them, as each tick does
+    """
+
+    timeouts: Mapping[Any, int | None] = {}
+    asked: bool = False
 
 
 class Shard(Protocol):
@@ -62,7 +71,7 @@ class ShardBatch:
     :ivar watermark: epoch milliseconds; every record before it was read in an earlier batch
     :ivar tick: epoch milliseconds, not before the watermark; every record before it has been read by the end of this
         batch. It is known when the frames have been read, among which the ticks are
-    :ivar timeout: what the shard waits for, once it has been restored
+    :ivar told: what the shard waits for, once it has been restored
     :ivar query_id: of the streaming query; empty outside of one
     :ivar batch_id: number of the batch in it; -1 outside of one
     """
@@ -73,7 +82,7 @@ class ShardBatch:
         self.key = key
         self.frames = self._without_ticks(frames)
         self.watermark = self.tick = max(state.getCurrentWatermarkMs(), 0)
-        self.timeout: Timeouts = {}
+        self.told = Told()
         self.query_id = (context and context.getLocalProperty(QUERY_ID)) or ""
         self.batch_id = int((context and context.getLocalProperty(BATCH_ID)) or -1)
         self._state = state
@@ -88,7 +97,7 @@ class ShardBatch:
             shard.load(*before)
         yield shard
         dumped, timeout = shard.dump(), shard.next_timeout
-        self.timeout = {self.key: timeout}
+        self.told = Told({self.key: timeout}, self.tick > self.watermark)
         if dumped is not None:
             if dumped != before:
                 # what a tick has not changed is not written
@@ -113,21 +122,21 @@ class ShardBatch:
 class _Latest(AccumulatorParam):  # type: ignore[misc]
     """Keeps what each shard has told last."""
 
-    def zero(self, value: Timeouts) -> Timeouts:  # noqa: ARG002 - Spark's signature
-        return {}
+    def zero(self, value: Told) -> Told:  # noqa: ARG002 - Spark's signature
+        return Told()
 
-    def addInPlace(self, value1: Timeouts, value2: Timeouts) -> Timeouts:  # noqa: N802 - Spark's name
+    def addInPlace(self, value1: Told, value2: Told) -> Told:  # noqa: N802 - Spark's name
         # not in place: the driver reads it while tasks end
-        return {**value1, **value2}
+        return Told({**value1.timeouts, **value2.timeouts}, value1.asked or value2.asked)
 
 
-_TOLD: WeakKeyDictionary[SparkSession, Accumulator[Timeouts]] = WeakKeyDictionary()
+_TOLD: WeakKeyDictionary[SparkSession, Accumulator[Told]] = WeakKeyDictionary()
 
 
-def told(spark: SparkSession) -> Timeouts:
-    """Return what the shards of a session's query wait for, as far as they have said so since its start."""
+def told(spark: SparkSession) -> Told:
+    """Return what the shards of a session's query have told since its start."""
     found = _TOLD.get(spark)
-    return {} if found is None else found.value
+    return Told() if found is None else found.value
 
 
 def operate(records: DataFrame, key: str, handle: Handle, output: StructType) -> DataFrame:
@@ -139,14 +148,14 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType) ->
     :param output: the columns of the frames that ``handle`` gives
     """
     spark = records.sparkSession
-    _TOLD[spark] = spark.sparkContext.accumulator({}, _Latest())
+    _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
     return records.groupBy(key).applyInPandasWithState(
         operator(handle, _TOLD[spark].add), output, STATE_SCHEMA, "append", "EventTimeTimeout"
     )
 
 
 def operator(
-    handle: Handle, tell: Callable[[Timeouts], object] = id
+    handle: Handle, tell: Callable[[Told], object] = id
 ) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """Return the function that Spark calls for each shard.
 
@@ -158,7 +167,7 @@ def operator(
             _spare_collections()
         batch = ShardBatch(key[0], frames, state)
         yield from handle(batch)
-        tell(batch.timeout)
+        tell(batch.told)
 
     return call
 

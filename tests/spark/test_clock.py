@@ -142,7 +142,7 @@ def _clock(cluster: Cluster, behind: int = 0) -> Iterator[QueryClock]:
     own = QueryClock(lease, cluster.slack, 0)
     with (
         mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000),
-        mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind),
+        mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind, PAUSES=0),
     ):
         lease.claim(cluster)  # type: ignore[arg-type]
         own.follow(Watched(cluster.consumed, lambda since: since, lambda: False), lambda: None)
@@ -245,12 +245,12 @@ class Calm(Cluster):
         super().__init__([])
         monkeypatch.setattr(clock, "passing", lambda: self.elapsed / 1000)
         self.waits: list[int] = []
-        self.told = True
+        self.asked = True
         self.stopped = 0
         self.lease_of_run = Lease("x-lease", 6.0)
         self.clock = QueryClock(self.lease_of_run, 0, 1.0)
         self.lease_of_run.claim(self)  # type: ignore[arg-type]
-        self.clock.follow(Watched(self.consumed, self._due, lambda: self.told), self._stop)
+        self.clock.follow(Watched(self.consumed, self._due, lambda: self.asked), self._stop)
 
     def _due(self, since: int) -> int | None:
         return min((time for time in self.waits if time >= since), default=None)
@@ -324,11 +324,11 @@ def test_time_moves_on_now_and_then_while_records_are_read(calm: Calm) -> None:
     assert calm.ticks == []
 
 
-def test_shards_that_have_not_told_what_they_wait_for_are_asked_by_ticks(calm: Calm) -> None:
-    calm.told = False
+def test_shards_are_asked_by_ticks_what_they_wait_for(calm: Calm) -> None:
+    calm.asked = False
     calm.run(10)
     assert len(calm.ticks) == 10
-    calm.told = True
+    calm.asked = True
     calm.ticks.clear()
     calm.run(5)
     assert calm.ticks == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from ackstream.spark.operator import ShardBatch, operator
+from ackstream.spark.operator import ShardBatch, Told, operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_what_a_tick_does_not_change_is_not_written_again() -> None:
 
 def test_a_shard_tells_what_it_waits_for_and_when_it_waits_for_nothing() -> None:
     state = State()
-    assert _run(state, _frame((5, 3, None)))[1] == [{"s": 5}]
-    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [{"s": 5}]
-    assert _run(state, _frame((0, 5, None)))[1] == [{"s": None}]
+    assert _run(state, _frame((5, 3, None)))[1] == [Told({"s": 5})]
+    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [Told({"s": 5}, asked=True)]
+    assert _run(state, _frame((0, 5, None)))[1] == [Told({"s": None})]
     assert state.value is None
