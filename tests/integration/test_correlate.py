@@ -208,8 +208,7 @@ def test_reply_topics_may_come_and_go_while_the_job_runs(spark: SparkSession, ka
     with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
         admin.create_topics({gone: {"num_partitions": 1, "replication_factor": 1}})
         with (
-            # a pattern that no worker has looked up for another test
-            closing(System(kafka, tmp_path, reply_topics=[kafka.topic("mine-.*")])) as system,
+            closing(System(kafka, tmp_path, reply_topics=[".*mine-.*"])) as system,
             system.correlate(spark) as query,
         ):
             system.command("x", {"reply-to": gone.encode()}, requested_acks=["a-ack"])
