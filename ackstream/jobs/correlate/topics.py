@@ -123,8 +123,9 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         return self.replies
 
 
-_looked_up: dict[tuple[str, tuple[str, ...]], tuple[float, dict[str, int]]] = {}
-"""When a worker has looked up the reply topics of a broker and its patterns, and what it found."""
+_looked_up: dict[tuple[str, tuple[str, ...], frozenset[str]], tuple[float, dict[str, int]]] = {}
+"""When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of the
+job had found, too: a worker may have worked for an earlier start."""
 
 
 class ReplyTopics:
@@ -140,7 +141,7 @@ class ReplyTopics:
         patterns = self._limits.reply_topics
         if not patterns:
             return topics
-        key = (self._kafka.bootstrap, patterns)
+        key = (self._kafka.bootstrap, patterns, frozenset(topics.reply_topics))
         at, known = _looked_up.get(key, (None, topics.reply_topics))
         if at is None or time.monotonic() - at >= REFRESH_SECONDS:
             try:

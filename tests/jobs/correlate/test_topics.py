@@ -314,6 +314,16 @@ def test_a_topic_that_is_new_can_be_chosen_and_one_that_has_gone_cannot_after_se
     assert ReplyTopics(PREFIXED.kafka, PREFIXED.correlate).refreshed(topics).reply_topics == {"mine-2": 9}
 
 
+def test_a_job_that_is_started_again_knows_what_its_start_has_found_whatever_its_worker_knew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka, known = _Broker(monkeypatch), ReplyTopics(PREFIXED.kafka, PREFIXED.correlate)
+    kafka.topics = {"mine-1": 7}
+    assert known.refreshed(CorrelateTopics(reply_topics={"mine-1": 7})).reply_topics == {"mine-1": 7}
+    kafka.topics = {"mine-2": 9}
+    assert known.refreshed(CorrelateTopics(reply_topics={"mine-2": 9})).reply_topics == {"mine-2": 9}
+
+
 def test_while_kafka_does_not_answer_the_topics_that_were_known_count(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka, topics, known = (
         _Broker(monkeypatch),
