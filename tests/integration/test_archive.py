@@ -131,7 +131,7 @@ def test_of_two_archives_that_start_at_once_one_is_refused_and_may_follow_the_ot
         errors = [start.exception() for start in starts]
         (refused,) = filter(None, errors)
         assert isinstance(refused, StartError)
-        assert "runs this job on the same system: it ticks on the topic" in str(refused)
+        assert "runs this job on the same system: it shows signs of life on the topic" in str(refused)
         starts[errors.index(None)].result().processAllAvailable()
     check(settings)
     with job.JOB.running(spark, both[errors.index(refused)]) as query:

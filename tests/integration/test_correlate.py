@@ -389,7 +389,7 @@ def test_a_second_process_is_refused_while_the_first_runs_and_may_follow_it(
     ):
         with first.correlate(spark) as query:
             with pytest.raises(
-                StartError, match=r"^Another process \(.*\) runs this job on the same system: it ticks on"
+                StartError, match=r"^Another process \(.*\) runs this job on the same system: it shows signs of life on"
             ):
                 second.correlate(spark).__enter__()
             first.command("x", requested_acks=["a-ack"])

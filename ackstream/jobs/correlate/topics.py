@@ -124,8 +124,8 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
 
 _looked_up: dict[tuple[str, tuple[str, ...], frozenset[str]], tuple[float, dict[str, int]]] = {}
-"""When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of the
-job had found, too: a worker may have worked for an earlier start."""
+"""When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of
+the job had found, too: a worker may have worked for an earlier start."""
 
 
 class ReplyTopics:
