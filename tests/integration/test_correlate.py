@@ -19,7 +19,7 @@ from ackstream.client.labels import Declarer
 from ackstream.errors import StartError, StoppedError
 from ackstream.jobs.correlate.topics import REFRESH_SECONDS
 from ackstream.kafka import topics
-from ackstream.spark.clock import REST_SECONDS
+from ackstream.spark import clock
 from ackstream.spark.job import DATA_LOSS
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.system import System
@@ -473,16 +473,24 @@ def test_an_open_request_gets_its_timeout_after_a_restart_although_nothing_else_
         assert system.replies()["x"]["status"] == 408
 
 
-def test_a_query_without_anything_to_do_has_no_batches(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+def test_a_query_without_anything_to_do_has_no_batches(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # behind what was read, time moves on once more
+    monkeypatch.setattr(clock, "REST_SECONDS", 1.0)
     with closing(System(kafka, tmp_path, clock=True)) as system, system.correlate(spark) as query:
+
+        def pass_signs(number: int) -> None:
+            last = len(system.records("correlate-lease")) + number
+            eventually(lambda: len(system.records("correlate-lease")) > last, "signs of life", query)
+
         system.command("x", requested_acks=["a-ack"])
         system.ack("x", "a-ack")
         eventually(lambda: "x" in system.replies(), "the reply", query)
-        # time moves on once more behind what was read
-        signs = system.end("correlate-lease") + 2 * REST_SECONDS
-        eventually(lambda: system.end("correlate-lease") > signs, "two rests", query)
-        batch, signs = query.lastProgress.batchId, signs + REST_SECONDS
-        eventually(lambda: system.end("correlate-lease") > signs, "another rest", query)
+        pass_signs(3)
+        query.processAllAvailable()
+        batch = query.lastProgress.batchId
+        pass_signs(4)
         assert query.lastProgress.batchId == batch
 
 
