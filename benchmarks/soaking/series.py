@@ -66,7 +66,7 @@ RULES = (
     Rule("log/*", "_delta_log, per commit; commits stay for lake.retention", "kB per commit", 1024, per="commits"),
     Rule("log-files/*", "_delta_log, per commit; commits stay for lake.retention", "per commit", per="commits"),
     Rule("kafka/__*", "Kafka's own: offsets of groups, metadata; cut by segments of 100 MB", "MB", MB, judged=False),
-    Rule("kafka/*clock", "compacted every 10 minutes", "MB", MB, floor=MB),
+    Rule("kafka/*clock", "ticks, kept for a week: a batch that is replayed needs them", "MB", MB, judged=False),
     Rule("kafka/*-lease", "compacted every 10 minutes", "MB", MB, floor=MB),
     Rule("kafka/declarations", "claims of labels, kept for a day: correlate asks who held a label when", "MB", MB,
          judged=False),
