@@ -85,8 +85,8 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
         if case.archive:
             archiving = archive_job.JOB.start(spark, settings)
             stack.callback(archiving.stop)
-        # the first ticks: classes are loaded, Python has started
-        wait(query, lambda: len(batches(query)) >= 2, 120)
+        # the first tick: classes are loaded, Python has started
+        wait(query, lambda: bool(batches(query)), 120)
         subprocess.run(load(settings, out, case.rate, case.warm_up + case.seconds), cwd=common.ROOT, check=True)
         found = batches(query)
         beside = []
