@@ -97,14 +97,16 @@ class ShardBatch:
             shard.load(*before)
         yield shard
         dumped, timeout = shard.dump(), shard.next_timeout
+        if timeout is not None:
+            # what this batch has not let happen waits for a later tick; nor would Spark take an earlier timeout
+            timeout = max(timeout, self.tick + 1)
         self.told = Told({self.key: timeout}, self.tick > self.watermark)
         if dumped is not None:
             if dumped != before:
                 # what a tick has not changed is not written
                 state.update(dumped)
             if timeout is not None:
-                # Spark refuses a timeout that is not behind the watermark
-                state.setTimeoutTimestamp(max(timeout, self.watermark + 1))
+                state.setTimeoutTimestamp(timeout)
         elif state.exists:
             state.remove()
 

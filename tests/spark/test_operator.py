@@ -104,5 +104,7 @@ def test_a_shard_tells_what_it_waits_for_and_when_it_waits_for_nothing() -> None
     state = State()
     assert _run(state, _frame((5, 3, None)))[1] == [Told({"s": 5})]
     assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [Told({"s": 5}, asked=True)]
+    # what has not happened although its time has come waits for the next tick
+    assert _run(state, _frame((9, 12, "2026-11-23")))[1] == [Told({"s": 13}, asked=True)]
     assert _run(state, _frame((0, 5, None)))[1] == [Told({"s": None})]
     assert state.value is None
