@@ -158,6 +158,7 @@ class QueryClock:
         self._signed = self._ticked = float("-inf")
         self._pause = 0.0
         self._believed = 0
+        self._consumed: dict[Any, int] = {}
         self._read: Mapping[Any, int] = {}
         self._marks: deque[Mark] = deque(maxlen=MARKS)
 
@@ -213,13 +214,15 @@ class QueryClock:
     def _tick(self, broker: ClockBroker, consumed: Mapping[Any, int], now: float, *, due: bool) -> None:
         self._ticked = now
         ends, several = broker.ends()
-        read = {partition: consumed.get(partition, 0) for partition in ends}
+        # between two batches Spark knows of none
+        self._consumed = {**self._consumed, **consumed}
+        read = {partition: self._consumed.get(partition, 0) for partition in ends}
         if not due and read == self._read:
             return
         self._behind = self._slack * several
         present = self._believed - self._behind
         self._marks.append(Mark(present, ends))
-        tick = max((mark.time for mark in self._marks if mark.passed(consumed)), default=0)
+        tick = max((mark.time for mark in self._marks if mark.passed(read)), default=0)
         if tick < present - BEHIND_MS:
             tick = max(tick, next_tick(read, ends, present, broker.timestamp_at))
         self._pause = max(RETRY_SECONDS, PAUSES * (passing() - now))

@@ -42,7 +42,7 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 
 
 def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the next offsets after those that its newest batch reads, which may be running; empty before the first."""
+    """Return the next offsets after those that its newest batch reads, which may be running; empty between batches."""
     found: dict[TopicPartition, int] = {}
     # there is no public way: the progress of a batch comes at its end
     planned = query._jsq.streamingQuery().availableOffsets().valuesIterator()  # noqa: SLF001

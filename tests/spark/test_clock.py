@@ -62,11 +62,14 @@ class Cluster(Log):
         self.counted: list[list[int]] = [[]]
         self.visible_at: list[list[int]] = [[]]
         self.read, self.beginnings = [0], [0]
+        self.forgets = False
 
     def happen(self) -> None:
         while self.events:
             kind, number, amount = self.events.pop()
             partition = number % len(self.stamps)
+            # two batches: the query knows of none
+            self.forgets = kind == "between"
             if kind == "request":
                 return
             if kind == "time":
@@ -117,14 +120,15 @@ class Cluster(Log):
 
     def consumed(self) -> dict[int, int]:
         self.happen()
-        return {partition: offset for partition, offset in enumerate(self.read) if offset}
+        forgets, self.forgets = self.forgets, False
+        return {partition: offset for partition, offset in enumerate(self.read) if offset and not forgets}
 
 
 def _events(*kinds: str) -> st.SearchStrategy[list[tuple[str, int, int]]]:
     return st.lists(st.tuples(st.sampled_from(("request", *kinds)), st.integers(0, 9), st.integers(0, 40)), max_size=80)
 
 
-COMMON = ("time", "record", "read", "partition", "delete")
+COMMON = ("time", "record", "read", "partition", "delete", "between")
 
 
 def _tick(own: QueryClock, cluster: Cluster) -> list[int]:
@@ -171,7 +175,7 @@ def test_time_reaches_the_present_once_everything_is_read(events: list[tuple[str
     cluster = Cluster(events)
     with _clock(cluster) as own:
         _tick(own, cluster)
-        cluster.read = [len(stamps) for stamps in cluster.stamps]
+        cluster.read, cluster.forgets = [len(stamps) for stamps in cluster.stamps], False
         assert _tick(own, cluster)[-1] == cluster.time
 
 
@@ -310,6 +314,16 @@ def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm:
     assert len(calm.records) - signs <= 1 + 4 / RETRY_SECONDS
     calm.read = [1]
     calm.run(2 * RETRY_SECONDS)
+    assert max(calm.ticks) > calm.waits[0]
+
+
+def test_between_two_batches_it_knows_what_the_last_one_has_read(calm: Calm) -> None:
+    calm.add()
+    calm.waits = [calm.time + 500]
+    calm.run(0.5)
+    calm.forgets = True
+    calm.run(0.1)
+    assert calm.ticks
     assert max(calm.ticks) > calm.waits[0]
 
 
