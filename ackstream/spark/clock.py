@@ -49,11 +49,9 @@ RETRY_SECONDS = 0.2
 REST_SECONDS = 10.0
 """How often time moves on while records are read and nothing waits for it."""
 
-PAUSES = 5
-"""How much longer than a look the pause after it is, at least: in a backlog it takes long."""
-
-BEHIND_MS = 1_000
-"""If what was looked up before proves no later time than this, the unread records themselves are looked at."""
+BEHIND_MS, LOOK_PAUSES = 1_000, 5
+"""If what was looked up before has not let a deadline pass for so long, the unread records themselves are looked at;
+that takes long, so that the pause after it is this number of times longer."""
 
 MARKS = 32
 FETCH_MS = 2_000
@@ -156,7 +154,7 @@ class QueryClock:
         self._ended = False
         self._last = self._behind = 0
         self._signed = self._ticked = float("-inf")
-        self._pause = 0.0
+        self._look_at = 0.0
         self._believed = 0
         self._consumed: dict[Any, int] = {}
         self._read: Mapping[Any, int] = {}
@@ -189,44 +187,46 @@ class QueryClock:
         :raises StoppedError: another run has taken over
         """
         asked = passing()
-        due = self._is_due(asked)
-        if not due and asked < self._signed + self._interval:
+        wanted = self._wanted(asked)
+        if wanted is None and asked < self._signed + self._interval:
             return
         broker_time = self._lease.sign(broker.lease)
         self._believed, self._signed = self._pace.follow(broker_time, asked, passing()), asked
-        if self._watched is not None and (due or asked >= self._ticked + REST_SECONDS):
-            self._tick(broker, self._watched.consumed(), asked, due=due)
+        if self._watched is not None and (wanted is not None or asked >= self._ticked + REST_SECONDS):
+            self._tick(broker, self._watched.consumed(), asked, wanted)
 
     def end(self, broker: ClockBroker) -> None:
         """End the run."""
         self._lease.end(broker.lease)
 
-    def _is_due(self, now: float) -> bool:
-        """Return whether time that has come would let something happen, as far as is known without asking anybody."""
-        if self._watched is None or now < self._ticked + self._pause:
-            return False
+    def _wanted(self, now: float) -> int | None:
+        """Return the time that has come and must pass for something to happen, as far as is known without asking."""
+        if self._watched is None or now < self._ticked + RETRY_SECONDS:
+            return None
         if not self._watched.asked():
-            return now >= self._ticked + self._interval
+            return self._last if now >= self._ticked + self._interval else None
         # of what the last tick has passed the batch that reads it will tell
         due = self._watched.due(self._last)
-        return due is not None and due < self._believed + (now - self._signed) * 1000 - self._behind
+        present = self._believed + (now - self._signed) * 1000 - self._behind
+        return due if due is not None and due < present else None
 
-    def _tick(self, broker: ClockBroker, consumed: Mapping[Any, int], now: float, *, due: bool) -> None:
+    def _tick(self, broker: ClockBroker, consumed: Mapping[Any, int], now: float, wanted: int | None) -> None:
         self._ticked = now
         ends, several = broker.ends()
         # between two batches Spark knows of none
         self._consumed = {**self._consumed, **consumed}
         read = {partition: self._consumed.get(partition, 0) for partition in ends}
-        if not due and read == self._read:
+        if wanted is None and read == self._read:
             return
         self._behind = self._slack * several
         present = self._believed - self._behind
         self._marks.append(Mark(present, ends))
         tick = max((mark.time for mark in self._marks if mark.passed(read)), default=0)
-        if tick < present - BEHIND_MS:
+        least = self._last if wanted is None else wanted
+        if tick <= least < present - BEHIND_MS and now >= self._look_at:
             tick = max(tick, next_tick(read, ends, present, broker.timestamp_at))
-        self._pause = max(RETRY_SECONDS, PAUSES * (passing() - now))
-        if tick > self._last:
+            self._look_at = passing() + LOOK_PAUSES * (passing() - now)
+        if tick > least:
             self._last, self._read = tick, read
             broker.tick(self.run.encode(), tick)
 

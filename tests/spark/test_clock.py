@@ -146,7 +146,7 @@ def _clock(cluster: Cluster, behind: int = 0) -> Iterator[QueryClock]:
     own = QueryClock(lease, cluster.slack, 0)
     with (
         mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000),
-        mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind, PAUSES=0),
+        mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind - 1, LOOK_PAUSES=0),
     ):
         lease.claim(cluster)  # type: ignore[arg-type]
         own.follow(Watched(cluster.consumed, lambda since: since, lambda: False), lambda: None)
@@ -310,7 +310,7 @@ def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm:
     calm.happen()
     signs = len(calm.records)
     calm.run(5)
-    assert max(calm.ticks) <= calm.waits[0]
+    assert calm.ticks == []
     assert len(calm.records) - signs <= 1 + 4 / RETRY_SECONDS
     calm.read = [1]
     calm.run(2 * RETRY_SECONDS)
