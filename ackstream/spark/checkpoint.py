@@ -8,8 +8,10 @@ or after a power failure) they would skip other records under the same numbers, 
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError
 
 from ackstream.errors import StartError
 from ackstream.kafka import topics as kafka_topics
@@ -22,8 +24,40 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
+REMEMBERED = "ackstream.json"
+"""The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
+_DRAFT = f".{REMEMBERED}.draft"
 TOPIC_ID = "topic-id:"
 """With a topic's real name the key under which a checkpoint remembers the topic's id."""
+
+
+def remembered(spark: SparkSession, location: str) -> dict[str, Any]:
+    """Return what a checkpoint remembers; nothing if no query has been started with it yet."""
+    files, path = locate(spark, f"{location}/{REMEMBERED}")
+    if files.exists(path):
+        return _read(files, path)
+    _, draft = locate(spark, f"{location}/{_DRAFT}")
+    # half of one is there if the first start was killed at once
+    with suppress(ValueError, Py4JJavaError):
+        return _read(files, draft) if files.exists(draft) else {}
+    return {}
+
+
+def _read(files: Any, path: Any) -> dict[str, Any]:
+    with closing(files.open(path)) as stream:
+        found: dict[str, Any] = json.loads(bytes(stream.readAllBytes()))
+    return found
+
+
+def remember(spark: SparkSession, location: str, values: Mapping[str, object]) -> None:
+    """Write what a checkpoint is to remember: whole or not at all, since a job may be killed at any moment."""
+    files, path = locate(spark, f"{location}/{REMEMBERED}")
+    _, draft = locate(spark, f"{location}/{_DRAFT}")
+    with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
+        out.write(json.dumps(dict(values)).encode())
+    # in between, the draft is what is read
+    files.delete(path, False)  # noqa: FBT003 - not a directory
+    files.rename(draft, path)
 
 
 class Planned(NamedTuple):

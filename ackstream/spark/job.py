@@ -10,11 +10,11 @@ import json
 import re
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka.errors import AuthorizationError, SaslAuthenticationFailedError
 from py4j.protocol import Py4JNetworkError
@@ -28,17 +28,19 @@ from ackstream.kafka.topics import prepare
 from ackstream.local.process import keep_private
 from ackstream.settings import load
 from ackstream.spark.checkpoint import (
+    REMEMBERED,
     TOPIC_ID,
     compare_batches,
     compare_topics,
-    locate,
     planned,
     planned_end,
+    remember,
+    remembered,
     topic_ids,
     unfinished,
 )
 from ackstream.spark.clock import Watched, clock
-from ackstream.spark.kafka import FORMER_RUNS, RUN
+from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN
 from ackstream.spark.operator import told
 from ackstream.spark.progress import committer, planned_offsets
 from ackstream.spark.session import driver
@@ -68,10 +70,9 @@ _LOSS = (
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """What a broker says to Spark's clients if an ACL is missing."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-REMEMBERED = "ackstream.json"
-"""The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
 RULES, RUNS = "rules", "runs"
-"""The keys in it for the rules of the job that started last, and for its run and those whose batch it replays."""
+"""The keys in it for the rules of the job that started last, and for its run; beside that the run whose batch it
+replays, with the offset behind the ticks of that batch."""
 DRAFT = ".migrated"
 """The end of the name of a checkpoint that is to take the place of another one."""
 
@@ -133,15 +134,13 @@ class Job:
         self.check(own, settings)
         location = settings.lake.checkpoint(self.name)
         fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
-        replayed = unfinished(own, location)
-        former = guard_checkpoint(
-            *(own, location, fixed | {RULES: self.rules}, self.remedy),
-            replays=replayed is not None,
-            run=None if clock is None else clock.run,
-        )
-        if replayed is not None and self.ticks is not None:
-            end = planned_end(own, location, replayed, settings.kafka.topic(self.ticks))
-            own.conf.set(FORMER_RUNS, json.dumps([former, end]))
+        replayed, end = unfinished(own, location), None
+        if replayed is not None:
+            end = planned_end(own, location, replayed, settings.kafka.topic(self.ticks or ""))
+        run = ANY_RUN if clock is None else clock.run
+        former = guard_checkpoint(own, location, fixed | {RULES: self.rules}, self.remedy, run=run, end=end)
+        if former is not None:
+            own.conf.set(FORMER_RUN, json.dumps([former, end]))
         if (last := planned(own, location)) is not None:
             compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
         every = attrgetter(self.trigger)(settings)
@@ -264,42 +263,34 @@ def guard_checkpoint(
     ours: Mapping[str, object],
     remedy: Callable[[str], str],
     *,
-    replays: bool = False,
-    run: str | None = None,
-) -> list[str]:
+    run: str = ANY_RUN,
+    end: int | None = None,
+) -> str | None:
     """Compare the settings with those the checkpoint was made with; write them down on the first start.
 
     :param location: of the checkpoint
     :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
     :param remedy: what to do if one has to change, as the end of a sentence
-    :param replays: whether the newest batch of the checkpoint is unfinished
-    :param run: of the clock whose ticks count from now on
-    :return: the runs whose ticks count in the batch that is replayed
+    :param run: whose ticks count from now on
+    :param end: the offset behind the ticks of the batch that is to be replayed; ``None``: the newest one is finished
+    :return: the run that planned the batch that is to be replayed: its ticks count in it; ``None`` if that is not known
     :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules
     """
-    files, path = locate(spark, f"{location}/{REMEMBERED}")
-    theirs: dict[str, Any] = {}
-    if files.exists(path):
-        with closing(files.open(path)) as stream:
-            theirs = json.loads(bytes(stream.readAllBytes()))
+    theirs = remembered(spark, location)
+    if theirs:
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
-        compare_rules(ours, theirs, location, replays=replays)
-    elif files.exists(locate(spark, f"{location}{DRAFT}/{REMEMBERED}")[1]):
+        compare_rules(ours, theirs, location, replays=end is not None)
+    elif remembered(spark, f"{location}{DRAFT}"):
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
             f"{location}{DRAFT} to start with a new checkpoint."
         )
-    former: list[str] = theirs.get(RUNS, []) if replays else []
-    runs = {} if run is None else {RUNS: [*former, run]}
-    if (now := theirs | dict(ours) | runs) == theirs:
-        return former
-    # whole or not at all: a job may be killed at any moment
-    _, draft = locate(spark, f"{location}/.{REMEMBERED}.draft")
-    with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
-        out.write(json.dumps(now).encode())
-    files.delete(path, False)  # noqa: FBT003 - not a directory
-    files.rename(draft, path)
+    # a run that only replays a batch has no ticks in it: they are behind its end
+    ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
+    former: str | None = None if end is None else ends.get(end, ends.get(None))
+    runs = {run: None} if former is None else {former: end, run: None}
+    remember(spark, location, theirs | dict(ours) | {RUNS: runs})
     return former
 
 
@@ -322,8 +313,7 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
     """Return whether no query has been started with a checkpoint yet."""
-    files, path = locate(spark, f"{location}/{REMEMBERED}")
-    return not files.exists(path)
+    return not remembered(spark, location)
 
 
 def compare_values(

@@ -43,8 +43,8 @@ _SINK = {
 }
 CLOCK = "clock"
 """The watermark column."""
-FORMER_RUNS = "ackstream.clock.former"
-"""The entry in a session's conf with the runs whose ticks counted in the batch that is replayed, and the offset of the
+FORMER_RUN = "ackstream.clock.former"
+"""The entry in a session's conf with the run whose ticks counted in the batch that is replayed, and the offset of the
 tick behind it; as JSON."""
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
 """The entry in a session's conf that names the run whose ticks count, which is their key; and what it is where
@@ -141,14 +141,14 @@ def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
 def tick_time(spark: SparkSession) -> Column:
     """Return the time of a tick: its ``value``, at most its append time, as it cannot know of what came later.
 
-    0, which moves nothing, where it cannot be read or is not of a run that counts: the one that ``spark`` names, or in
-    a batch that is replayed those that counted when it was planned, so that it is decided as it was.
+    0, which moves nothing, where it cannot be read or is not of a run that counts: the one that ``spark`` names, and in
+    a batch that is replayed the one that counted when it was planned, so that it is decided as it was.
     """
     time, key = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string")
     counts = key == spark.conf.get(RUN, ANY_RUN)
-    if (former := spark.conf.get(FORMER_RUNS, None)) is not None:
-        runs, end = json.loads(former)
-        counts |= key.isin(*runs) & (F.col("offset") < end)
+    if (former := spark.conf.get(FORMER_RUN, None)) is not None:
+        run, end = json.loads(former)
+        counts |= (key == run) & (F.col("offset") < end)
     return F.timestamp_millis(F.when(counts & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0))
 
 

@@ -23,8 +23,9 @@ from pyspark.sql.types import StructType
 from ackstream.errors import StartError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
+from ackstream.spark.checkpoint import REMEMBERED
 from ackstream.spark.clock import clock
-from ackstream.spark.job import DRAFT, REMEMBERED, compare_values, fixed_values, with_values
+from ackstream.spark.job import DRAFT, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
 from ackstream.spark.operator import operate
 

@@ -157,7 +157,7 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType) ->
 
 
 def operator(
-    handle: Handle, tell: Callable[[Told], object] = id
+    handle: Handle, tell: Callable[[Told], object] | None = None
 ) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """Return the function that Spark calls for each shard.
 
@@ -169,7 +169,8 @@ def operator(
             _spare_collections()
         batch = ShardBatch(key[0], frames, state)
         yield from handle(batch)
-        tell(batch.told)
+        if tell is not None:
+            tell(batch.told)
 
     return call
 

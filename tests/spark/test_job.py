@@ -21,7 +21,7 @@ from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Clock, Kafka, Settings
 from ackstream.spark import job as spark_job
-from ackstream.spark.checkpoint import TOPIC_ID
+from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, planned_end
 from ackstream.spark.job import (
     DRAFT,
     Job,
@@ -32,6 +32,7 @@ from ackstream.spark.job import (
     is_new_checkpoint,
     with_values,
 )
+from ackstream.spark.kafka import ANY_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +124,25 @@ def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSessio
         guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
 
 
+def test_a_job_that_is_killed_while_it_writes_what_its_checkpoint_remembers_forgets_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location, place = str(tmp_path / "checkpoints/x"), tmp_path / "checkpoints/x"
+    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    # between its two last steps
+    (place / REMEMBERED).rename(place / f".{REMEMBERED}.draft")
+    (place / f".{REMEMBERED}.crc").unlink()
+    assert not is_new_checkpoint(spark, location)
+    with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
+        guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
+    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    # within the first, of the first start of all
+    (place / f".{REMEMBERED}.draft").write_text('{"x.sh')
+    (place / REMEMBERED).unlink()
+    (place / f".{REMEMBERED}.crc").unlink()
+    assert is_new_checkpoint(spark, location)
+
+
 def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_start_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -134,22 +154,31 @@ def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_s
         guard_checkpoint(spark, location, {"x.shards": 6, f"{TOPIC_ID}signals": "two"}, _anew)
 
 
-def test_ticks_of_the_runs_before_count_in_the_batch_that_they_have_left_unfinished(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_ticks_of_a_run_count_in_the_batch_that_it_has_left_unfinished(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "checkpoints/x")
 
-    def start(run: str | None, *, replays: bool) -> list[str]:
-        return guard_checkpoint(spark, location, {"x.shards": 6}, _anew, replays=replays, run=run)
+    def start(run: str, end: int | None = None) -> str | None:
+        return guard_checkpoint(spark, location, {"x.shards": 6}, _anew, run=run, end=end)
 
-    assert start("7", replays=False) == []
+    assert start("7") is None
     # it is killed within a batch, as are those that replay it
-    assert start("12", replays=True) == ["7"]
-    assert start("31", replays=True) == ["7", "12"]
-    # a migration finishes it, without a clock
-    assert start(None, replays=True) == ["7", "12", "31"]
-    assert start("44", replays=False) == []
-    assert start("50", replays=True) == ["44"]
+    assert start("12", 30) == "7"
+    assert start("31", 30) == "7"
+    # this one finishes it, and is killed within a later one
+    assert start("44", 50) == "31"
+    # a migration finishes that, without a clock, and is killed within one of its own
+    assert start(ANY_RUN, 50) == "31"
+    assert start("60", 55) == ANY_RUN
+    assert start("70") is None
+    assert start("80", 90) == "70"
+
+
+def test_the_end_of_a_batch_among_the_ticks_is_in_the_offset_log(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "x/offsets/7"
+    log.parent.mkdir(parents=True)
+    log.write_text('v1\n{"batchWatermarkMs":0}\n{"reservoirVersion":3}\n-\n{"x-clock":{"0":12},"x-signals":{"0":40}}')
+    assert planned_end(spark, str(tmp_path / "x"), 7, "x-clock") == 12
+    assert planned_end(spark, str(tmp_path / "x"), 7, "y-clock") == 0
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)

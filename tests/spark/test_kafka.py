@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaOptions, KafkaSecurity, Secret, Tls
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUNS, LATEST, MAX_COPY_BYTES, RUN
+from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
 
@@ -127,9 +127,9 @@ def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSes
     own.conf.set(RUN, "42")
     assert times() == {name: time for name, (*_, time) in TICKS.items()}
     # in a batch that is replayed, those of the run before, up to its end
-    own.conf.set(FORMER_RUNS, json.dumps([["41", "40"], 8]))
+    own.conf.set(FORMER_RUN, json.dumps(["41", 8]))
     assert times() == {name: time for name, (*_, time) in TICKS.items()} | {"of another run": 5_000}
-    own.conf.set(FORMER_RUNS, json.dumps([["41", "40"], 7]))
+    own.conf.set(FORMER_RUN, json.dumps(["41", 7]))
     assert times() == {name: time for name, (*_, time) in TICKS.items()}
     # where something else publishes the clock
     own.conf.unset(RUN)
