@@ -59,6 +59,7 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
         before, began = _used(program, settings), time.monotonic()
         time.sleep(seconds)
         after, lasted = _used(program, settings), time.monotonic() - began
+        program.check()
     return {part: (after[part] - before[part]) / lasted for part in after}
 
 
