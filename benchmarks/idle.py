@@ -14,7 +14,8 @@ from ackstream.lake import tables
 from benchmarks import common
 from benchmarks.contenders.running import listener, members, processor
 from tests.harness import programs
-from tests.harness.processes import Program
+from tests.harness.processes import Program, alive
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 JOBS = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
 ALL = "all in one session"
 WARM_UP, SECONDS = 60.0, 60.0
-START_SECONDS = 240.0
 QUEUES = json.dumps([{"name": "q", "topics": ["q"]}])
 METHOD = (
     "Empty topics and tables, default settings; each job is a driver of its own, as `ackstream submit` starts it, the "
@@ -65,14 +65,9 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
 
 def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
     """Wait until jobs give signs of life, which they do from before their first batch on."""
-    until = time.monotonic() + START_SECONDS
     with connect_admin(settings.kafka) as admin:
-        leases = [settings.kafka.topic(f"{name}-lease") for name in names]
-        while len([end for end in ends(admin, of_topics(admin, leases)).values() if end > 1]) < len(names):
-            program.check()
-            if time.monotonic() > until:
-                raise TimeoutError(f"{program.name} did not start within {START_SECONDS:.0f} s")
-            time.sleep(1)
+        leases = of_topics(admin, [settings.kafka.topic(f"{name}-lease") for name in names])
+        eventually(lambda: alive([program]) and min(ends(admin, leases).values()) > 1, f"{program.name} to run")
 
 
 def _used(program: Program, settings: Settings) -> dict[str, float]:

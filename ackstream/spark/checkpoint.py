@@ -34,19 +34,20 @@ TOPIC_ID = "topic-id:"
 def remembered(spark: SparkSession, location: str) -> dict[str, Any]:
     """Return what a checkpoint remembers; nothing if no query has been started with it yet."""
     files, path = locate(spark, f"{location}/{REMEMBERED}")
-    if files.exists(path):
-        return _read(files, path)
     _, draft = locate(spark, f"{location}/{_DRAFT}")
-    # half of one is there if the first start was killed at once
-    with suppress(ValueError, Py4JJavaError):
-        return _read(files, draft) if files.exists(draft) else {}
-    return {}
-
-
-def _read(files: Any, path: Any) -> dict[str, Any]:
-    with closing(files.open(path)) as stream:
-        found: dict[str, Any] = json.loads(bytes(stream.readAllBytes()))
+    found: dict[str, Any] = {}
+    if files.exists(path):
+        found = json.loads(_text(files, path))
+    elif files.exists(draft):
+        # half of one is there if the first start was killed at once
+        with suppress(ValueError, Py4JJavaError):
+            found = json.loads(_text(files, draft))
     return found
+
+
+def _text(files: Any, path: Any) -> str:
+    with closing(files.open(path)) as stream:
+        return bytes(stream.readAllBytes()).decode()
 
 
 def remember(spark: SparkSession, location: str, values: Mapping[str, object]) -> None:
@@ -72,28 +73,23 @@ def planned(spark: SparkSession, location: str) -> Planned | None:
     files, path = locate(spark, f"{location}/metadata")
     if not files.exists(path):
         return None
-    with closing(files.open(path)) as stream:
-        query_id = json.loads(bytes(stream.readAllBytes()))["id"]
+    query_id = json.loads(_text(files, path))["id"]
     _, offsets = locate(spark, f"{location}/offsets")
     names = [entry.getPath().getName() for entry in files.listStatus(offsets)] if files.exists(offsets) else []
     batches = [int(name) for name in names if name.isdecimal()]
     return Planned(query_id, max(batches)) if batches else None
 
 
-def unfinished(spark: SparkSession, location: str) -> int | None:
-    """Return the newest batch that a checkpoint has planned if the next start will replay it, else ``None``."""
-    last = planned(spark, location)
-    if last is None:
-        return None
-    files, path = locate(spark, f"{location}/commits/{last.batch}")
-    return None if files.exists(path) else last.batch
+def is_unfinished(spark: SparkSession, location: str, batch: int) -> bool:
+    """Return whether the newest batch that a checkpoint has planned will be replayed by the next start."""
+    files, path = locate(spark, f"{location}/commits/{batch}")
+    return not files.exists(path)
 
 
 def planned_end(spark: SparkSession, location: str, batch: int, topic: str) -> int:
     """Return the offset behind the last record that a batch reads of a topic with one partition; 0 if it reads none."""
     files, path = locate(spark, f"{location}/offsets/{batch}")
-    with closing(files.open(path)) as stream:
-        _, _, *sources = bytes(stream.readAllBytes()).decode().splitlines()
+    _, _, *sources = _text(files, path).splitlines()
     ends = [json.loads(source).get(topic, {}).get("0", 0) for source in sources if source.startswith("{")]
     return max(ends, default=0)
 

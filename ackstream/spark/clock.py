@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
     from ackstream.spark.batches import Work
+    from ackstream.spark.operator import Told
 
 log = logging.getLogger(__name__)
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
@@ -129,13 +130,11 @@ class Watched(NamedTuple):
     """What a clock sees of a query whose time it moves.
 
     :ivar consumed: gives the next offset of each partition after those that its newest batch reads
-    :ivar due: gives the earliest time (epoch milliseconds), from a given one on, that must pass for something to happen
-    :ivar asked: whether all of its shards have been asked what they wait for
+    :ivar told: gives what its shards have told
     """
 
     consumed: Callable[[], Mapping[Any, int]]
-    due: Callable[[int], int | None]
-    asked: Callable[[], bool]
+    told: Callable[[], Told]
 
 
 class QueryClock:
@@ -203,10 +202,11 @@ class QueryClock:
         """Return the time that has come and must pass for something to happen, as far as is known without asking."""
         if self._watched is None or now < self._ticked + RETRY_SECONDS:
             return None
-        if not self._watched.asked():
+        told = self._watched.told()
+        if not told.asked:
             return self._last if now >= self._ticked + self._interval else None
         # of what the last tick has passed the batch that reads it will tell
-        due = self._watched.due(self._last)
+        due = told.due(self._last)
         present = self._believed + (now - self._signed) * 1000 - self._behind
         return due if due is not None and due < present else None
 

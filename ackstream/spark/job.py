@@ -32,12 +32,12 @@ from ackstream.spark.checkpoint import (
     TOPIC_ID,
     compare_batches,
     compare_topics,
+    is_unfinished,
     planned,
     planned_end,
     remember,
     remembered,
     topic_ids,
-    unfinished,
 )
 from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN
@@ -134,28 +134,22 @@ class Job:
         self.check(own, settings)
         location = settings.lake.checkpoint(self.name)
         fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
-        replayed, end = unfinished(own, location), None
-        if replayed is not None:
-            end = planned_end(own, location, replayed, settings.kafka.topic(self.ticks or ""))
+        last, end = planned(own, location), None
+        if last is not None and is_unfinished(own, location, last.batch):
+            end = planned_end(own, location, last.batch, settings.kafka.topic(self.ticks or ""))
         run = ANY_RUN if clock is None else clock.run
         former = guard_checkpoint(own, location, fixed | {RULES: self.rules}, self.remedy, run=run, end=end)
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
-        if (last := planned(own, location)) is not None:
+        if last is not None:
             compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         query = self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
         if clock is not None:
-            clock.follow(self._watched(own, query) if self.ticks else None, query.stop)
+            watched = Watched(partial(planned_offsets, query), partial(told, own)) if self.ticks else None
+            clock.follow(watched, query.stop)
         return query
-
-    def _watched(self, own: SparkSession, query: StreamingQuery) -> Watched:
-        def due(since: int) -> int | None:
-            timeouts = told(own).timeouts.values()
-            return min((time for time in timeouts if time is not None and time >= since), default=None)
-
-        return Watched(partial(planned_offsets, query), due, lambda: told(own).asked)
 
     def remedy(self, key: str) -> str:
         """Return what to do if a setting has to change that is fixed under the checkpoint, as the end of a sentence."""

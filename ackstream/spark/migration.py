@@ -86,7 +86,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
         )
     with ExitStack() as stack:
         if job.lease is not None and settings.clock.enabled:
-            # the first start of a release may add topics, and the clock looks at all of them
+            # the first start of a release may add topics, such as that of the lease
             prepare(settings, job.topics, PARTIES[job.name])
             # the job cannot run as long as another clock does
             stack.enter_context(clock(settings, job.lease, None, ()))

@@ -45,6 +45,10 @@ class Told(NamedTuple):
     timeouts: Mapping[Any, int | None] = {}
     asked: bool = False
 
+    def due(self, since: int) -> int | None:
+        """Return the earliest time from a given one on that one of them waits for."""
+        return min((time for time in self.timeouts.values() if time is not None and time >= since), default=None)
+
 
 class Shard(Protocol):
     """What the shell needs of a room's shard; times are epoch milliseconds of event time."""

@@ -16,6 +16,7 @@ from ackstream.settings import Settings
 from ackstream.spark import clock
 from ackstream.spark.clock import REST_SECONDS, RETRY_SECONDS, ClockBroker, Pace, QueryClock, Watched, next_tick
 from ackstream.spark.lease import Lease, LeaseLog
+from ackstream.spark.operator import Told
 from tests.harness.lease import Log
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _clock(cluster: Cluster, behind: int = 0) -> Iterator[QueryClock]:
         mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind - 1, LOOK_PAUSES=0),
     ):
         lease.claim(cluster)  # type: ignore[arg-type]
-        own.follow(Watched(cluster.consumed, lambda since: since, lambda: False), lambda: None)
+        own.follow(Watched(cluster.consumed, Told), lambda: None)
         yield own
 
 
@@ -254,10 +255,10 @@ class Calm(Cluster):
         self.lease_of_run = Lease("x-lease", 6.0)
         self.clock = QueryClock(self.lease_of_run, 0, 1.0)
         self.lease_of_run.claim(self)  # type: ignore[arg-type]
-        self.clock.follow(Watched(self.consumed, self._due, lambda: self.asked), self._stop)
+        self.clock.follow(Watched(self.consumed, self._told), self._stop)
 
-    def _due(self, since: int) -> int | None:
-        return min((time for time in self.waits if time >= since), default=None)
+    def _told(self) -> Told:
+        return Told(dict(enumerate(self.waits)), self.asked)
 
     def _stop(self) -> None:
         self.stopped += 1

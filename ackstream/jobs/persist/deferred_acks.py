@@ -30,7 +30,7 @@ from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
-from ackstream.spark.checkpoint import planned, unfinished
+from ackstream.spark.checkpoint import is_unfinished, planned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ class DeferredAcks:
         if last is None:
             return False
         own = tables.newest_own_batch(("publishers",), self._spark, self._settings, last.query_id)
-        return own == last.batch == unfinished(self._spark, checkpoint)
+        return own == last.batch and is_unfinished(self._spark, checkpoint, last.batch)
 
     # -- for the batches -----------------------------------------------------------------------------------------------
 
