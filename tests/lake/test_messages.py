@@ -90,7 +90,7 @@ def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledg
 
     def waiting(last: Planned | None) -> list[int]:
         monkeypatch.setattr(deferred_acks, "planned", lambda *_: last)
-        monkeypatch.setattr(deferred_acks, "unfinished", lambda *_: False)
+        monkeypatch.setattr(deferred_acks, "is_unfinished", lambda *_: False)
         return DeferredAcks(spark, settings, "anywhere")._backlog.ready(100)
 
     assert waiting(None) == [6]
