@@ -22,7 +22,7 @@ from ackstream.local import installation, jars
 from ackstream.local.process import write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -36,7 +36,9 @@ ARCHIVE_SECONDS = 300
 """How long the program that writes the archive of classes may take on the slowest machine."""
 
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
+FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+FILE_SYSTEM_JAR = "hadoop-bare-naked-local-fs-"
 
 _WORDS = "secret|pass(?:word|wd|phrase)|token|access[.]?key|account[.]key|credential|jaas"
 SECRET = re.compile(f"(?i){_WORDS}")
@@ -63,7 +65,8 @@ def submit_command(settings: Settings, job: str, *arguments: str, console: Conso
     :raises SettingsError: a secret would be in the command line of the JVM
     """
     script = installation.entry_point(job)
-    found = {**defaults(), **own_entries(settings)}
+    fetched = jars.resolve("spark", console)
+    found = {**defaults(), **own_entries(settings, fetched)}
     if options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip():
         found[JAVA_OPTIONS] = options
     properties = settings.local.data.absolute() / "submit" / f"{job}.properties"
@@ -74,15 +77,16 @@ def submit_command(settings: Settings, job: str, *arguments: str, console: Conso
         *("--master", settings.spark.master),
         *("--driver-memory", settings.spark.driver_memory),
         *("--properties-file", str(properties)),
-        *("--jars", ",".join(map(str, jars.resolve("spark", console)))),
+        *("--jars", ",".join(map(str, fetched))),
         str(script),
         *arguments,
     ]
 
 
-def own_entries(settings: Settings) -> dict[str, str]:
+def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, str]:
     """Return the entries of Spark that the settings make.
 
+    :param fetched: the jars that the session gets
     :raises SettingsError: a secret would be in the command line of a JVM
     """
     conf = settings.spark.conf
@@ -92,8 +96,22 @@ def own_entries(settings: Settings) -> dict[str, str]:
                 f"The setting spark.conf.{key} has a value for {found[1]}, which everyone on the machine could read in "
                 f"the list of processes: put it into a file that the program reads, or into [kafka.security]."
             )
-    hosts = LOOPBACK if settings.spark.master.startswith("local") else {}
-    return {**hosts, **conf}
+    if not settings.spark.master.startswith("local"):
+        return dict(conf)
+    # executors of their own have no such jar when they start
+    files = local_files(fetched) if re.match(r"local(?:\[|$)", settings.spark.master) else {}
+    if files and CLASS_PATH in conf:
+        files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
+    return {**LOOPBACK, **conf, **files}
+
+
+def local_files(fetched: Sequence[Path]) -> dict[str, str]:
+    """Return the entries by which Java itself sets the permissions of local files; Hadoop starts a process for each.
+
+    Spark asks for the class before it adds the jars of ``--jars``.
+    """
+    found = next((str(jar) for jar in fetched if jar.name.startswith(FILE_SYSTEM_JAR)), None)
+    return {} if found is None else {CLASS_PATH: found, "spark.hadoop.fs.file.impl": FILE_SYSTEM}
 
 
 def defaults() -> dict[str, str]:
@@ -156,9 +174,10 @@ def archive_classes() -> bool:
         return True
     found.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=found.parent) as directory:
-        part = Path(directory) / found.name
+        part, fetched = Path(directory) / found.name, jars.resolve("spark")
         conf = {
             **LOOPBACK,
+            **local_files(fetched),
             JAVA_OPTIONS: f"-XX:ArchiveClassesAtExit={part} {_QUIET}",
             "spark.local.dir": directory,
             "spark.sql.warehouse.dir": f"{directory}/warehouse",
@@ -167,7 +186,7 @@ def archive_classes() -> bool:
             str(installation.spark_home() / "bin" / "spark-submit"),
             *("--master", "local[2]", "--driver-memory", "1g"),
             *("--properties-file", str(installation.conf("spark-defaults.conf"))),
-            *("--jars", ",".join(map(str, jars.resolve("spark")))),
+            *("--jars", ",".join(map(str, fetched))),
             *(text for key, value in conf.items() for text in ("--conf", f"{key}={value}")),
             __file__,
             directory,
@@ -201,7 +220,9 @@ def archive() -> Path:
     program = installation.find_java().program.resolve()
     parts = [str(program)]
     # a JVM compares the paths, sizes and times of all jars of its class path
-    for file in (program.parent.parent / "lib" / "modules", *sorted(installation.spark_home().glob("jars/*.jar"))):
+    own = [jar for jar in jars.present("spark") if jar.name.startswith(FILE_SYSTEM_JAR)]
+    spark = sorted(installation.spark_home().glob("jars/*.jar"))
+    for file in (program.parent.parent / "lib" / "modules", *own, *spark):
         if file.is_file():
             status = file.stat()
             parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")

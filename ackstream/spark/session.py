@@ -56,7 +56,7 @@ def session(
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
-    entries |= {**(settings.spark.conf if submitted else own_entries(settings)), **(conf or {}), **FIXED}
+    entries |= {**(settings.spark.conf if submitted else own_entries(settings, jars)), **(conf or {}), **FIXED}
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
         _launch({"spark.master": settings.spark.master, "spark.app.name": name, **entries})
     spark = builder.config(map=entries).getOrCreate()

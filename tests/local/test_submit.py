@@ -120,6 +120,26 @@ def test_on_one_machine_spark_needs_no_host_name():
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("mine", "127.0.0.1")
 
 
+FILES = "/jars/hadoop-bare-naked-local-fs-1.jar"
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "class_path"),
+    [
+        ("local", {}, FILES),
+        ("local[2]", {submit.CLASS_PATH: "/mine.jar"}, f"{FILES}:/mine.jar"),
+        ("local-cluster[2,1,1024]", {}, None),
+        ("spark://host:7077", {submit.CLASS_PATH: "/mine.jar"}, "/mine.jar"),
+    ],
+)
+def test_java_itself_sets_the_permissions_of_files_where_spark_is_one_process(
+    master: str, conf: dict[str, str], class_path: str | None
+):
+    found = submit.own_entries(Settings(spark=Spark(master=master, conf=conf)), [Path("/jars/other.jar"), Path(FILES)])
+    assert found.get(submit.CLASS_PATH) == class_path
+    assert ("spark.hadoop.fs.file.impl" in found) == (FILES in (class_path or ""))
+
+
 SECRETS = {
     "spark.hadoop.fs.s3a.secret.key": "hunter2-1",
     "spark.hadoop.fs.s3a.access.key": "hunter2-2",
