@@ -92,7 +92,7 @@ def inflight(
     as_json: Annotated[bool, typer.Option("--json", help="Print all fields, one JSON object per line.")] = False,
 ) -> None:
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
-    from ackstream.jobs.correlate.job import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
+    from ackstream.jobs.correlate.inflight import inflight as read  # noqa: PLC0415 - pandas and Spark load slowly
 
     settings = load()
     with quiet_session(settings, "inflight") as spark:

@@ -44,11 +44,13 @@ def locked(path: Path, remedy: str, busy: Callable[[], object]) -> Iterator[None
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically; only its owner can read it, from its first moment on."""
+    """Write a file atomically and durably; only its owner can read it, from its first moment on."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     part.replace(path)
 
 

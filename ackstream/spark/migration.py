@@ -28,6 +28,7 @@ from ackstream.spark.clock import clock
 from ackstream.spark.job import DRAFT, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
 from ackstream.spark.operator import operate
+from ackstream.spark.pieces import DIRECTORY, Aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
     from ackstream.spark.job import Job
     from ackstream.spark.operator import ShardBatch, State
+    from ackstream.spark.pieces import PieceStore
 
     Unite = Callable[[Iterable[State]], State]
 
@@ -52,12 +54,13 @@ class Resharding:
     """How a room divides its states among another number of shards; pure functions.
 
     :ivar key: the settings key of the number of shards
-    :ivar divide: from their new number, and version and blob of an old shard, to parts by the new shard
+    :ivar divide: from their new number, version and blob of an old shard, and its pieces, to parts by the new shard,
+        which name no pieces
     :ivar unite: from the parts of a new shard, in any order, to its state
     """
 
     key: str
-    divide: Callable[[int, int, bytes], Mapping[int, State]]
+    divide: Callable[[int, int, bytes, PieceStore | None], Mapping[int, State]]
     unite: Unite
 
 
@@ -113,7 +116,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint
         )
     new.delete()
     resharding = job.resharding if job.resharding is not None and job.resharding.key in changed else None
-    _write_states(spark, settings, job, batch, new, resharding)
+    _write_states(spark, settings, job, old, new, resharding)
     # a start looks at the last batch once more, with the offsets of the one before
     for number, before in enumerate((batch - 1, batch) if batch else (0, 0)):
         new.write(f"offsets/{number}", carry_offsets(old.read(f"offsets/{before}"), new.read(f"offsets/{number}")))
@@ -152,7 +155,7 @@ def carry_commit(old: str, new: str) -> str:
 
 
 def _write_states(
-    spark: SparkSession, settings: Settings, job: Job, batch: int, new: _Checkpoint, resharding: Resharding | None
+    spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint, new: _Checkpoint, resharding: Resharding | None
 ) -> None:
     """Let a query write the states as its first batch, and have a second one."""
     own = spark.newSession()
@@ -160,7 +163,7 @@ def _write_states(
         own.conf.set(key, value)
     # the reader needs the state stores' coordinator, which starts when the streams of a session are first accessed
     _ = own.streams.active
-    states = own.read.format("statestore").option("batchId", batch).load(settings.lake.checkpoint(job.name))
+    states = own.read.format("statestore").option("batchId", old.last("commits")).load(old.location)
     (key,) = states.schema["key"].dataType.fieldNames()
     rows = states.select(
         f"key.{key}",
@@ -172,8 +175,11 @@ def _write_states(
     unite: Unite = _only
     if resharding is not None:
         shards: Any = fixed_values(settings, [resharding.key])[resharding.key]
-        rows = rows.mapInPandas(partial(_divide, partial(resharding.divide, shards)), rows.schema)
+        aside = Aside.of(spark, old.location)
+        rows = rows.mapInPandas(partial(_divide, partial(resharding.divide, shards), aside), rows.schema)
         unite = resharding.unite
+    elif old.exists(DIRECTORY):
+        old.copy(DIRECTORY, new)
     path = new.path(STATES)
     rows.write.parquet(path)
     parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")
@@ -191,11 +197,13 @@ def _only(parts: Iterable[State]) -> State:
 
 
 def _divide(
-    divide: Callable[[int, bytes], Mapping[int, State]], frames: Iterable[pd.DataFrame]
+    divide: Callable[[int, bytes, PieceStore | None], Mapping[int, State]],
+    aside: Aside,
+    frames: Iterable[pd.DataFrame],
 ) -> Iterator[pd.DataFrame]:
     for frame in frames:
-        for _, version, blob, timeout, _ in frame.itertuples(index=False):
-            for shard, part in divide(version, bytes(blob)).items():
+        for key, version, blob, timeout, _ in frame.itertuples(index=False):
+            for shard, part in divide(version, bytes(blob), aside.store(key)).items():
                 yield pd.DataFrame([(shard, *part, timeout, pd.NaT)], columns=frame.columns)
 
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from ackstream.cli import monitoring
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.jobs.correlate import job
-from ackstream.jobs.correlate.job import InFlight
+from ackstream.jobs.correlate import inflight
+from ackstream.jobs.correlate.inflight import InFlight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import maintenance, tables, things
 from ackstream.lake import questions as lake_questions
@@ -123,7 +123,7 @@ def open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         InFlight("c-1", "org.acme:lamp", now - 70 * SECOND, now - 9_500, ("a:b", "c:d")),
         InFlight("c-2", None, now - 2 * SECOND, now + 3_600 * SECOND + 500, ()),
     ]
-    monkeypatch.setattr(job, "inflight", lambda *_: found)
+    monkeypatch.setattr(inflight, "inflight", lambda *_: found)
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -155,7 +155,7 @@ def test_json_has_a_line_for_each_open_request(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.usefixtures("_no_spark")
 def test_no_open_request_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(job, "inflight", lambda *_: [])
+    monkeypatch.setattr(inflight, "inflight", lambda *_: [])
     assert run("inflight").stdout == "No request is open.\n"
     assert run("inflight", "--json").stdout == ""
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackstream.gateway.meter import Lag, Snapshot, Verdict
-    from ackstream.jobs.correlate.job import InFlight
+    from ackstream.jobs.correlate.inflight import InFlight
     from ackstream.protocol.readers import KnownReader
 
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}

@@ -12,7 +12,6 @@ import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
-from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.resharding import divide, unite
 from ackstream.jobs.correlate.shard import CorrelateShard
@@ -22,8 +21,6 @@ from ackstream.jobs.correlate.state import (
     SIGNALS,
     TWIN_ACKS,
     Record,
-    decode_pending,
-    decode_state,
 )
 from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics, check_reply_topics
 from ackstream.kafka.clients import connect_admin
@@ -49,6 +46,7 @@ from ackstream.spark.kafka import (
 )
 from ackstream.spark.migration import Resharding
 from ackstream.spark.operator import operate
+from ackstream.spark.pieces import Aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +60,7 @@ if TYPE_CHECKING:
 
 NAME, TICKS, LEASE = "correlate", "clock", "correlate-lease"
 READ = ("signals", "acks", "twin-acks", "declarations")
-PIECE_BYTES = 64 * 1024 * 1024
+PART_BYTES = 64 * 1024 * 1024
 """How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
 
 ROW_BYTES = 32 * 1024 * 1024
@@ -77,8 +75,8 @@ OUTPUT_SCHEMA = StructType(
         for name in Emission.__struct_fields__
     ]
 )
-"""A row has the emissions of a piece, an array for each of their fields: a row for each would cost more than to decide
-and write what it holds."""
+"""A row has the emissions of a part of the records, an array for each of their fields: a row for each would cost more
+than to decide and write what it holds."""
 
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
@@ -96,7 +94,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     limit, group = settings.correlate.max_offsets_per_trigger, settings.correlate.group
     stream = source(spark, settings.kafka, starts, group=group, limit=limit, headers=True)
     reply_topics = ReplyTopics(settings.kafka, settings.correlate)
-    handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack)
+    aside = Aside.of(spark, settings.lake.checkpoint(NAME))
+    handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack, aside)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
         sink_columns(emissions)
@@ -211,19 +210,26 @@ def _is_another(header: Column) -> Column:
 
 
 def correlate(
-    limits: Correlate, topics: CorrelateTopics, reply_topics: ReplyTopics, slack_ms: int, batch: ShardBatch
+    limits: Correlate,
+    topics: CorrelateTopics,
+    reply_topics: ReplyTopics,
+    slack_ms: int,
+    aside: Aside,
+    batch: ShardBatch,
 ) -> Iterator[pd.DataFrame]:
-    """Process the records of a shard; more than :data:`PIECE_BYTES` of them piece by piece.
+    """Process the records of a shard; more than :data:`PART_BYTES` of them part by part.
 
     :param slack_ms: how much the clocks of brokers may differ
+    :param aside: where open requests are that nothing concerns for long
     """
     topics = reply_topics.refreshed(topics)
     writer = Writer(topics, batch.query_id, batch.batch_id)
-    with batch.restored(CorrelateShard(limits, topics, writer, slack_ms)) as shard:
+    store = aside.store(batch.key, batch.batch_id)
+    with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
         records: list[Record] = []
         size = 0
         for frame in batch.frames:
-            if size > PIECE_BYTES:
+            if size > PART_BYTES:
                 # a batch may be cut anywhere, as long as no time passes
                 shard.process(records, 0)
                 yield from write_frames(writer.take())
@@ -304,46 +310,3 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
     return emissions.select("topic", "key", "value", headers.alias("headers"))
-
-
-# -- state -------------------------------------------------------------------------------------------------------------
-
-
-class InFlight(msgspec.Struct, frozen=True):
-    """An open request; times in epoch milliseconds of event time.
-
-    ``missing`` are the labels not acknowledged yet; empty if only the response is awaited.
-    """
-
-    correlation_id: str
-    thing_id: str | None
-    started_at: int
-    deadline: int
-    missing: tuple[str, ...]
-
-
-def inflight(spark: SparkSession, settings: Settings) -> list[InFlight]:
-    """Read the open requests of the last finished batch from the checkpoint, oldest first; the job may be running.
-
-    :raises AckstreamError: if there is no checkpoint yet
-    """
-    location = settings.lake.checkpoint(NAME)
-    # the reader needs the state stores' coordinator, which starts when the streams of a session are first accessed
-    _ = spark.streams.active
-    try:
-        rows = spark.read.format("statestore").load(location).selectExpr("value.*").collect()
-    except Exception as error:
-        raise AckstreamError(
-            f"No state can be read at {location}: start the correlate job first, or correct lake.checkpoints. ({error})"
-        ) from error
-    found = []
-    for row in rows:
-        state = row.asDict(recursive=True)
-        group = state.get("groupState") or state
-        for pending in map(decode_pending, decode_state(group["version"], bytes(group["blob"])).open.values()):
-            request, arrived = pending.request, {received.label for received in pending.received}
-            missing = tuple(label for label in request.awaited if label not in arrived)
-            found.append(
-                InFlight(pending.correlation_id, request.thing_id, pending.started_at, pending.deadline, missing)
-            )
-    return sorted(found, key=lambda entry: (entry.started_at, entry.correlation_id))

@@ -9,44 +9,36 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
-from ackstream.jobs.correlate.state import STATE_VERSION, ShardState, decode_state, encode
+from ackstream.jobs.correlate.pending import whole
+from ackstream.jobs.correlate.state import STATE_VERSION, ShardState, decode_head, decode_state, encode
 from ackstream.protocol.ditto.labels import DeclaredTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ackstream.spark.operator import State
+    from ackstream.spark.pieces import PieceStore
 
     Entry = tuple[int, str]
 
 
-class _Pending(msgspec.Struct, array_like=True):
-    """The first fields of an open request, which is all that has to be decoded of it."""
-
-    correlation_id: str
-    hash: int
-
-
-_decode_pending = msgspec.msgpack.Decoder(_Pending).decode
-
-
-def divide(shards: int, version: int, blob: bytes) -> dict[int, State]:
+def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = None) -> dict[int, State]:
     """Divide a state; return the parts by the shard they belong to, without the shards that get nothing.
 
     :param shards: their new number
+    :param store: of the old shard; in the parts are all open requests
     :raises ValueError: if this release cannot read the version
     """
-    state = decode_state(version, blob)
+    state = whole(decode_state(version, blob), store)
     found: dict[int, ShardState] = {}
 
     def part(shard: int) -> ShardState:
         return found.setdefault(shard, ShardState({}, [], {}, [], []))
 
     # Spark's pmod, too, is never negative
-    opened = {key: {_decode_pending(pending).hash % shards} for key, pending in state.open.items()}
+    opened = {key: {decode_head(pending).hash % shards} for key, pending in state.open.items()}
     held = {key: {record.hash % shards for record in records} for key, records in state.held.items()}
     for key, pending in state.open.items():
         part(*opened[key]).open[key] = pending

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
+from ackstream.jobs.correlate.pending import PendingRequests
 from ackstream.jobs.correlate.reading import InvalidRequestError, RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -28,11 +29,9 @@ from ackstream.jobs.correlate.state import (
     SIGNALS,
     STATE_VERSION,
     TWIN_ACKS,
-    Pending,
     Recent,
     Record,
     ShardState,
-    decode_pending,
     decode_state,
     encode,
 )
@@ -46,9 +45,11 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision
     from ackstream.jobs.correlate.emissions import Writer
     from ackstream.jobs.correlate.reading import AckReading
+    from ackstream.jobs.correlate.state import Pending
     from ackstream.jobs.correlate.topics import CorrelateTopics
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
+    from ackstream.spark.pieces import PieceStore
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +60,26 @@ class CorrelateShard:
     Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
     """
 
-    def __init__(self, limits: Correlate, topics: CorrelateTopics, writer: Writer, slack_ms: int = 0) -> None:
+    def __init__(
+        self,
+        limits: Correlate,
+        topics: CorrelateTopics,
+        writer: Writer,
+        slack_ms: int = 0,
+        store: PieceStore | None = None,
+    ) -> None:
         """Start empty; decisions go to ``writer``.
 
         :param slack_ms: how much older than its claim an acknowledgement may seem, if undeclared labels are refused:
             the clocks of brokers differ, and after an outage acknowledgements may be stored before the renewal. All
             time is that much later then, so that claims have been read
+        :param store: for open requests that nothing concerns for long; ``None``: all are in the state
         """
         self._reader = RecordReader(limits, topics)
         self._writer = writer
         self._orphan_hold_ms = limits.orphan_hold
         self._recent_memory_ms = limits.recent_memory
-        # an untouched request stays encoded: a batch pays for what it touches
-        self._open: dict[str, Pending | bytes] = {}
-        self._deadlines: list[tuple[int, str]] = []
+        self._pending = PendingRequests(store)
         self._held: dict[str, list[Record]] = {}
         self._hold_ends: list[tuple[int, str]] = []
         self._recent = Recent(self._recent_memory_ms)
@@ -89,8 +96,7 @@ class CorrelateShard:
     def load(self, version: int, blob: bytes) -> None:
         """Restore the state returned by :meth:`dump`, of a version that :func:`decode_state` can read."""
         state = decode_state(version, blob)
-        self._open = dict(state.open)
-        self._deadlines = state.deadlines
+        self._pending.load(state)
         self._held = state.held
         self._hold_ends = state.hold_ends
         self._recent = Recent(self._recent_memory_ms, state.recent)
@@ -99,26 +105,23 @@ class CorrelateShard:
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if nothing is left to remember."""
-        recent = self._recent.dump()
-        self._prune()
-        declared, undeclared = self._declared.spans, self._undeclared
-        if not (self._open or self._held or recent or declared or undeclared):
-            return None
-        opened = {key: value if isinstance(value, bytes) else encode(value) for key, value in self._open.items()}
-        state = ShardState(opened, self._deadlines, self._held, self._hold_ends, recent, declared, undeclared)
-        return STATE_VERSION, encode(state)
-
-    def _prune(self) -> None:
-        """Drop heap entries of decided requests and released acknowledgements once they are the majority."""
-        if len(self._deadlines) > 2 * len(self._open):
-            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._open)
         if len(self._hold_ends) > 2 * len(self._held):
+            # most are of acknowledgements that were released
             self._hold_ends = sorted(entry for entry in self._hold_ends if entry[1] in self._held)
+        recent, declared = self._recent.dump(), self._declared.spans
+        state = ShardState({}, [], self._held, self._hold_ends, recent, declared, self._undeclared)
+        self._pending.dump(state)
+        kept = state.open or state.pieces.named or state.pieces.dropped
+        if not (kept or self._held or recent or declared or self._undeclared):
+            return None
+        return STATE_VERSION, encode(state)
 
     @property
     def next_timeout(self) -> int | None:
         """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
-        ends = [heap[0][0] for heap in (self._deadlines, self._hold_ends) if heap]
+        deadline = self._pending.next_deadline
+        ends = [] if deadline is None else [deadline]
+        ends += [end for end, _ in self._hold_ends[:1]]
         ends += [record.timestamp for record in self._undeclared]
         return min(ends) + self._slack_ms if ends else None
 
@@ -134,11 +137,12 @@ class CorrelateShard:
         if records:
             hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
             self._decided = self._recent.look_up(hashes)
+            self._pending.recall(hashes)
         for record in in_order(records):
             self._take(record)
         self._expire(watermark)
         for key, row in self._unrecorded.items():
-            pending = self._find(key)
+            pending = self._pending.find(key)
             if pending is not None:
                 self._writer.signal(pending.reply_id, row)
         self._unrecorded = {}
@@ -165,7 +169,7 @@ class CorrelateShard:
 
     def _process_signal(self, record: Record) -> None:
         key = record.correlation_id
-        pending = self._find(key)
+        pending = self._pending.find(key)
         if pending is not None:
             if record.timestamp > self._recent.end(pending):
                 # a new use of the id: it starts when the old one is decided, whatever the order of reading
@@ -186,9 +190,8 @@ class CorrelateShard:
             self._writer.signal(signal_id, row)
             return
         key = opened.correlation_id
-        self._open[key] = opened
+        self._pending.add(opened)
         self._unrecorded[key] = row
-        heapq.heappush(self._deadlines, (opened.deadline, key))
         for held in self._held.pop(key, ()):
             self._take(held, early=True)
 
@@ -203,7 +206,7 @@ class CorrelateShard:
     def _match(self, reading: AckReading, record: Record) -> None:
         """Count an answer for its request, hold it until that is read, or record why it does not count."""
         key = reading.correlation_id
-        pending = self._find(key)
+        pending = self._pending.find(key)
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             late = record.timestamp <= self._decided.get(record.hash, -1)
@@ -277,23 +280,11 @@ class CorrelateShard:
         self._undeclared.append(record)
         return True
 
-    def _find(self, key: str | None) -> Pending | None:
-        if key is None:
-            return None
-        found = self._open.get(key)
-        if isinstance(found, bytes):
-            found = self._open[key] = decode_pending(found)
-        return found
-
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _expire(self, watermark: int) -> None:
-        while self._deadlines and self._deadlines[0][0] < watermark:
-            deadline, key = heapq.heappop(self._deadlines)
-            pending = self._find(key)
-            # the heap still has the entries of requests that were decided in time
-            if pending is not None and pending.deadline == deadline:
-                self._close(pending, partial(decision.time_out, pending), deadline)
+        for pending in self._pending.expired(watermark):
+            self._close(pending, partial(decision.time_out, pending), pending.deadline)
         while self._hold_ends and self._hold_ends[0][0] < watermark:
             end, key = heapq.heappop(self._hold_ends)
             self._release(key, end)
@@ -319,7 +310,7 @@ class CorrelateShard:
     def _close(self, pending: Pending, decide: Callable[[], Decision], decided_at: int) -> None:
         """Answer a request; if that fails, the answer is an error that says so."""
         key = pending.correlation_id
-        del self._open[key]
+        self._pending.remove(key)
         self._decided[pending.hash] = self._recent.remember(pending)
         row = self._unrecorded.pop(key, None)
         emitted = len(self._writer.emissions)

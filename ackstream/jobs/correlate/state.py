@@ -13,6 +13,7 @@ import numpy as np
 from ackstream.protocol.ditto.aggregates import AckText, headers_text
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.requests import Request
+from ackstream.spark.pieces import PieceList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
-STATE_VERSION = 3
-_READABLE = (1, 2, STATE_VERSION)
-"""Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``; up to
-version 2 the headers of requests and acknowledgements are maps."""
+STATE_VERSION = 4
+_READABLE = (1, 2, 3, STATE_VERSION)
+_TEXTS = 3
+"""Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``; before
+version 3 the headers of requests and acknowledgements are maps; before version 4 there are no pieces."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,8 +110,21 @@ class Pending(msgspec.Struct, array_like=True):
     headers: bytes = b"{}"
 
 
+class PendingHead(msgspec.Struct, array_like=True):
+    """The first fields of an open request: all that has to be decoded of one that nothing concerns."""
+
+    correlation_id: str
+    hash: int
+    request: msgspec.Raw
+    started_at: int
+    deadline: int
+
+
 class ShardState(msgspec.Struct, array_like=True):
     """The content of a shard's blob; open requests are encoded by themselves (see :func:`decode_pending`).
+
+    ``open`` and ``deadlines`` are those that were touched last; the others are in ``pieces``, each found by its hash
+    and its deadline.
 
     ``declared`` are the times at which labels are declared, ``undeclared`` the acknowledgements that wait for a
     declaration; both are empty unless undeclared labels are refused.
@@ -122,10 +137,12 @@ class ShardState(msgspec.Struct, array_like=True):
     recent: list[tuple[int, bytes]]
     declared: dict[str, list[tuple[int, int]]] = {}
     undeclared: list[Record] = []
+    pieces: PieceList = msgspec.field(default_factory=PieceList)
 
 
 encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
+decode_head = msgspec.msgpack.Decoder(PendingHead).decode
 _decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
@@ -137,7 +154,7 @@ def decode_state(version: int, blob: bytes) -> ShardState:
     if version not in _READABLE:
         raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
     state = _decode_state(blob)
-    if version != STATE_VERSION:
+    if version < _TEXTS:
         state.open = {key: _with_texts(pending) for key, pending in state.open.items()}
     return state
 

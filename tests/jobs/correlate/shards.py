@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
@@ -12,6 +12,9 @@ from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACK
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
+
+if TYPE_CHECKING:
+    from tests.harness.pieces import MemoryPieces
 
 THING = "org.acme/lamp"
 
@@ -126,7 +129,12 @@ class Run:
     """Feeds a shard batch by batch; its state goes through bytes in between."""
 
     def __init__(
-        self, reply_topics: dict[str, int] | None = None, record_bytes: int = 10**7, slack: int = 0, **limits: Any
+        self,
+        reply_topics: dict[str, int] | None = None,
+        record_bytes: int = 10**7,
+        slack: int = 0,
+        store: MemoryPieces | None = None,
+        **limits: Any,
     ) -> None:
         self.topics = CorrelateTopics(reply_topics=reply_topics or {}, record_bytes=record_bytes)
         self.limits = Correlate(**limits)
@@ -135,11 +143,14 @@ class Run:
         self.emissions: list[Emission] = []
         self.next_timeout: int | None = None
         self.slack = slack
+        self.store = store
 
     def feed(self, *records: Record, watermark: int = 0) -> list[Emission]:
         writer = Writer(self.topics, "query", self.batch)
         self.batch += 1
-        shard = CorrelateShard(self.limits, self.topics, writer, self.slack)
+        if self.store is not None:
+            self.store.batch = self.batch
+        shard = CorrelateShard(self.limits, self.topics, writer, self.slack, self.store)
         if self.state is not None:
             shard.load(*self.state)
         shard.process(list(records), watermark)

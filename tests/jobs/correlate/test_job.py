@@ -26,6 +26,7 @@ from ackstream.jobs.correlate.state import Record
 from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark.operator import operator
+from ackstream.spark.pieces import Aside
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.DataFrame]:
-    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), {})
+    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), 0, Aside())
     # of a call for a timeout Spark makes a frame without rows
     return list(operator(handle)((0,), iter([_frame(records) for records in batches or ([],)]), state))
 
@@ -120,7 +121,7 @@ def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decision
 ) -> None:
     whole, cut = State(67_000), State(67_000)
     (once,) = _call(whole, *_large(Log()))
-    monkeypatch.setattr(job, "PIECE_BYTES", 600)
+    monkeypatch.setattr(job, "PART_BYTES", 600)
     pieces = _call(cut, *_large(Log()))
     assert len(pieces) > 1
 
@@ -136,7 +137,7 @@ def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decision
 
 def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
-    monkeypatch.setattr(job, "PIECE_BYTES", 10)
+    monkeypatch.setattr(job, "PART_BYTES", 10)
     request, ack = log.command(1000, "x", requested_acks=["a-ack"]), log.ack(1001, "a-ack", 200, "x")
     found = _call(State(), [request], [ack], [log.ack(1002, "a-ack", 200, "x"), log.command(1003, "x")])
     run = Run()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.jobs.correlate import pending
 from ackstream.jobs.correlate.resharding import divide, unite
 from ackstream.jobs.correlate.state import STATE_VERSION, Record, ShardState, decode_state
+from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
 from tests.jobs.correlate.test_state import VERSION_1
 
@@ -21,9 +24,9 @@ IDS = [f"id-{number}" for number in range(20)]
 class Shards:
     """As many shards as wanted, which get the records that Spark would give them."""
 
-    def __init__(self, count: int, **limits: Any) -> None:
+    def __init__(self, count: int, *, aside: bool = False, **limits: Any) -> None:
         self.limits = limits
-        self.runs = [Run(**limits) for _ in range(count)]
+        self.runs = [Run(store=MemoryPieces() if aside else None, **limits) for _ in range(count)]
 
     def feed(self, *records: Record, watermark: int = 0) -> None:
         for index, run in enumerate(self.runs):
@@ -34,9 +37,9 @@ class Shards:
         parts: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
         for run in self.runs:
             if run.state is not None:
-                for shard, state in divide(count, *run.state).items():
+                for shard, state in divide(count, *run.state, run.store).items():
                     parts[shard].append(state)
-        other = Shards(count, **self.limits)
+        other = Shards(count, aside=self.runs[0].store is not None, **self.limits)
         for run, own in zip(other.runs, parts, strict=True):
             run.state = unite(own) if own else None
         return other
@@ -67,20 +70,25 @@ def _event(log: Log, kind: str, time: int, key: str) -> Record:
 EVENTS = st.lists(st.tuples(st.sampled_from(["command", "a-ack", "b-ack"]), st.sampled_from(IDS)), max_size=60)
 
 
-@given(events=EVENTS, cut=st.integers(0, 60), before=st.integers(1, 7), after=st.integers(1, 7), passed=st.booleans())
+@given(
+    events=EVENTS, cut=st.integers(0, 60), before=st.integers(1, 7), after=st.integers(1, 7), passed=st.booleans(),
+    aside=st.booleans(),
+)  # fmt: skip
 def test_no_decision_depends_on_a_migration(
-    events: list[tuple[str, str]], cut: int, before: int, after: int, *, passed: bool
+    events: list[tuple[str, str]], cut: int, before: int, after: int, *, passed: bool, aside: bool
 ) -> None:
+    """Nor on open requests beside the checkpoint: all are, here, after each batch."""
     log = Log()
     records = [_event(log, kind, 1000 + 200 * number, key) for number, (kind, key) in enumerate(events)]
     watermark = records[cut].timestamp if passed and cut < len(records) else 0
-    shards, same = Shards(before, recent_memory="2s"), Shards(before, recent_memory="2s")
-    for target in (shards, same):
-        target.feed(*records[:cut], watermark=watermark)
-    migrated = shards.migrated(after)
-    for target in (migrated, same):
-        target.feed(*records[cut:], watermark=watermark)
-        target.feed(watermark=100_000)
+    shards, same = Shards(before, recent_memory="2s", aside=aside), Shards(before, recent_memory="2s")
+    with patch.object(pending, "HOT_BYTES", 0):
+        for target in (shards, same):
+            target.feed(*records[:cut], watermark=watermark)
+        migrated = shards.migrated(after)
+        for target in (migrated, same):
+            target.feed(*records[cut:], watermark=watermark)
+            target.feed(watermark=100_000)
     assert shards.decisions() + migrated.decisions() == same.decisions()
 
 
@@ -107,4 +115,5 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
 def test_a_state_has_no_part_that_a_migration_does_not_know() -> None:
     assert ShardState.__struct_fields__ == (
         "open", "deadlines", "held", "hold_ends", "recent", "declared", "undeclared",
+        "pieces",
     )  # fmt: skip

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ackstream.jobs.correlate import pending
 from ackstream.jobs.correlate.state import BUCKETS_OF_A_TIMEOUT, STATE_VERSION, Pending, Recent, decode_state
 from ackstream.protocol.durations import Duration
+from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
 
 VERSION_1 = base64.b64decode(
@@ -99,14 +101,43 @@ VERSION_3 = base64.b64decode(
 """The same, with the headers of requests and acknowledgements as JSON text."""
 
 
-def test_a_state_is_encoded_as_this_version_always_was() -> None:
-    run = Run(refuse_undeclared=True)
+VERSION_4 = base64.b64decode(
+    "mICQgaVlYXJseZGazQXcAgAB04mh4kD+mdy8pWVhcmx5xANrZXnEynsidG9waWMiOiAib3JnLmFjbWUvbGFtcC90aGluZ3MvdHdpbi9lcnJvcnMiLC"
+    "AiaGVhZGVycyI6IHsiY29ycmVsYXRpb24taWQiOiAiZWFybHkifSwgInBhdGgiOiAiLyIsICJ2YWx1ZSI6IHsic3RhdHVzIjogNDA0LCAiZXJyb3Ii"
+    "OiAidGhpbmdzOnRoaW5nLm5vdGZvdW5kIiwgIm1lc3NhZ2UiOiAiSXQgd2VudCB3cm9uZy4ifSwgInN0YXR1cyI6IDQwNH3MyoGocmVwbHktaWTEID"
+    "M2MzllNzRlZDFjYmVjNTBjMGIwM2YxMTg5NDJjNGM2kZLNLOylZWFybHmQgqVhLWFja5GSzQH0zXckpWItYWNrkZLNAfTNdySRms0FeAEAAc8ecfFp"
+    "P7Lo96RvcGVuxANrZXnEdHsidG9waWMiOiAib3JnLmFjbWUvbGFtcC90aGluZ3MvdHdpbi9hY2tzL2MtYWNrIiwgImhlYWRlcnMiOiB7ImNvcnJlbG"
+    "F0aW9uLWlkIjogIm9wZW4ifSwgInBhdGgiOiAiLyIsICJzdGF0dXMiOiAyMDB9dICSkZe6MS03OGExNzI0OGZkMTFkZjZkZDQ1MDkzZGLNAd8BAQDN"
+    "UgjEAJA="
+)
+PIECE_OF_4 = base64.b64decode(
+    "AQAAAAAAAAD36LI/afFxHghSAAAAAAAAAAAAAAAAAAAAAAAAAAAAAK8BAAAAAAAAnKRvcGVuzx5x8Wk/suj3nK1vcmcuYWNtZTpsYW1wpHR3aW6kdH"
+    "dpbpOudHdpbi1wZXJzaXN0ZWSlYS1hY2ulYy1hY2vDw81OIIGuY29ycmVsYXRpb24taWSkb3Blbqhjb21tYW5kc6Ztb2RpZnnArS9hdHRyaWJ1dGVz"
+    "L3jNA+jNUgjZIGI3MTMwZGM3Yjg5NzgwNTIyYzc0ZDI3YTE4ZTQyOWMzp3JlcGxpZXPAkpqudHdpbi1wZXJzaXN0ZWTMycDEM3siY29ycmVsYXRpb2"
+    "4taWQiOiJvcGVuIiwicmVzcG9uc2UtcmVxdWlyZWQiOmZhbHNlfc0EsAAAAMICmqVhLWFja8zKwMQzeyJjb3JyZWxhdGlvbi1pZCI6Im9wZW4iLCJy"
+    "ZXNwb25zZS1yZXF1aXJlZCI6ZmFsc2V9zQUUAAAAwgHAkMRleyJjb3JyZWxhdGlvbi1pZCI6Im9wZW4iLCJ0aW1lb3V0IjoiMjBzIiwicmVzcG9uc2"
+    "UtcmVxdWlyZWQiOmZhbHNlLCJjb250ZW50LXR5cGUiOiJhcHBsaWNhdGlvbi9qc29uIn0="
+)
+"""The same, with the open request in a piece, and that piece."""
+
+
+def _version_4() -> Run:
+    run = Run(refuse_undeclared=True, store=MemoryPieces())
+    run.store.found["1-78a17248fd11df6dd45093db"] = PIECE_OF_4
+    run.state = (4, VERSION_4)
+    return run
+
+
+def test_a_state_is_encoded_as_this_version_always_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "HOT_BYTES", 0)
+    run = Run(refuse_undeclared=True, store=MemoryPieces())
     run.state = (3, VERSION_3)
     run.feed()
-    assert run.state == (STATE_VERSION, VERSION_3)
+    assert run.state == (STATE_VERSION, VERSION_4)
+    assert list(run.store.found.values()) == [PIECE_OF_4]
 
 
-@pytest.mark.parametrize(("version", "blob"), [(1, VERSION_1), (2, VERSION_2)])
+@pytest.mark.parametrize(("version", "blob"), [(1, VERSION_1), (2, VERSION_2), (3, VERSION_3)])
 def test_a_state_of_an_earlier_version_becomes_one_of_this_version(version: int, blob: bytes) -> None:
     run = Run(refuse_undeclared=version > 1)
     run.state = (version, blob)
@@ -121,12 +152,12 @@ def test_a_state_of_an_earlier_version_becomes_one_of_this_version(version: int,
 def test_the_same_requests_are_answered_alike_whichever_version_their_state_has() -> None:
     log = Log()
     ending = [log.claim(1350, "c-ack"), log.command(1600, "early")]
-    replies = []
+    replies = [_version_4().feed(*ending)]
     for version, blob in ((2, VERSION_2), (3, VERSION_3)):
         run = Run(refuse_undeclared=True)
         run.state = (version, blob)
         replies.append(run.feed(*ending))
-    assert replies[0] == replies[1]
+    assert replies[0] == replies[1] == replies[2]
 
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1])

@@ -1,0 +1,122 @@
+"""The open requests of a shard: those that were touched last in its state, the others beside the checkpoint."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from ackstream.jobs.correlate.state import Pending, decode_head, decode_pending, encode
+from ackstream.spark.pieces import PieceEntry, PieceList, Pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+
+    from ackstream.jobs.correlate.state import ShardState
+    from ackstream.spark.pieces import PieceStore
+
+HOT_BYTES = 1024 * 1024
+"""So much of them may be in the state of a shard, all of which each batch takes up."""
+
+
+class PendingRequests:
+    """Finds open requests by correlation-id and by deadline; an untouched one stays encoded."""
+
+    def __init__(self, store: PieceStore | None = None) -> None:
+        """Start empty.
+
+        :param store: for more than :data:`HOT_BYTES`; ``None``: all are in the state
+        """
+        self._store = store
+        self._hot: dict[str, Pending | bytes] = {}
+        self._deadlines: list[tuple[int, str]] = []
+        self._aside = Pieces(store)
+
+    def load(self, state: ShardState) -> None:
+        """Restore what :meth:`dump` has put into a state."""
+        self._hot = dict(state.open)
+        self._deadlines = state.deadlines
+        self._aside = Pieces(self._store, state.pieces)
+
+    def dump(self, state: ShardState) -> None:
+        """Put all of them into a state that has none."""
+        hot = {key: value if isinstance(value, bytes) else encode(value) for key, value in self._hot.items()}
+        size = sum(map(len, hot.values()))
+        if self._store is not None and size > HOT_BYTES:
+            self._put_aside(hot, size - HOT_BYTES // 2)
+        if len(self._deadlines) > 2 * len(hot):
+            # most are of requests that were decided in time
+            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in hot)
+        state.open, state.deadlines, state.pieces = hot, self._deadlines, self._aside.dump()
+
+    def _put_aside(self, hot: dict[str, bytes], size: int) -> None:
+        """Take as many bytes out of the state as given, of the requests that nothing concerned for longest."""
+        entries = []
+        for key, body in list(hot.items()):
+            if size <= 0:
+                break
+            size -= len(body)
+            head = decode_head(body)
+            entries.append(PieceEntry(head.hash, head.deadline, body))
+            del hot[key], self._hot[key]
+        self._aside.add(entries)
+        self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in hot)
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    def recall(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        """Let those be found whose correlation-id has one of the hashes: a batch calls it once, before all else."""
+        self._take_back(self._aside.recall(hashes))
+
+    def find(self, key: str | None) -> Pending | None:
+        """Return the open request with a correlation-id."""
+        if key is None:
+            return None
+        found = self._hot.get(key)
+        if isinstance(found, bytes):
+            found = self._hot[key] = decode_pending(found)
+        return found
+
+    def add(self, pending: Pending) -> None:
+        """Open a request."""
+        self._hot[pending.correlation_id] = pending
+        heapq.heappush(self._deadlines, (pending.deadline, pending.correlation_id))
+
+    def remove(self, key: str) -> None:
+        """Forget a request, which was found or added in this batch."""
+        del self._hot[key]
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline(self) -> int | None:
+        """No open request has an earlier deadline (epoch milliseconds); ``None``: there is none."""
+        found = [self._aside.next_time, self._deadlines[0][0] if self._deadlines else None]
+        return min((time for time in found if time is not None), default=None)
+
+    def expired(self, watermark: int) -> Iterator[Pending]:
+        """Yield the requests whose deadline is before a time, in its order; the caller removes each of them."""
+        self._take_back(self._aside.due(watermark))
+        while self._deadlines and self._deadlines[0][0] < watermark:
+            deadline, key = heapq.heappop(self._deadlines)
+            pending = self.find(key)
+            # the heap still has the entries of requests that were decided in time
+            if pending is not None and pending.deadline == deadline:
+                yield pending
+
+    def _take_back(self, entries: Iterable[PieceEntry]) -> None:
+        for entry in entries:
+            key = decode_head(entry.body).correlation_id
+            self._hot[key] = entry.body
+            heapq.heappush(self._deadlines, (entry.time, key))
+
+
+def whole(state: ShardState, store: PieceStore | None) -> ShardState:
+    """Return a state that names no pieces: with all open requests in it."""
+    bodies = [entry.body for entry in Pieces(store, state.pieces).entries()]
+    heads = list(map(decode_head, bodies))
+    state.open |= {head.correlation_id: body for head, body in zip(heads, bodies, strict=True)}
+    state.deadlines = sorted([*state.deadlines, *((head.deadline, head.correlation_id) for head in heads)])
+    state.pieces = PieceList()
+    return state

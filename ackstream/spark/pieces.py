@@ -1,0 +1,335 @@
+"""Entries of a shard that no batch touches, in immutable files beside the checkpoint: a batch pays for what it touches.
+
+Spark hands a shard's whole state to Python and back in each batch. So a shard keeps the entries that were touched last
+in its state, and the others in pieces, each of which is looked up by hash and by time. What a batch asks for, and what
+is due, comes back into the state; the state names the pieces, and says which of their entries have come back.
+
+A piece is written before the state that names it, under a name that is made of its content: a batch that is repeated
+writes the same. It is deleted when no state that could still be read names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from ackstream.local.process import write_file
+from ackstream.spark.checkpoint import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+DIRECTORY = "pieces"
+"""The directory in a checkpoint, in which each shard has its own."""
+
+LARGEST = 32 * 1024 * 1024
+"""A larger piece is only written anew when most of its entries are gone."""
+
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+_OPEN_FILES = 1024
+_INT, _NUMBERS = 8, 4
+"""The bytes of a number, and how many of them a piece has for each entry."""
+
+
+class PieceEntry(NamedTuple):
+    """What a piece keeps: ``body`` is found by ``hash``, and when its ``time`` (epoch milliseconds) has come."""
+
+    hash: int
+    time: int
+    body: bytes
+
+
+class Piece:
+    """The content of a file: hashes in order, with each hash a time and a body, and the order of the times."""
+
+    def __init__(self, data: memoryview) -> None:
+        """Read the content, which :func:`encode` has made.
+
+        :raises ValueError: if that is not the whole of it
+        """
+        self.count = count = int.from_bytes(data[:_INT], "little")
+        bodies = _INT * (_NUMBERS * count + 2)
+        if len(data) < bodies:
+            raise ValueError("It is cut off.")
+        numbers = np.frombuffer(data[_INT:bodies], np.int64)
+        self._hashes, self._times, self._order = (numbers[part * count : (part + 1) * count] for part in range(3))
+        self._starts = numbers[3 * count :]
+        self._bodies = data[bodies:]
+        if len(self._bodies) != self._starts[-1]:
+            raise ValueError("It is cut off.")
+
+    @cached_property
+    def _ordered(self) -> Numbers:
+        return self._times[self._order]
+
+    def find(self, hashes: Numbers) -> list[int]:
+        """Return the indices of the entries with one of the hashes."""
+        first, last = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
+        found = np.flatnonzero(last > first)
+        return [index for place in found.tolist() for index in range(first[place], last[place])]
+
+    def due(self, passed: int, before: int) -> list[int]:
+        """Return the indices of the entries whose time is before a given one, without the ``passed`` earliest."""
+        found: list[int] = self._order[passed : int(np.searchsorted(self._ordered, before))].tolist()
+        return found
+
+    def next_time(self, passed: int, gone: Flags) -> int | None:
+        """Return the earliest time of what is there, behind the ``passed`` earliest."""
+        left = np.flatnonzero(~gone[self._order[passed:]])
+        return int(self._ordered[passed + left[0]]) if len(left) else None
+
+    def entry(self, index: int) -> PieceEntry:
+        """Return an entry."""
+        start, end = self._starts[index : index + 2].tolist()
+        return PieceEntry(int(self._hashes[index]), int(self._times[index]), bytes(self._bodies[start:end]))
+
+
+def encode(entries: Iterable[PieceEntry]) -> bytes:
+    """Return the content of a piece: the same for the same entries in any order."""
+    ordered = sorted(entries)
+    hashes = np.array([entry.hash for entry in ordered], np.int64)
+    times = np.array([entry.time for entry in ordered], np.int64)
+    starts = np.zeros(len(ordered) + 1, np.int64)
+    np.cumsum([len(entry.body) for entry in ordered], out=starts[1:])
+    numbers = np.concatenate([hashes, times, np.argsort(times, kind="stable"), starts])
+    return b"".join([len(ordered).to_bytes(_INT, "little"), numbers.tobytes(), *[entry.body for entry in ordered]])
+
+
+class PieceStore(Protocol):
+    """Where the pieces of a shard are; ``batch`` is the one that is being processed."""
+
+    batch: int
+    keep: int
+    """How many batches back a state may be read again."""
+
+    def write(self, data: bytes) -> str:
+        """Keep a piece; return its name, which follows from the batch and the content."""
+
+    def read(self, name: str) -> Piece:
+        """Return a piece.
+
+        :raises OSError: if it is not there, or is damaged
+        """
+
+    def clear(self, named: set[str]) -> None:
+        """Delete the pieces of earlier batches than ``keep`` ones ago that are not named."""
+
+
+class PieceFiles:
+    """The pieces of a shard in a directory of its own."""
+
+    def __init__(self, directory: str, batch: int, keep: int) -> None:
+        self.batch, self.keep = batch, keep
+        self._directory = Path(directory)
+
+    def write(self, data: bytes) -> str:
+        """Write a file, if it is not there yet."""
+        name = f"{max(self.batch, 0)}-{hashlib.blake2b(data, digest_size=12).hexdigest()}"
+        path = self._directory / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_file(path, data)
+        return name
+
+    def read(self, name: str) -> Piece:
+        """Map a file into memory."""
+        return _mapped(str(self._directory / name))
+
+    def clear(self, named: set[str]) -> None:
+        """Delete files."""
+        for path in self._directory.iterdir() if self._directory.is_dir() else ():
+            batch = path.name.partition("-")[0]
+            if path.name not in named and batch.isdecimal() and int(batch) + self.keep < self.batch:
+                path.unlink(missing_ok=True)
+
+
+@lru_cache(_OPEN_FILES)
+def _mapped(path: str) -> Piece:
+    # a file never changes: a worker maps it once
+    try:
+        with Path(path).open("rb") as file:
+            return Piece(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except (FileNotFoundError, ValueError) as error:
+        raise OSError(
+            f"The checkpoint is damaged: its file {path} is missing or not whole ({error}). Restore the checkpoint from"
+            " one backup, or start with a new one."
+        ) from error
+
+
+class Aside(NamedTuple):
+    """Where the pieces of a checkpoint are.
+
+    :ivar directory: ``None``: the checkpoint is on no disk, and everything stays in the state
+    :ivar keep: how many batches back a state may be read again
+    """
+
+    directory: str | None = None
+    keep: int = 0
+
+    @classmethod
+    def of(cls, spark: SparkSession, location: str) -> Aside:
+        """Return the place beside a checkpoint."""
+        files, path = locate(spark, f"{location}/{DIRECTORY}")
+        if files.getScheme() != "file":
+            return cls()
+        # executors have a working directory of their own
+        return cls(files.makeQualified(path).toUri().getPath(), int(spark.conf.get(RETAINED)))
+
+    def store(self, shard: Any, batch: int = 0) -> PieceStore | None:
+        """Return the pieces of a shard in a batch, or to read them."""
+        return None if self.directory is None else PieceFiles(f"{self.directory}/{shard}", batch, self.keep)
+
+
+class Reference(msgspec.Struct, array_like=True):
+    """A piece, as a state names it.
+
+    :ivar size: of its content, in bytes
+    :ivar count: of the entries it was written with
+    :ivar live: of those that are still there
+    :ivar passed: as many of the earliest have come back because their time has come
+    :ivar next_time: no entry that is there has an earlier one
+    :ivar gone: a bit for each entry that has come back; empty if none has
+    """
+
+    name: str
+    size: int
+    count: int
+    live: int
+    passed: int
+    next_time: int
+    gone: bytes = b""
+
+    def flags(self) -> Flags:
+        """Return which entries have come back."""
+        if not self.gone:
+            return np.zeros(self.count, np.bool_)
+        return np.unpackbits(np.frombuffer(self.gone, np.uint8), count=self.count).astype(np.bool_)
+
+    @property
+    def live_size(self) -> int:
+        """About how many bytes of it are still needed."""
+        return self.size * self.live // max(self.count, 1)
+
+
+class PieceList(msgspec.Struct, array_like=True):
+    """The pieces of a shard as its state keeps them, and those it named before, each with the batch that dropped it."""
+
+    named: list[Reference] = []
+    dropped: list[tuple[int, str]] = []
+
+
+class Pieces:
+    """What a shard has put aside.
+
+    :param store: ``None``: nothing can be put aside
+    """
+
+    def __init__(self, store: PieceStore | None, kept: PieceList | None = None) -> None:
+        """Continue with what :meth:`dump` returned.
+
+        :raises ValueError: if there are pieces and nowhere to find them
+        """
+        self._store = store
+        self._kept = PieceList() if kept is None else kept
+        self._added = False
+        if store is None and self._kept.named:
+            raise ValueError("The state has pieces beside its checkpoint, which must be on a disk of this machine.")
+
+    def __len__(self) -> int:
+        return sum(reference.live for reference in self._kept.named)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything can be put aside."""
+        return self._store is not None
+
+    @property
+    def next_time(self) -> int | None:
+        """No entry has an earlier time; ``None``: there is none."""
+        return min((reference.next_time for reference in self._kept.named), default=None)
+
+    def recall(self, hashes: Numbers) -> Iterator[PieceEntry]:
+        """Give back the entries with one of the hashes."""
+        for reference in list(self._kept.named):
+            piece = self._read(reference)
+            yield from self._give_back(reference, piece, piece.find(hashes))
+
+    def due(self, before: int) -> Iterator[PieceEntry]:
+        """Give back the entries whose time is before a given one."""
+        for reference in [found for found in self._kept.named if found.next_time < before]:
+            piece = self._read(reference)
+            indices = piece.due(reference.passed, before)
+            reference.passed += len(indices)
+            yield from self._give_back(reference, piece, indices)
+            # those that came back earlier left theirs behind
+            reference.next_time = piece.next_time(reference.passed, reference.flags()) or reference.next_time
+
+    def entries(self) -> Iterator[PieceEntry]:
+        """Yield all that is put aside; it stays there."""
+        for reference in self._kept.named:
+            piece = self._read(reference)
+            for index in np.flatnonzero(~reference.flags()).tolist():
+                yield piece.entry(index)
+
+    def add(self, entries: Sequence[PieceEntry]) -> None:
+        """Put entries aside, in one piece with those that are not much larger: few remain, each written rarely."""
+        found, size = list(entries), sum(len(entry.body) + _NUMBERS * _INT for entry in entries)
+        for reference in sorted(self._kept.named, key=lambda reference: (reference.live_size, reference.name)):
+            half_gone = 2 * reference.live < reference.count
+            if (half_gone or reference.live_size <= 2 * size) and size + reference.live_size < LARGEST:
+                piece, flags = self._read(reference), reference.flags()
+                found += [piece.entry(index) for index in np.flatnonzero(~flags).tolist()]
+                size += reference.live_size
+                self._drop(reference)
+        data = encode(found)
+        earliest = min(entry.time for entry in found)
+        name = self._where.write(data)
+        self._kept.named.append(Reference(name, len(data), len(found), len(found), 0, earliest))
+        self._added = True
+
+    def dump(self) -> PieceList:
+        """Return what the state keeps; delete what no state that could still be read names."""
+        if self._store is not None:
+            since = self._store.batch - self._store.keep
+            recent = [(batch, name) for batch, name in self._kept.dropped if batch >= since]
+            if self._added or len(recent) < len(self._kept.dropped):
+                self._kept.dropped = recent
+                self._store.clear({reference.name for reference in self._kept.named} | {name for _, name in recent})
+        return self._kept
+
+    def _give_back(self, reference: Reference, piece: Piece, indices: Iterable[int]) -> Iterator[PieceEntry]:
+        gone: Any = None
+        for index in indices:
+            gone = reference.flags() if gone is None else gone
+            if not gone[index]:
+                gone[index] = True
+                reference.live -= 1
+                yield piece.entry(index)
+        if gone is not None:
+            reference.gone = np.packbits(gone).tobytes()
+        if not reference.live:
+            self._drop(reference)
+
+    def _drop(self, reference: Reference) -> None:
+        if reference in self._kept.named:
+            self._kept.named.remove(reference)
+            self._kept.dropped.append((self._where.batch, reference.name))
+
+    def _read(self, reference: Reference) -> Piece:
+        return self._where.read(reference.name)
+
+    @property
+    def _where(self) -> PieceStore:
+        assert self._store is not None, "there are no pieces without a store"  # noqa: S101 - for the type alone
+        return self._store

@@ -1,0 +1,99 @@
+"""Open requests that nothing concerns for long: beside the checkpoint, and back when something does."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ackstream.jobs.correlate import pending
+from ackstream.jobs.correlate.pending import whole
+from ackstream.jobs.correlate.state import ShardState, decode_state
+from tests.harness.pieces import MemoryPieces
+from tests.jobs.correlate.shards import Log, Run
+
+BODY_BYTES = 400
+"""About what an open request takes in the tests' states."""
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryPieces:
+    monkeypatch.setattr(pending, "HOT_BYTES", 20 * BODY_BYTES)
+    return MemoryPieces(keep=3)
+
+
+def _state(run: Run) -> ShardState:
+    assert run.state is not None
+    return decode_state(*run.state)
+
+
+def test_a_state_keeps_what_was_touched_last(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store)
+    for number in range(200):
+        run.feed(log.command(1000 + number, f"id-{number}", requested_acks=["a-ack"], timeout="60s"))
+    state = _state(run)
+    assert list(state.open) == [f"id-{number}" for number in range(200 - len(state.open), 200)]
+    assert sum(map(len, state.open.values())) <= pending.HOT_BYTES
+    assert len(state.open) + sum(reference.live for reference in state.pieces.named) == 200
+    # few pieces, each written rarely, and none kept for longer than a state may name it
+    assert len(state.pieces.named) <= 5
+    assert len(store.found) <= len(state.pieces.named) + store.keep + 1
+    assert {entry[1] for entry in state.deadlines} == set(state.open)
+    assert run.next_timeout == 61_000
+
+
+def test_an_acknowledgement_brings_its_request_back(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store)
+    ids = [f"id-{number}" for number in range(100)]
+    run.feed(*(log.command(1000, key, requested_acks=["a-ack", "b-ack"], timeout="60s") for key in ids))
+    assert ids[0] not in _state(run).open
+    run.feed(log.ack(2000, "a-ack", correlation_id=ids[0]))
+    assert ids[0] in _state(run).open
+    run.feed(log.ack(2001, "b-ack", correlation_id=ids[0]))
+    assert [reply["headers"]["correlation-id"] for reply in run.replies()] == ids[:1]
+    assert len(whole(_state(run), store).open) == 99
+
+
+def test_each_times_out_at_its_deadline_wherever_it_is(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store)
+    for number in range(100):
+        seconds = 10 + number % 7
+        run.feed(log.command(1000, f"id-{number}", requested_acks=["a-ack"], timeout=f"{seconds}s"))
+    for second in range(10, 17):
+        assert run.next_timeout == 1000 * (second + 1)
+        run.feed(watermark=1000 * (second + 1) + 1)
+        expected = sum(10 + number % 7 <= second for number in range(100))
+        assert len(run.replies()) == expected
+    assert {reply["status"] for reply in run.replies()} == {408}
+    assert run.next_timeout is None
+
+
+def test_when_all_is_decided_nothing_is_left(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store, recent_memory="1s")
+    ids = [f"id-{number}" for number in range(100)]
+    run.feed(*(log.command(1000, key, requested_acks=["a-ack"], timeout="60s") for key in ids))
+    assert store.found
+    run.feed(*(log.ack(2000, "a-ack", correlation_id=key) for key in ids))
+    assert len(run.replies()) == 100
+    # the pieces stay as long as the state before could be read again
+    assert _state(run).pieces.named == []
+    for _ in range(store.keep + 2):
+        run.feed(watermark=200_000)
+    assert (run.state, store.found) == (None, {})
+
+
+def test_a_state_with_pieces_is_refused_where_they_cannot_be(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store)
+    run.feed(*(log.command(1000, f"id-{number}", requested_acks=["a-ack"]) for number in range(100)))
+    run.store = None
+    with pytest.raises(ValueError, match="has pieces beside its checkpoint"):
+        run.feed()
+
+
+def test_a_state_of_the_version_before_has_no_pieces() -> None:
+    log, run = Log(), Run()
+    run.feed(log.command(1000, "id", requested_acks=["a-ack"]))
+    assert run.state is not None
+    before = msgspec.msgpack.encode(msgspec.msgpack.decode(run.state[1])[:-1])
+    run.state = (3, before)
+    run.feed(log.ack(1001, "a-ack", correlation_id="id"))
+    assert len(run.replies()) == 1
