@@ -103,14 +103,14 @@ class Workload:
 
     def kafka(self, prefix: str) -> Iterator[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]:
         """Give topic, key, value and headers of all messages in order; the key is the thing's id."""
-        signals, acks = prefix + "signals", prefix + "acks"
         for number, label in self.order():
-            key = b"org.acme:lamp-%05d" % self.thing(number)
-            headers = [("correlation-id", self.ids[number].encode())]
-            if label < 0:
-                yield signals, key, self.signal(number), headers
-            else:
-                yield acks, key, self.ack(number, label), headers
+            yield self.message(prefix, number, label)
+
+    def message(self, prefix: str, number: int, label: int) -> tuple[str, bytes, bytes, list[tuple[str, bytes]]]:
+        """Give topic, key, value and headers of a request (label -1) or of one of its acknowledgements."""
+        topic, value = ("signals", self.signal(number)) if label < 0 else ("acks", self.ack(number, label))
+        headers = [("correlation-id", self.ids[number].encode())]
+        return prefix + topic, b"org.acme:lamp-%05d" % self.thing(number), value, headers
 
     def records(self, *, start: int = 1_700_000_000_000, a_second: int = 50_000) -> list[Record]:
         """Return all messages in order as the shard operator gets them, at so many messages a second."""

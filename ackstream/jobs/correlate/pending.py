@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.state import ShardState
     from ackstream.spark.pieces import PieceStore
 
-HOT_BYTES = 1024 * 1024
+HOT_BYTES = 256 * 1024
 """So much of them may be in the state of a shard, all of which each batch takes up."""
+TOUCHED_BYTES = 1024
+"""Or so much for each correlation-id of the batch: a large batch opens many that the next one closes."""
 
 
 class PendingRequests:
@@ -32,6 +34,7 @@ class PendingRequests:
         self._hot: dict[str, Pending | bytes] = {}
         self._deadlines: list[tuple[int, str]] = []
         self._aside = Pieces(store)
+        self._touched = 0
 
     def load(self, state: ShardState) -> None:
         """Restore what :meth:`dump` has put into a state."""
@@ -43,7 +46,7 @@ class PendingRequests:
         """Put all of them into a state that has none."""
         hot = {key: value if isinstance(value, bytes) else encode(value) for key, value in self._hot.items()}
         size = sum(map(len, hot.values()))
-        if self._store is not None and size > HOT_BYTES:
+        if self._store is not None and size > max(HOT_BYTES, self._touched * TOUCHED_BYTES):
             self._put_aside(hot, size - HOT_BYTES // 2)
         if len(self._deadlines) > 2 * len(hot):
             # most are of requests that were decided in time
@@ -67,6 +70,7 @@ class PendingRequests:
 
     def recall(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         """Let those be found whose correlation-id has one of the hashes: a batch calls it once, before all else."""
+        self._touched += len(hashes)
         self._take_back(self._aside.recall(hashes))
 
     def find(self, key: str | None) -> Pending | None:

@@ -91,7 +91,7 @@ def _whole(signals: list[Record], acks: list[Record]) -> tuple[Any, ...]:
 def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], aside: bool, data: st.DataObject) -> None:  # noqa: FBT001
     """Nor on open requests beside the checkpoint: all are, here, after each batch."""
     partitions = _log(steps)
-    with patch.object(pending, "HOT_BYTES", 0):
+    with patch.multiple(pending, HOT_BYTES=0, TOUCHED_BYTES=0):
         cut = _cut(partitions, data, store=MemoryPieces() if aside else None)
     assert _decided(cut) == _whole(*partitions)
 

@@ -18,6 +18,7 @@ BODY_BYTES = 400
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryPieces:
     monkeypatch.setattr(pending, "HOT_BYTES", 20 * BODY_BYTES)
+    monkeypatch.setattr(pending, "TOUCHED_BYTES", 0)
     return MemoryPieces(keep=3)
 
 
@@ -65,6 +66,17 @@ def test_each_times_out_at_its_deadline_wherever_it_is(store: MemoryPieces) -> N
         assert len(run.replies()) == expected
     assert {reply["status"] for reply in run.replies()} == {408}
     assert run.next_timeout is None
+
+
+def test_a_large_batch_keeps_what_the_next_one_may_close(store: MemoryPieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "TOUCHED_BYTES", 2 * BODY_BYTES)
+    log, run = Log(), Run(store=store)
+    run.feed(*(log.command(1000, f"id-{number}", requested_acks=["a-ack"]) for number in range(100)))
+    assert (len(_state(run).open), store.found) == (100, {})
+    # a small one does not carry them on
+    run.feed(log.ack(1001, "a-ack", correlation_id="id-7"))
+    assert len(_state(run).open) < 20
+    assert len(whole(_state(run), store).open) == 99
 
 
 def test_when_all_is_decided_nothing_is_left(store: MemoryPieces) -> None:

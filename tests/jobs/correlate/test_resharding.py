@@ -82,7 +82,7 @@ def test_no_decision_depends_on_a_migration(
     records = [_event(log, kind, 1000 + 200 * number, key) for number, (kind, key) in enumerate(events)]
     watermark = records[cut].timestamp if passed and cut < len(records) else 0
     shards, same = Shards(before, recent_memory="2s", aside=aside), Shards(before, recent_memory="2s")
-    with patch.object(pending, "HOT_BYTES", 0):
+    with patch.multiple(pending, HOT_BYTES=0, TOUCHED_BYTES=0):
         for target in (shards, same):
             target.feed(*records[:cut], watermark=watermark)
         migrated = shards.migrated(after)

@@ -130,6 +130,7 @@ def _version_4() -> Run:
 
 def test_a_state_is_encoded_as_this_version_always_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "HOT_BYTES", 0)
+    monkeypatch.setattr(pending, "TOUCHED_BYTES", 0)
     run = Run(refuse_undeclared=True, store=MemoryPieces())
     run.state = (3, VERSION_3)
     run.feed()
