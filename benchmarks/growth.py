@@ -36,7 +36,7 @@ CHUNK = 20_000
 KEEP = 20
 PREFILL_BATCH = 250_000
 PATIENCE = 240.0
-MEMORY = "1500m"
+MEMORY = "1g"
 METHOD = (
     "Alone: one shard's part of the open (or remembered) requests is brought into a shard, which then loads its state, "
     "takes its part of a batch of 1,000 messages and dumps its state, again and again from the same state; medians. "
