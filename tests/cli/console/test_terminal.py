@@ -17,7 +17,7 @@ from ackstream.cli import monitoring
 from ackstream.cli.console.display import inflight_table, readers_table, result_table, watch_screen
 from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, log_here
 from ackstream.gateway.meter import Lag, Meter
-from ackstream.jobs.correlate.job import InFlight
+from ackstream.jobs.correlate.inflight import InFlight
 from ackstream.protocol.readers import KnownReader
 
 if TYPE_CHECKING:
