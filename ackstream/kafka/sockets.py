@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 from typing import Any
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Return whether a record of the library's log is about more than a socket that a client has closed meanwhile."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, AttributeError) and error.obj is None and error.name in ("recv", "send"))
+
+
+# it reads once more, finds no socket, and logs a stack trace
+logging.getLogger("kafka.net.transport").addFilter(_matters)
 
 
 class Sockets(selectors.DefaultSelector):

@@ -11,10 +11,13 @@ from tests.conformance.scenarios.observations import (
     Cumulative,
     Lines,
     PerName,
+    Runs,
     Series,
     matches,
     plain,
 )
+
+LATE = [{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,21 @@ from tests.conformance.scenarios.observations import (
         ([{"up_to": 3}], Cumulative([{"up_to": 3}, {"up_to": 3}, {"up_to": 3}]), False),
         ([{"up_to": 3}], Cumulative([{"up_to": 3}, {"up_to": 2}]), False),
         ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 2}, {"up_to": 3}, {"up_to": 4}]), True),
-        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 1}, {"up_to": 3}, {"up_to": 4}]), False),
+        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 1}, {"up_to": 3}, {"up_to": 4}]), True),
+        (
+            [{"up_to": 2, "by_ms": 5}, {"up_to": 4}],
+            Cumulative([{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]),
+            False,
+        ),
+        (
+            [{"up_to": 2, "by_ms": 7}, {"up_to": 4}],
+            Cumulative([{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]),
+            True,
+        ),
+        ([3], Runs([3]), True),
+        ([3], Runs([2, 3]), True),
+        ([3], Runs([1, 2, 3]), False),
+        ([3], Runs([2]), False),
         ([{"up_to": 3}], Cumulative([{"up_to": up_to} for up_to in (1, 2, 3)]), False),
         ([{"up_to": 3}], Cumulative([]), False),
         (3, PerName([("a", 1), ("b", 2)]), True),

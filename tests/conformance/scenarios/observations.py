@@ -77,17 +77,32 @@ class Absent(Series):
 class Cumulative(Series):
     """Acknowledgements up to a number: where a batch ends is the engine's choice, and each batch has one of its own.
 
-    Those expected are among them, in order; if it is fewer than the messages, so are those that were seen.
+    For each that is expected there is one in its time that goes as far, or further; they are in order, and end with the
+    last; if it is fewer than the messages, so are those that were seen.
     """
 
     def matches(self, expected: Any) -> bool:
         """Compare."""
-        if len(expected) == len(self.values):
-            return matches(expected, list(self.values))
-        rest = iter(self.values)
-        among = all(any(matches(wanted, value) for value in rest) for wanted in expected)
-        ended = bool(self.values) and matches(expected[-1], self.values[-1])
-        return among and ended and len(self.values) < self.values[-1]["up_to"]
+        values = list(self.values)
+        if matches(expected, values):
+            return True
+        numbers = [value["up_to"] for value in values]
+        reached = all(
+            any(up_to >= wanted["up_to"] and matches(wanted | {"up_to": up_to}, value)
+                for up_to, value in zip(numbers, values, strict=True))
+            for wanted in expected
+        )  # fmt: skip
+        ended = bool(values) and matches(expected[-1], values[-1])
+        return reached and ended and numbers == sorted(set(numbers)) and len(values) < numbers[-1]
+
+
+class Runs(Series):
+    """Numbers, each of which stands for the run of messages that ends with it, as an acknowledgement does."""
+
+    def matches(self, expected: Any) -> bool:
+        """Compare."""
+        wanted, seen = ([{"up_to": number} for number in numbers] for numbers in (expected, self.values))
+        return Cumulative(seen).matches(wanted)
 
 
 class PerName(Series):

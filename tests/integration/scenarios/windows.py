@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from tests.conformance.scenarios.observations import AT, Cumulative
+from tests.conformance.scenarios.observations import AT, Cumulative, Runs
 from tests.harness.waiting import eventually
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
 from tests.integration.scenarios.rules import CLOSED, PASSING, REFUSING, RULES, SWALLOWING, Json, now, sleep_until
@@ -58,6 +58,7 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
         ack_timeout=ack_time / 1000,
     )
     subject = "open" if given.get("queues", True) else "lonely"
+    told = Runs if given.get("ack_event_mode") == "WINDOWED" else list
     seen: Json = {}
     with silence if silent or losses else nullcontext():
         began = now()
@@ -76,7 +77,7 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
     good = [seq for seq, reason in persistence.rows(client) if reason is None]
     return seen | {
         "broker_acks": Cumulative([{"up_to": ack.seq, AT: at - arrived} for ack, at in app.acks if _is_good(ack)]),
-        "app_notifications": [receipt.seq for receipt in app.receipts],
+        "app_notifications": told([receipt.seq for receipt in app.receipts]),
         "in_flight": in_flight,
         "blocked": app.blocked,
         # later is late enough, earlier is not
