@@ -102,7 +102,8 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
     files = local_files(fetched) if re.match(r"local(?:\[|$)", settings.spark.master) else {}
     if files and CLASS_PATH in conf:
         files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
-    return {**LOOPBACK, **conf, **files}
+    pools = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": installation.conf("pools.xml").as_uri()}
+    return {**LOOPBACK, **pools, **conf, **files}
 
 
 def local_files(fetched: Sequence[Path]) -> dict[str, str]:

@@ -70,7 +70,7 @@ _LOSS = (
 )
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """What a broker says to Spark's clients if an ACL is missing."""
-SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+SHUFFLE_PARTITIONS, POOL = "spark.sql.shuffle.partitions", "spark.scheduler.pool"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Which writes by the file system of the session; the usual one has its own, which starts processes for permissions."""
@@ -97,6 +97,7 @@ class Job:
     :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
     :ivar lease: the topic on which it shows that it runs, so that no second one does
     :ivar conf: what it needs of its Spark session
+    :ivar answers: whether somebody waits for what it does: its tasks go before those of other jobs in its session
     :ivar compiles: whether its batches are so large, and so alike, that Spark's code for them is worth compiling
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change
@@ -116,6 +117,7 @@ class Job:
     lease: str | None = None
     reads: tuple[str, ...] = ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
+    answers: bool = True
     compiles: bool = False
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
     movable: tuple[str, ...] = ()
@@ -156,7 +158,12 @@ class Job:
             compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
-        query = self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
+        # a query takes its pool from the thread that starts it
+        spark.sparkContext.setLocalProperty(POOL, "answering" if self.answers else "following")
+        try:
+            query = self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
+        finally:
+            spark.sparkContext.setLocalProperty(POOL, None)
         if clock is not None:
             watched = Watched(partial(planned_offsets, query), partial(told, own)) if self.ticks else None
             clock.follow(watched, query.stop)

@@ -19,11 +19,12 @@ from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
-from ackstream.settings import Clock, Kafka, Settings
+from ackstream.settings import Clock, Kafka, Lake, Settings
 from ackstream.spark import job as spark_job
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, planned_end
 from ackstream.spark.job import (
     DRAFT,
+    POOL,
     Job,
     compare_rules,
     compare_values,
@@ -179,6 +180,35 @@ def test_the_end_of_a_batch_among_the_ticks_is_in_the_offset_log(spark: SparkSes
     log.write_text('v1\n{"batchWatermarkMs":0}\n{"reservoirVersion":3}\n-\n{"x-clock":{"0":12},"x-signals":{"0":40}}')
     assert planned_end(spark, str(tmp_path / "x"), 7, "x-clock") == 12
     assert planned_end(spark, str(tmp_path / "x"), 7, "y-clock") == 0
+
+
+@pytest.mark.parametrize(("answers", "pool"), [(True, "answering"), (False, "following")])
+def test_the_tasks_of_a_job_are_in_a_pool_with_those_that_are_as_urgent(
+    spark: SparkSession,
+    kafka: Kafka,
+    tmp_path: Path,
+    answers: bool,  # noqa: FBT001 - a parameter
+    pool: str,
+) -> None:
+    seen: list[str | None] = []
+
+    def build(own: SparkSession, settings: Settings, trigger: Any) -> Any:
+        def write(_frame: Any, _number: int) -> None:
+            seen.append(own.sparkContext.getLocalProperty(POOL))
+
+        stream = own.readStream.format("rate").load().writeStream.foreachBatch(write)
+        return stream.option("checkpointLocation", settings.lake.checkpoint("x")).trigger(**trigger).start()
+
+    settings = Settings(kafka=kafka, lake=Lake(checkpoints=str(tmp_path)))
+    job = Job(name="x", build=build, trigger="archive.trigger", answers=answers)
+    job.start(spark, settings, available_now=True).awaitTermination(60)
+    assert seen
+    assert set(seen) == {pool}
+    # what this thread does otherwise is in no pool
+    assert spark.sparkContext.getLocalProperty(POOL) is None
+    scheduler = spark.sparkContext._jsc.sc()
+    assert scheduler.getSchedulingMode().toString() == "FAIR"
+    assert scheduler.getPoolForName(pool).get().weight() == (8 if answers else 1)
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)

@@ -49,6 +49,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 
 JOB = Job(
     name=NAME,
+    answers=False,
     build=build,
     trigger="archive.trigger",
     topics=(*SOURCES, LEASE),

@@ -161,7 +161,7 @@ JOB = Job(
     # and searches have limits, and a search has another order of values of several kinds
     rules=3,
 )
-INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=())
+INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=(), answers=False)
 
 
 @contextmanager
