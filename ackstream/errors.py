@@ -14,8 +14,16 @@ class SettingsError(AckstreamError):
     """A setting is unknown, malformed or contradicts another; the text names the key, the value and the fix."""
 
 
+class InputError(AckstreamError):
+    """An argument or an option of a command is wrong; the text names it, its value and the fix."""
+
+
 class LocalError(AckstreamError):
     """A local part (Java, jars, the one-node broker, a port) is missing or unfit; the text names the remedy."""
+
+
+class MissingExtraError(AckstreamError, ModuleNotFoundError):
+    """A module needs a package of an extra that is not installed; the text names the extra."""
 
 
 class StartError(AckstreamError):
