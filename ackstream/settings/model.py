@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
-from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
+from ackstream.settings.base import Endless, Milliseconds, Part, Pause, Start, duration
 from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
 from ackstream.settings.persist import Persist
@@ -88,7 +88,7 @@ class Correlate(Part):
     # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
     shards: int = Field(6, ge=1, le=4096)
     shuffle_partitions: int = Field(2, ge=1)
-    trigger: str = "0 seconds"
+    trigger: Pause = duration("0s")
     max_offsets_per_trigger: int = Field(100_000, ge=1)
     default_timeout: Milliseconds = duration("60s")
     max_timeout: Milliseconds = duration("24h")
@@ -99,7 +99,7 @@ class Correlate(Part):
     reply_topics: tuple[str, ...] = ()
     refuse_undeclared: bool = False
     group: str = "ackstream-correlate"
-    state_store: str = Field("hdfs", pattern="^(hdfs|rocksdb)$")
+    state_store: Literal["hdfs", "rocksdb"] = "hdfs"
     starting: Start = "earliest"
 
     @field_validator("reply_topics")
@@ -139,7 +139,7 @@ class Clock(Part):
 class Archive(Part):
     """The job that writes the ledger to the Delta tables."""
 
-    trigger: str = "5 seconds"
+    trigger: Pause = duration("5s")
     max_offsets_per_trigger: int = Field(50_000, ge=1)
     group: str = "ackstream-archive"
 
@@ -147,9 +147,9 @@ class Archive(Part):
 class Twin(Part):
     """The job that keeps the things."""
 
-    trigger: str = "0 seconds"
+    trigger: Pause = duration("0s")
     max_offsets_per_trigger: int = Field(20_000, ge=1)
-    index_trigger: str = "10 seconds"
+    index_trigger: Pause = duration("10s")
     index_partitions: int = Field(1, ge=1)
     starting: Literal["journal", "earliest", "latest"] = "journal"
     max_thing_bytes: int = Field(102_400, ge=1)

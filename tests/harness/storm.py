@@ -129,8 +129,8 @@ class Storm:
             "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
             # nine queries share the machine: a batch has much rather than many batches little
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
-            "ACKSTREAM_CORRELATE_TRIGGER": "1 second",
-            "ACKSTREAM_TWIN_TRIGGER": "1 second",
+            "ACKSTREAM_CORRELATE_TRIGGER": "1s",
+            "ACKSTREAM_TWIN_TRIGGER": "1s",
             "ACKSTREAM_PERSIST_INTERVAL": "1s",
             "ACKSTREAM_SETTLE_INTERVAL": "1s",
             "ACKSTREAM_QUEUE_INTERVAL": "1s",
