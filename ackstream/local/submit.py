@@ -17,16 +17,17 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ackstream.errors import LocalError, SettingsError
+from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars
 from ackstream.local.process import write_file
+from ackstream.settings import Settings
+from ackstream.settings.loading import DEFAULT_FILE, settings_file
+from ackstream.settings.sentences import ENV_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rich.console import Console
-
-    from ackstream.settings import Settings
 
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -37,6 +38,12 @@ ARCHIVE_SECONDS = 300
 
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+MERGED = "spark.ackstream.merged"
+"""An entry that tells the driver that all entries of its settings are among those it was started with."""
+
+_DRIVERS_ENVIRONMENT = ("yarn.appMasterEnv", "kubernetes.driverEnv")
+"""Entries by which a driver in a cluster gets variables of the environment."""
 
 _WORDS = "secret|pass(?:word|wd|phrase)|token|access[.]?key|account[.]key|credential|jaas"
 SECRET = re.compile(f"(?i){_WORDS}")
@@ -53,31 +60,69 @@ _QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
 _STREAM_SECONDS = 120
 
 
-def submit_command(settings: Settings, job: str, *arguments: str, console: Console | None = None) -> list[str]:
+def submit_command(
+    settings: Settings, job: str, *arguments: str, deploy_mode: str = "client", console: Console | None = None
+) -> list[str]:
     """Return the command that runs ``jobs/JOB.py``; missing jars are fetched first.
 
-    Everyone on the machine can read it, so the entries of Spark are in a file that its owner alone can read.
+    Everyone on the machine can read it, so the entries of Spark are in a file that its owner alone can read. They win
+    over those of the user's own ``spark-defaults.conf``, which Spark reads as well.
 
     :param settings: the ``spark`` part is used; its ``conf`` wins over ``conf/spark-defaults.conf``
-    :raises LocalError: there is no such job, no Java, or a jar cannot be fetched
-    :raises SettingsError: a secret would be in the command line of the JVM
+    :param deploy_mode: ``cluster``: the driver runs there, and gets the settings file
+    :raises InputError: there is no such job, or the master and the mode do not fit
+    :raises LocalError: no Java, or a jar cannot be fetched
+    :raises SettingsError: a secret would be in the command line of the JVM; or a cluster would get no settings
     """
-    script = installation.entry_point(job)
-    found = {**defaults(), **own_entries(settings)}
-    if options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip():
+    script, master = installation.entry_point(job), settings.spark.master
+    remote = deploy_mode == "cluster"
+    if remote and is_local(master):
+        raise InputError(f"The master {master} is this machine, so the driver cannot run in a cluster: add --master.")
+    file = check_settings(master, remote=remote)
+    known = {MERGED: "true", "spark.driver.memory": settings.spark.driver_memory}
+    found = {**defaults(), **known, **own_entries(settings)}
+    if is_local(master) and (options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip()):
         found[JAVA_OPTIONS] = options
+    if remote and file is not None:
+        # where the driver finds it: YARN and Kubernetes put it into its working directory
+        found |= {f"spark.{part}.{ENV_PREFIX}CONF": file.name for part in _DRIVERS_ENVIRONMENT}
+    # options would win over these entries
+    further = {name: list(filter(None, found.pop(f"spark.{name}", "").split(","))) for name in ("jars", "files")}
+    files = [str(file.absolute()), *further["files"]] if remote and file is not None else further["files"]
     properties = settings.local.data.absolute() / "submit" / f"{job}.properties"
     write_properties(properties, found)
     return [
         str(installation.spark_home() / "bin" / "spark-submit"),
         *("--name", f"ackstream {job}"),
-        *("--master", settings.spark.master),
-        *("--driver-memory", settings.spark.driver_memory),
+        *("--master", master),
+        *("--deploy-mode", deploy_mode),
         *("--properties-file", str(properties)),
-        *("--jars", ",".join(map(str, jars.resolve("spark", console)))),
+        "--load-spark-defaults",
+        *("--jars", ",".join([*map(str, jars.resolve("spark", console)), *further["jars"]])),
+        *(("--files", ",".join(files)) if files else ()),
         str(script),
         *arguments,
     ]
+
+
+def is_local(master: str) -> bool:
+    """Return whether a master is a JVM of this machine, ``local[…]``, and not a cluster."""
+    return master.startswith("local")
+
+
+def check_settings(master: str, *, remote: bool = False) -> Path | None:
+    """Return the settings file that a job on a master uses, if there is one.
+
+    :param remote: the driver runs on another machine, whose environment is not this one
+    :raises SettingsError: a job on a cluster would silently run with the defaults of a laptop
+    """
+    file = settings_file()
+    if file is None and not is_local(master) and (remote or not os.environ.get(f"{ENV_PREFIX}KAFKA_BOOTSTRAP")):
+        raise SettingsError(
+            f"The master is {master}, and there are no settings for a cluster: the job would use the defaults, such as "
+            f"Kafka at localhost:9092. Name a file with --settings or ACKSTREAM_CONF, or write {DEFAULT_FILE} here."
+        )
+    return file
 
 
 def own_entries(settings: Settings) -> dict[str, str]:
@@ -92,13 +137,13 @@ def own_entries(settings: Settings) -> dict[str, str]:
                 f"The setting spark.conf.{key} has a value for {found[1]}, which everyone on the machine could read in "
                 f"the list of processes: put it into a file that the program reads, or into [kafka.security]."
             )
-    hosts = LOOPBACK if settings.spark.master.startswith("local") else {}
-    return {**hosts, **conf}
+    laptop = {**defaults("spark-local.conf"), **LOOPBACK} if is_local(settings.spark.master) else {}
+    return {**laptop, **conf}
 
 
-def defaults() -> dict[str, str]:
-    """Read ``conf/spark-defaults.conf``."""
-    lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
+def defaults(name: str = "spark-defaults.conf") -> dict[str, str]:
+    """Read the entries of a file in ``conf/``."""
+    lines = installation.conf(name).read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
 
@@ -122,19 +167,23 @@ def _escaped(text: str) -> str:
     return "".join(chr(int(unit, 16)) if _PLAIN.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
-def submit_environment() -> dict[str, str]:
-    """Return the environment for that command: this PySpark, this interpreter, the quiet log."""
-    return {
-        **os.environ,
-        "SPARK_HOME": str(installation.spark_home()),
-        # executors must run the interpreter that has the product installed
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "LOG4J_CONFIGURATION_FILE": installation.conf("log4j2.properties").as_uri(),
-    }
+def submit_environment(master: str = "local", deploy_mode: str = "client") -> dict[str, str]:
+    """Return the environment for that command: Spark, and on this machine the interpreter and the quiet log.
+
+    ``PYSPARK_PYTHON`` is respected. Where it is not set, workers run this interpreter here, and the cluster's there.
+    """
+    own = {"SPARK_HOME": str(installation.spark_home())}
+    if deploy_mode == "client":
+        # the driver is of the installation that this command is of
+        own["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if not is_local(master):
+        return {**os.environ, **own}
+    # workers need the product, too
+    workers = {"PYSPARK_PYTHON": sys.executable}
+    return {**workers, "LOG4J_CONFIGURATION_FILE": installation.conf("log4j2.properties").as_uri(), **os.environ, **own}
 
 
-def run(command: list[str]) -> NoReturn:
+def run(command: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by that command: one process fewer to watch, and signals reach Spark itself.
 
     :raises LocalError: no Java, or the wrong one; Spark would report it by a stack trace
@@ -142,7 +191,7 @@ def run(command: list[str]) -> NoReturn:
     installation.find_java()
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, submit_environment())  # noqa: S606 - no shell is wanted
+    os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
 
 
 def archive_classes() -> bool:
@@ -158,7 +207,7 @@ def archive_classes() -> bool:
     with tempfile.TemporaryDirectory(dir=found.parent) as directory:
         part = Path(directory) / found.name
         conf = {
-            **LOOPBACK,
+            **own_entries(Settings()),
             JAVA_OPTIONS: f"-XX:ArchiveClassesAtExit={part} {_QUIET}",
             "spark.local.dir": directory,
             "spark.sql.warehouse.dir": f"{directory}/warehouse",
