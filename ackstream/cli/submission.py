@@ -34,7 +34,7 @@ def submit(
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="Arguments of the job: of mirror the name of a destination.", metavar="-- ARGUMENT…"),
+        typer.Argument(help="Arguments of the job: of mirror the name of a destination.", metavar="-- ARGUMENT"),
     ] = None,
     *,
     master: Annotated[

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ackstream.cli.console.session import Interrupts, kill, quiet_session
+from ackstream.cli.console.interrupts import Interrupts
+from ackstream.cli.console.session import kill, quiet_session
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import caught_up, check, gather
 from ackstream.cli.demo.environment import as_party, environment, serve_gateway
