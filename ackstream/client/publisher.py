@@ -50,9 +50,9 @@ class Publisher(ReaderAcknowledgements, Client):
 
     def __init__(  # noqa: PLR0913 - a publisher has many options, each with a default
         self,
-        kafka: Kafka | None = None,
+        bootstrap_servers: str | Kafka,
         *,
-        client: str,
+        name: str,
         store: Path | str | None = None,
         stage: Stage = "persisted",
         synchronous: Synchronous = "normal",
@@ -71,13 +71,11 @@ class Publisher(ReaderAcknowledgements, Client):
         on_application_acknowledgment: Callable[[Callback], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
         on_connection: Callable[[ConnectionState], None] | None = None,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
     ) -> None:
         """Connect, log on, and send the messages that are still in the store.
 
-        :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
-        :param client: the name that sequence numbers belong to; unique, and the same in every run
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param name: the one that sequence numbers belong to; unique, and the same in every run
         :param store: a file that survives the process; ``None``: memory
         :param stage: when a message counts as acknowledged: ``accepted``, Kafka has stored it (milliseconds, and it has
             not been checked), or ``persisted``, it is in the tables (a batch later)
@@ -99,7 +97,7 @@ class Publisher(ReaderAcknowledgements, Client):
         :param on_error: called with the error that ends the publisher, if one does; open futures have failed with it
         :param on_connection: called when the publisher is ``connected``, and ``disconnected``: Kafka did not store a
             message, or the service has not answered one in time; both are retried
-        :raises BadParameterError: the name is empty or too long
+        :raises BadParameterError: the name is empty or too long, or ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises WindowError: the window or timeout is too small to send anything
@@ -107,10 +105,11 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises GapError: the service lacks messages, and ``error_on_gap``
         :raises SettleTimeout: the settle job does not answer
         """
-        check_client(client)
+        kafka = Kafka.of(bootstrap_servers)
+        check_client(name)
         self._stage: Stage = stage
         self._block = block
-        self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), client, synchronous)
+        self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), name, synchronous)
         with ExitStack() as stack:
             stack.callback(self._store.close)
             self._unacknowledged = UnacknowledgedMessages(
@@ -128,10 +127,10 @@ class Publisher(ReaderAcknowledgements, Client):
             self._readers: WriterAcknowledgements | None = None
             if writer_qos is not None or on_application_acknowledgment is not None:
                 qos = writer_qos or WriterQos()
-                self._readers = WriterAcknowledgements(qos, client, self._ask_settle, on_application_acknowledgment)
+                self._readers = WriterAcknowledgements(qos, name, self._ask_settle, on_application_acknowledgment)
             self._session = PublisherSession(
-                kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix),
-                client,
+                kafka,
+                name,
                 stage,
                 self._store,
                 self._unacknowledged,

@@ -70,7 +70,7 @@ class QueueConsumer(Client):
 
     def __init__(  # noqa: PLR0913 - a consumer has many independent settings, each with a default
         self,
-        kafka: Kafka | None = None,
+        bootstrap_servers: str | Kafka,
         *,
         queue: str,
         name: str,
@@ -85,12 +85,10 @@ class QueueConsumer(Client):
         bind_timeout: float = BIND_TIMEOUT,
         on_refused: Callable[[NotSettled], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
     ) -> None:
         """Connect and bind.
 
-        :param kafka: the broker as in the settings; else ``bootstrap`` and ``topic_prefix``
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
         :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
         :param outcomes: how it may settle besides ``accepted``
@@ -100,12 +98,14 @@ class QueueConsumer(Client):
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
         :param on_error: called with the error that ends the consumer, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
         :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
             acceptances that might never be full, or a flow that reports nothing
         """
+        kafka = Kafka.of(bootstrap_servers)
         for text in (queue, name):
             if not 1 <= len(text) <= MAX_NAME:
                 raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
@@ -117,7 +117,6 @@ class QueueConsumer(Client):
         self._previous = threading.local()
         self._closing = threading.Event()
         self._life = Lifetime(lambda _: self._link.drop_ready(), on_error)
-        kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
         batches = (ack_batch, round(ack_timeout * 1000))
         link = partial(QueueLink, kafka, lake, bind, batches, flow or FlowQos(), self._life)
         self._link = link(settle=self._settle_call, on_refused=on_refused)

@@ -22,13 +22,14 @@ from ackstream.client.worker import Outbox
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import ReaderStart
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.samples import Sample
     from ackstream.protocol.readers import AutoReason
-    from ackstream.settings import Kafka, Lake
+    from ackstream.settings import Lake
 
 
 log = logging.getLogger(__name__)
@@ -89,10 +90,10 @@ class SampleReader(Client):
 
     def __init__(  # noqa: PLR0913 - a reader has many independent settings, each with a default
         self,
-        kafka: Kafka,
+        bootstrap_servers: str | Kafka,
+        *,
         name: str,
         handler: Callable[[Sample], object] | None = None,
-        *,
         qos: ReaderQos | None = None,
         role: str | None = None,
         durable: bool = True,
@@ -108,7 +109,9 @@ class SampleReader(Client):
     ) -> None:
         """Connect and begin; when this returns, the settle job knows this reader, and the writers wait for it.
 
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param name: unique; a second reader of the name ends the first
+        :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
         :param role: the required subscription it serves
         :param durable: samples are kept for it while it is away; ``False``: a temporary reader
         :param writers: whose messages it reads; ``*`` stands for any run of characters
@@ -121,11 +124,13 @@ class SampleReader(Client):
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
         :param on_error: called with the error that ends the reader, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises InconsistentQosError: settings that contradict each other
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         :raises SettleTimeout: the settle job does not answer
         """
+        kafka = Kafka.of(bootstrap_servers)
         self._qos = qos or ReaderQos()
         self._topics = tuple(topics)
         self._filter = filter
@@ -291,7 +296,7 @@ class SampleReader(Client):
                 self._handler(sample)
             except Exception as error:
                 self._counts["failed"] += 1
-                log.exception("The handler failed for message %s of %s.", sample.seq, sample.writer)
+                log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
                 self._label_acks.failed(sample, error)
             else:
                 self._history.return_loan(samples)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from ackstream.errors import BadParameterError
 from ackstream.settings.base import Part
 from ackstream.settings.security import KafkaOptions, KafkaSecurity, OptionalKey
 
@@ -31,6 +32,21 @@ class Kafka(Part):
     def topic(self, name: str) -> str:
         """Return a topic's real name: the prefix and the name."""
         return self.topic_prefix + name
+
+    @classmethod
+    def of(cls, bootstrap_servers: str | Kafka) -> Kafka:
+        """Return the brokers that a client is given: ``host:port``, several with commas between, or the settings.
+
+        :raises BadParameterError: it is neither
+        """
+        if isinstance(bootstrap_servers, Kafka):
+            return bootstrap_servers
+        if not isinstance(bootstrap_servers, str) or not bootstrap_servers:
+            raise BadParameterError(
+                f"bootstrap_servers is {bootstrap_servers!r}: give host:port, several with commas between, or the Kafka"
+                f" of the settings (ackstream.settings.load().kafka)."
+            )
+        return cls(bootstrap=bootstrap_servers)
 
     def at(self, bootstrap: str | None, security: KafkaSecurity, options: dict[str, str], topic_prefix: str) -> Kafka:
         """Return the Kafka that clients of Python reach at other brokers, with another prefix.

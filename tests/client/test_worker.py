@@ -290,8 +290,8 @@ def test_a_receiver_and_its_answers_wait_for_the_lease_of_its_labels(monkeypatch
 
     monkeypatch.setattr(receivers, "Labels", lambda *_: labels)
     monkeypatch.setattr(receivers, "Worker", make)
-    Responder(Kafka(), print, labels=["a-a"])
-    Subscriber(Kafka(), print, [], labels=["a-a"])
+    Responder(Kafka(), handler=print, labels=["a-a"])
+    Subscriber(Kafka(), handler=print, subscriptions=[], labels=["a-a"])
     assert made == [labels, labels]
 
 

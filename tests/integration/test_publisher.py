@@ -119,7 +119,7 @@ def service(topics: Kafka) -> Iterator[Service]:
 
 
 def _publisher(kafka: Kafka, **options: Any) -> Publisher:
-    return Publisher(kafka, **({"client": "p1", "logon_timeout": PATIENCE_SECONDS} | options))
+    return Publisher(kafka, **({"name": "p1", "logon_timeout": PATIENCE_SECONDS} | options))
 
 
 def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
@@ -218,7 +218,7 @@ def test_a_full_window_blocks_or_says_so(topics: Kafka, service: Service) -> Non
         with pytest.raises(WouldBlockError):
             publisher.publish(b"3")
         assert publisher.statistics.window_closed == 1
-    with _publisher(topics, client="p2", window=2) as publisher:
+    with _publisher(topics, name="p2", window=2) as publisher:
         publisher.publish(b"1")
         publisher.publish(b"2")
         third = threading.Thread(target=publisher.publish, args=(b"3",))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.message_stream import Message, MessageStream
+    from ackstream.client.message_stream import LogMessage, MessageStream
     from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
@@ -78,7 +78,7 @@ class System:
         self.spark = spark
         self.persist = job.JOB.start(spark, self.settings)
         self.query = query_job.JOB.start(spark, self.settings)
-        self._publisher = Publisher(kafka, client="p1")
+        self._publisher = Publisher(kafka, name="p1")
 
     def close(self) -> None:
         self._publisher.close()
@@ -96,7 +96,7 @@ class System:
         self._publisher.publish_flush(PATIENCE_SECONDS)
 
     def client(self, name: str, **options: Any) -> QueryClient:
-        return QueryClient(self.kafka, client=name, timeout=PATIENCE_SECONDS, **options)
+        return QueryClient(self.kafka, name=name, timeout=PATIENCE_SECONDS, **options)
 
     def records(self, topic: str, key: str | None = None) -> list[Any]:
         """Read a topic whole, or the records of a key."""
@@ -140,11 +140,11 @@ def stories(system: System) -> Iterator[dict[str, Future[None]]]:
         yield running
 
 
-def _numbers(messages: Iterable[Message]) -> list[int]:
+def _numbers(messages: Iterable[LogMessage]) -> list[int]:
     return [json.loads(message.value or b"")["n"] for message in messages]
 
 
-def _next(stream: MessageStream, count: int) -> list[Message]:
+def _next(stream: MessageStream, count: int) -> list[LogMessage]:
     found = [stream.receive(PATIENCE_SECONDS) for _ in range(count)]
     return [message for message in found if message is not None]
 
@@ -254,7 +254,7 @@ def amps_27_28_queries_and_deletes_count(system: System) -> None:
 @story
 def a_delete_comes_after_what_a_publisher_has_published_and_before_what_it_publishes_then(system: System) -> None:
     topic = "orders-tidy"
-    with system.client("tidy") as client, Publisher(system.kafka, client="p-tidy", stage="accepted") as publisher:
+    with system.client("tidy") as client, Publisher(system.kafka, name="p-tidy", stage="accepted") as publisher:
         for number in range(5):
             publisher.publish(b'{"n": %d}' % number, topic=topic, key=b"%d" % number)
         assert client.sow_delete(topic, "/n < 10", after=publisher).records_deleted == 5

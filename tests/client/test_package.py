@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ackstream import client, settings
+from ackstream.errors import BadParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SLOW = (
     # what jobs run on, and what reads tables
@@ -43,3 +50,33 @@ def test_everything_that_a_package_offers_is_there(package: object) -> None:
 def test_a_section_that_does_not_exist_is_no_attribute_of_the_settings() -> None:
     with pytest.raises(AttributeError, match="Gatway"):
         settings.Gatway  # type: ignore[attr-defined]  # noqa: B018
+
+
+CLIENTS = (
+    *(client.Requester, client.Responder, client.Subscriber, client.Publisher, client.SampleReader),
+    *(client.QueueConsumer, client.QueryClient, client.known_readers, client.delete_durable_subscription),
+)
+
+
+@pytest.mark.parametrize("make", CLIENTS, ids=lambda make: make.__name__)
+def test_every_client_is_made_from_the_brokers_and_otherwise_by_names(make: Callable[..., object]) -> None:
+    first, *others = inspect.signature(make).parameters.values()
+    assert (first.name, first.default) == ("bootstrap_servers", inspect.Parameter.empty)
+    assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
+    given = {other.name: "x" for other in others if other.default is inspect.Parameter.empty}
+    with pytest.raises(BadParameterError, match=r"bootstrap_servers is \['localhost:9092'\]: give host:port"):
+        make(["localhost:9092"], **given)
+
+
+def test_every_error_of_the_sdk_is_of_one_tree_and_offered() -> None:
+    raised = {each for each in vars(client.errors).values() if isinstance(each, type) and issubclass(each, Exception)}
+    assert raised
+    for error in raised:
+        assert issubclass(error, client.AckstreamError)
+        assert getattr(client, error.__name__) is error
+
+
+def test_a_message_is_the_same_whoever_received_it() -> None:
+    for kind in (client.Sample, client.QueueMessage, client.LogMessage):
+        assert issubclass(kind, client.Message)
+        assert {"publisher", "topic", "key", "value", "headers", "timestamp_ms"} <= {each.name for each in fields(kind)}
