@@ -30,9 +30,10 @@ ALLOWED: dict[str, set[str]] = {
     "gateway": BASE | {"kafka", "lake", "client"},
     "connectivity": BASE | {"kafka", "client"},
 }
-"""The command line, the demo inside it, and the conformance runner are the top: they may import everything."""
+"""The command line, the demo inside it, the conformance runner and the system in memory are the top: they may import
+everything."""
 
-TOP = {"__main__", "cli", "cli.console", "cli.demo", "conformance"}
+TOP = {"__main__", "cli", "cli.console", "cli.demo", "conformance", "testing"}
 NESTED = {"protocol", "jobs", "cli"}
 PURE = {"protocol", "protocol.rql", "protocol.ditto"}
 IMPURE = {"pyspark", "kafka", "pandas", "delta", "time", "random", "uuid", "socket", "os"}

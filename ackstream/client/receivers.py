@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
+TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
 
 
 class ResponderStatistics(msgspec.Struct, frozen=True):
@@ -262,7 +262,7 @@ class Subscriber(_Receiver):
             self._labels = Labels(stack, settings, declared, group)
             # with labels all topics, since any signal may request these
             streams = STREAMS if declared else self._subscriptions
-            topics = sorted({_TOPIC_OF[stream] for stream in streams})
+            topics = sorted({TOPIC_OF[stream] for stream in streams})
             turn, own = self._turn, self._labels
             self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
             self._connected = stack.pop_all()

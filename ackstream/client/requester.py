@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
 
     from ackstream.protocol.ditto.envelopes import Envelope
 
@@ -197,10 +197,14 @@ class Requester(Client):
             headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
         thing = envelope.topic.thing_id.encode()
         record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
-        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, envelope.topic, on_stored)
+        give_up_at = now + self._delivery_timeout
+        request = OpenRequest(identity, wait, give_up_at, record, envelope.topic, on_stored, self._future())
         self._requests.add(request, now)
         self._produce(request)
         return request.future
+
+    def _future(self) -> Future[Any]:
+        return Future()
 
     def _produce(self, request: OpenRequest) -> None:
         if request.record is not None:
