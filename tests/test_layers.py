@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
         for job in ("correlate", "archive", "twin", "persist", "query", "settle", "queues", "mirror")
     },
     "client": BASE | {"kafka", "lake"},
+    "aio": BASE | {"client"},
     "gateway": BASE | {"kafka", "lake", "client"},
     "connectivity": BASE | {"kafka", "client"},
 }
