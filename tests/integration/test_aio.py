@@ -11,24 +11,27 @@ from ackstream.aio import AsyncPublisher, AsyncRequester, AsyncResponder, AsyncS
 from ackstream.client import Ack, Command, Signal, UnreachableError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
-from tests.harness.acknowledging import Acknowledging
+from tests.harness.acknowledging import TOPICS, Acknowledging
 from tests.harness.counterpart import Counterpart
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOPICS = ("signals", "acks", "replies", "declarations")
+pytestmark = pytest.mark.integration
+
+REQUESTS = ("signals", "acks", "replies", "declarations")
 
 
 @pytest.fixture
 def topics(kafka: Kafka) -> Kafka:
-    ensure_topics(Settings(kafka=kafka), TOPICS)
+    ensure_topics(Settings(kafka=kafka), REQUESTS)
     return kafka
 
 
 @pytest.fixture
 def service(kafka: Kafka) -> Iterator[Acknowledging]:
+    ensure_topics(Settings(kafka=kafka), TOPICS)
     with Acknowledging(kafka) as running:
         yield running
 
