@@ -29,6 +29,7 @@ from ackstream.settings import Kafka, Settings
 from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
 from ackstream.testing.records import SOURCES, TopicRecord, for_correlate, for_twin, headers_of
 from ackstream.testing.requester import DrivenRequester
+from ackstream.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,7 +69,7 @@ class ShardRun:
         return writer.emissions
 
 
-class RequestSystem:
+class RequestSystem(VirtualTime):
     """Everything between requesters and those who answer them; for one thread.
 
     A record acts when it is fed: what the jobs and the receivers make of it has been written when the call returns.
@@ -88,6 +89,7 @@ class RequestSystem:
         :param start_ms: the time at first, in epoch milliseconds
         :raises BadParameterError: a setting that is not supported here
         """
+        super().__init__(start_ms)
         self.settings = settings or Settings()
         if self.settings.correlate.refuse_undeclared:
             raise BadParameterError("correlate.refuse_undeclared is on, but leases do not run here: leave it out.")
@@ -95,7 +97,6 @@ class RequestSystem:
         self.settings = self.settings.model_copy(update={"kafka": Kafka()})
         self._correlate = ShardRun(self.settings.correlate, CorrelateTopics())
         self._twin = twin
-        self.now = start_ms
         self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
         self.things: dict[str, Thing] = {}
         self._unread: deque[TopicRecord] = deque()
@@ -186,18 +187,7 @@ class RequestSystem:
 
         :raises BadParameterError: a negative number of seconds
         """
-        if seconds < 0:
-            raise BadParameterError(f"The number of seconds is {seconds}: time does not go back.")
-        until = self.now + round(seconds * 1000)
-        while (due := self._due()) is not None and due <= until:
-            self._step(due)
-        self._step(until)
-
-    def run_until(self, done: Callable[[], bool]) -> None:
-        """Let time pass until a condition holds, or until nothing is left that time would change."""
-        self.settle()
-        while not done() and (due := self._due()) is not None:
-            self._step(due)
+        super().advance(seconds)
 
     def schedule(self, seconds: float, act: Callable[[], Any]) -> None:
         """Do something after a number of seconds."""

@@ -12,4 +12,4 @@ def test_the_examples_of_the_page_run_one_after_the_other() -> None:
     names: dict[str, Any] = {}
     for example in EXAMPLES:
         exec(compile(example, PAGE.name, "exec"), names)
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 6
