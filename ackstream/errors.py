@@ -38,7 +38,7 @@ class ClientError(AckstreamError):
     """Root of the errors that clients raise."""
 
 
-class RefusedError(ClientError):
+class AccessRefusedError(ClientError):
     """Another side refuses a login, a certificate or an access, or shows a certificate that is not to be trusted."""
 
 

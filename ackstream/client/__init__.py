@@ -63,6 +63,7 @@ from ackstream.client.sample_reader import ReaderStatistics, SampleReader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
 from ackstream.errors import (
+    AccessRefusedError,
     AckstreamError,
     BadParameterError,
     ClientError,
@@ -77,6 +78,7 @@ from ackstream.protocol.ditto.subscriptions import Subscription, subscription
 from ackstream.protocol.errors import DittoError
 
 __all__ = [
+    "AccessRefusedError",
     "Ack",
     "AcknowledgementTimeout",
     "AckstreamError",

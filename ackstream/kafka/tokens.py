@@ -21,7 +21,7 @@ from urllib.parse import quote_plus, urlencode
 import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from ackstream.errors import AckstreamError, RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
     def token(self) -> str:
         """Return the text of the token; fetch one if there is none, or if it is to be renewed.
 
-        :raises RefusedError: the server refuses the client
+        :raises AccessRefusedError: the server refuses the client
         :raises UnreachableError: the server does not answer, or not with a token
         """
         with self._lock:
@@ -122,7 +122,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
             answer = Answer()
         said = " ".join(filter(None, (str(status), answer.error, answer.error_description)))[:_SHOWN]
         if status in _REFUSED:
-            raise RefusedError(
+            raise AccessRefusedError(
                 f"The authorisation server at {oauth.token_url} refuses the client {oauth.client_id} ({said}): correct "
                 f"client_id, client_secret and scope in kafka.security.oauth."
             )

@@ -15,7 +15,7 @@ from ackstream import __version__
 from ackstream.cli.demo import run as runs
 from ackstream.cli.main import Commands, app
 from ackstream.client import RequestTimeout, SettleTimeout
-from ackstream.errors import InputError, LocalError, RefusedError, SettingsError, StartError, UnreachableError
+from ackstream.errors import AccessRefusedError, InputError, LocalError, SettingsError, StartError, UnreachableError
 from ackstream.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (InputError("One [/option]."), 2),
         (LocalError("No [Java] here."), 1),
         (StartError("Not like this. " * 20), 1),
-        (RefusedError("Not with this password."), 1),
+        (AccessRefusedError("Not with this password."), 1),
         (UnreachableError("No Kafka."), 3),
         (RequestTimeout("No reply.", "c-1"), 3),
         (SettleTimeout("No answer of the job."), 3),

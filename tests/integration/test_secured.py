@@ -31,7 +31,7 @@ from ackstream.client import (
     SampleReader,
     Subscriber,
 )
-from ackstream.errors import RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka import acls
 from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
@@ -266,7 +266,7 @@ def test_the_settings_of_the_manual_are_those_of_a_login(broker: SecuredBroker) 
 
 
 def _refusal(kafka: Kafka) -> str:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(AccessRefusedError) as caught:
         Requester(kafka)
     return str(caught.value)
 
@@ -352,13 +352,13 @@ def test_a_missing_acl_is_one_sentence(kafkas: dict[str, Kafka], operator: Setti
         ),
     }
     for what, attempt in attempts.items():
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(AccessRefusedError) as caught:
             attempt()
         assert f"{where} {what}: {remedy}" in str(caught.value)
 
 
 def test_a_missing_topic_is_hidden_from_all_but_the_operator(kafkas: dict[str, Kafka], operator: Settings) -> None:
-    with pytest.raises(RefusedError, match="to read the topic none-replies"):
+    with pytest.raises(AccessRefusedError, match="to read the topic none-replies"):
         Requester(kafkas["requester"].model_copy(update={"topic_prefix": "none-"}))
     with pytest.raises(UnreachableError, match="There is no topic none-"):
         Requester(operator.kafka.model_copy(update={"topic_prefix": "none-"}))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.errors import RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka.tokens import TokenProvider
 from ackstream.settings.security import OAuth, Secret
 from tests.harness.certificates import Authority
@@ -69,7 +69,7 @@ def test_a_server_that_is_away_does_no_harm_before_the_token_has_expired(server:
 
 
 def test_a_wrong_secret_is_a_sentence_without_it(server: TokenServer) -> None:
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(AccessRefusedError) as refusal:
         _provider(server, secret="wrong-47110815").token()
     sentence = str(refusal.value)
     assert f"The authorisation server at {server.token_url} refuses the client {CLIENT} (401 invalid_client" in sentence
