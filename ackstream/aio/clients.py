@@ -197,6 +197,14 @@ class AsyncPublisher(AsyncClient[Publisher]):
         """
         return asyncio.wrap_future(await self._in_order(partial(self.client.publish, value, **options)))
 
+    async def publish_many(self, values: Iterable[bytes], **options: Any) -> list[asyncio.Future[Receipt]]:
+        """Keep messages and send them in their order; return the futures of their receipts.
+
+        :param options: as of ``Publisher.publish_many``, as are the errors
+        """
+        sent = await self._in_order(partial(self.client.publish_many, values, **options))
+        return [asyncio.wrap_future(one) for one in sent]
+
     async def publish_await_acknowledgement(self, value: bytes, **options: Any) -> Receipt:
         """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
 

@@ -14,10 +14,12 @@ from ackstream.client.lifetime import Client
 from ackstream.client.publications import check_client, message_of
 from ackstream.client.publisher_session import PublisherSession
 from ackstream.client.reader_acks import ReaderAcknowledgements, WriterAcknowledgements
+from ackstream.client.receipts import Open
 from ackstream.client.retransmission import ACK_TIMEOUT_SECONDS
 from ackstream.client.samples import WriterQos
 from ackstream.client.storage import MemoryMessages, SqliteMessages
 from ackstream.client.unacknowledged import WINDOW_BYTES, UnacknowledgedMessages
+from ackstream.errors import ClientError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ackstream.client.lifetime import ConnectionState
     from ackstream.client.reader_acks import Callback
     from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage
-    from ackstream.client.storage import Synchronous
+    from ackstream.client.storage import KeptMessage, Synchronous
     from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.readers import WriterStateRequest
 
@@ -184,21 +186,58 @@ class Publisher(ReaderAcknowledgements, Client):
         """
         message = message_of(value, topic, key, headers, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
         future: Future[Receipt] = Future()
+        self._publish([(message, Open(future, context))], seq)
+        return future
+
+    def publish_many(
+        self,
+        values: Iterable[bytes],
+        *,
+        topic: str | None = None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        ttl_ms: int | None = None,
+    ) -> list[Future[Receipt]]:
+        """Keep messages and send them, in their order; with a ``store`` as many as fit are one change of the file.
+
+        The parameters are those of each message, as in :meth:`publish`. Where that would raise while a message is kept
+        or has to wait for room, that error ends the futures of this message and of those after it; those before it are
+        published.
+
+        :return: a future for each message
+        :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
+        :raises MessageTooLargeError: a message is larger than Kafka accepts; nothing was numbered or kept
+        """
+        named = [*headers]
+        messages = [message_of(value, topic, key, named, ttl_ms) for value in values]
+        new = [(message, Open(Future(), None)) for message in messages]
+        try:
+            self._publish(new)
+        except ClientError as error:
+            for _, opened in new:
+                if not (opened.future.running() or opened.future.done()):
+                    opened.future.set_exception(error)
+        return [opened.future for _, opened in new]
+
+    def _publish(self, new: list[tuple[KeptMessage, Open]], wanted: int | None = None) -> None:
         readers = self._readers
-        while True:
+        done = 0
+        while done < len(new):
             with self._session.order:
                 self._session.check_open()
                 behind = readers is not None and readers.full
-                number = None if behind else self._unacknowledged.add(message, future, context, seq)
-                if number is not None:
+                # where readers are tracked, each message may have to wait for them
+                some = [] if behind else new[done:] if readers is None else new[done : done + 1]
+                numbers = self._unacknowledged.add(some, wanted)
+                for number, (message, _) in zip(numbers, some, strict=False):
                     if readers is not None:
                         readers.write()
                     self._session.send(number, message)
-                    return future
+            done += len(numbers)
             if readers is not None and behind:
                 readers.wait_for_room()
-            else:
-                self._unacknowledged.wait_for_room(message.size, block=self._block)
+            elif not numbers:
+                self._unacknowledged.wait_for_room(new[done][0].size, block=self._block)
 
     def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
         """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).

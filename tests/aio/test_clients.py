@@ -157,6 +157,8 @@ def test_messages_of_many_tasks_have_the_order_of_their_calls(service: Service) 
         async with AsyncPublisher("b", name="p1", window=3) as publisher:
             calls = [publisher.publish_await_acknowledgement(b"%d" % number, context=number) for number in range(30)]
             receipts = await asyncio.gather(*calls)
+            more = await publisher.publish_many([b"31", b"32"], topic="orders")
+            assert [(await receipt).seq for receipt in more] == [31, 32]
             await publisher.publish_flush(PATIENCE_SECONDS)
             assert publisher.client.unpersisted_count == 0
         return [receipt.seq - receipt.context for receipt in receipts]

@@ -22,8 +22,10 @@ from ackstream.client.errors import (
     StoreError,
     TakenOverError,
     ThreadDiedError,
+    WouldBlockError,
 )
 from ackstream.client.publisher import Publisher
+from ackstream.client.storage import StoreFile
 from ackstream.errors import BadParameterError
 from ackstream.protocol.messages import CommandAck, encode_ack
 from tests.harness.waiting import eventually
@@ -501,3 +503,54 @@ def test_acks_of_what_another_session_kept_are_not_needed_to_start(connections, 
     connections[-1].watermark = 1
     with Publisher("localhost:9092", name="p1", store=tmp_path / "p1") as publisher:
         assert (publisher.unpersisted_count, publisher.next_seq) == (0, 2)
+
+
+def test_many_messages_are_published_as_the_window_has_room(connections):
+    with Publisher("localhost:9092", name="p1", window=3, conflation_ms=0) as publisher:
+        (connection,) = connections
+
+        def acknowledge() -> None:
+            for number in range(3, 9, 3):
+                connection.wait_for(None, number)
+                connection.answer(persisted(number))
+
+        acking = threading.Thread(target=acknowledge)
+        acking.start()
+        futures = publisher.publish_many((b"%d" % number for number in range(8)), topic="orders")
+        acking.join()
+        connection.answer(persisted(8))
+        assert [future.result(SECONDS).seq for future in futures] == [*range(1, 9)]
+    sent = [value for headers, value in connection.sent if headers.get("command") is None]
+    assert sent == [b"%d" % number for number in range(8)]
+
+
+def test_messages_that_are_published_together_are_one_change_of_the_file(connections, tmp_path: Path, monkeypatch):
+    changes: list[int] = []
+    change = StoreFile.change
+    monkeypatch.setattr(
+        StoreFile, "change", lambda self, *statements: changes.append(len(statements)) or change(self, *statements)
+    )
+    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
+        changes.clear()
+        futures = publisher.publish_many([b"x"] * 50)
+        assert changes[0] == 51
+        for future in futures:
+            future.result(SECONDS)
+    assert connections
+
+
+def test_where_publishing_many_messages_stops_their_futures_have_the_reason(connections):
+    with Publisher("localhost:9092", name="p1", window=2, block=False) as publisher:
+        assert publisher.publish_many([]) == []
+        with pytest.raises(BadParameterError):
+            publisher.publish_many([b"1", "2"])  # type: ignore[list-item]
+        assert publisher.unpersisted_count == 0
+        futures = publisher.publish_many([b"1", b"2", b"3", b"4"])
+        assert [future.done() for future in futures] == [False, False, True, True]
+        for future in futures[2:]:
+            with pytest.raises(WouldBlockError):
+                future.result(0)
+        connections[0].answer(persisted(2))
+        assert futures[1].result(SECONDS).seq == 2
+    with pytest.raises(PublisherClosedError):
+        publisher.publish_many([b"5"])[0].result(0)
