@@ -44,7 +44,7 @@ class AsyncClient(Generic[C]):
     _kind: ClassVar[Callable[..., Any]]
 
     def __init__(self, bootstrap_servers: str | Kafka, **options: Any) -> None:
-        """Take the arguments of the client; a ``handler`` may be a coroutine function, which runs in the loop.
+        """Take the arguments of the client; a handler may be a coroutine function, which runs in the loop.
 
         Signals and messages are handled one after the other, as they are by a plain function. Other callbacks, such as
         ``on_error``, are called in threads of the client.
@@ -111,8 +111,9 @@ class AsyncClient(Generic[C]):
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> C:
         bootstrap_servers, options = self._arguments
-        if inspect.iscoroutinefunction(options.get("handler")):
-            options = options | {"handler": partial(_call_in, loop, options["handler"])}
+        for name in ("handler", "batch_handler"):
+            if inspect.iscoroutinefunction(options.get(name)):
+                options = options | {name: partial(_call_in, loop, options[name])}
         client: C = self._kind(bootstrap_servers, **options)
         return client
 

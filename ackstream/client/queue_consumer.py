@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.messages import MAX_BATCH, handler_of
 from ackstream.client.queue_link import QueueLink, new_session
 from ackstream.client.queue_session import FlowQos, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
@@ -75,6 +76,8 @@ class QueueConsumer(Client):
         queue: str,
         name: str,
         handler: Callable[[QueueMessage], object] | None = None,
+        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
+        max_batch: int = MAX_BATCH,
         mode: AckMode = "client",
         backlog: int | None = None,
         outcomes: Iterable[SampleOutcome] = (),
@@ -90,6 +93,10 @@ class QueueConsumer(Client):
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
+        :param handler: called with each message, in a thread of its own; ``None``: the application receives them
+        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are settled
+            together
+        :param max_batch: how many it is called with at most
         :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
         :param outcomes: how it may settle besides ``accepted``
         :param lake: where the tables are, for messages that Kafka has deleted
@@ -112,6 +119,7 @@ class QueueConsumer(Client):
         if backlog is not None and backlog < 1:
             raise InconsistentQosError(f"The backlog is {backlog}; it must be at least 1, or be omitted.")
         self._queue, self._mode = queue, mode
+        handling = handler_of(handler, batch_handler, max_batch)
         declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
         bind = Bind(queue, name, new_session(), backlog, tuple(sorted(declared)))
         self._previous = threading.local()
@@ -126,8 +134,8 @@ class QueueConsumer(Client):
         except BaseException:
             self.close()
             raise
-        if handler is not None:
-            self._handling = self._life.thread(partial(self._handle_all, handler), "ackstream-queue-handler")
+        if handling is not None:
+            self._handling = self._life.thread(partial(self._handle_all, *handling), "ackstream-queue-handler")
             self._handling.start()
 
     # -- for the application ------------------------------------------------------------------------------------------
@@ -195,17 +203,22 @@ class QueueConsumer(Client):
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    def _handle_all(self, handler: Callable[[QueueMessage], object]) -> None:
-        while (message := self._link.next(None)) is not None:
+    def _handle_all(self, handler: Callable[[list[QueueMessage]], object], most: int) -> None:
+        while (first := self._link.next(None)) is not None:
+            messages = [first]
+            while len(messages) < most and (following := self._link.next(0)) is not None:
+                messages.append(following)
             raised = False
             try:
-                handler(message)
+                handler(messages)
             except Exception:
                 raised = True
-                log.exception("The handler of queue %s failed for message %s.", self._queue, message.id)
+                names = ", ".join(message.id for message in messages)
+                log.exception("The handler of queue %s failed for message %s.", self._queue, names)
             outcome = after_handler(self._mode, raised=raised)
             if outcome is not None:
-                self._settle_or_warn(message, outcome)
+                for message in messages:
+                    self._settle_or_warn(message, outcome)
 
     def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):

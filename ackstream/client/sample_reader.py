@@ -15,6 +15,7 @@ from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.label_acks import LabelAcks
 from ackstream.client.labels import Labels
 from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.messages import MAX_BATCH, handler_of
 from ackstream.client.reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
 from ackstream.client.reader_session import ReaderSession
 from ackstream.client.samples import ReaderQos, check_name
@@ -94,6 +95,8 @@ class SampleReader(Client):
         *,
         name: str,
         handler: Callable[[Sample], object] | None = None,
+        batch_handler: Callable[[list[Sample]], object] | None = None,
+        max_batch: int = MAX_BATCH,
         qos: ReaderQos | None = None,
         role: str | None = None,
         durable: bool = True,
@@ -112,6 +115,9 @@ class SampleReader(Client):
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param name: unique; a second reader of the name ends the first
         :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
+        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are
+            acknowledged together, or not at all
+        :param max_batch: how many it is called with at most
         :param role: the required subscription it serves
         :param durable: samples are kept for it while it is away; ``False``: a temporary reader
         :param writers: whose messages it reads; ``*`` stands for any run of characters
@@ -149,7 +155,7 @@ class SampleReader(Client):
         self._durable = durable
         self._closed = threading.Event()
         self._life = Lifetime(self._end, on_error)
-        self._handler = handler
+        self._handler = handler_of(handler, batch_handler, max_batch)
         self._handling = self._life.thread(self._handle_all, "ackstream-samples")
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, issued, None)
@@ -167,7 +173,7 @@ class SampleReader(Client):
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._session.begin(start_timeout)
             self._connected = stack.pop_all()
-        if handler is not None:
+        if self._handler is not None:
             self._handling.start()
 
     # -- for the application -----------------------------------------------------------------------------------------
@@ -278,7 +284,7 @@ class SampleReader(Client):
         self._session.link.stop.set()
 
     def _handle_all(self) -> None:
-        """Call the handler for one sample after the other, until the reader ends."""
+        """Call the handler for one sample after the other, or for those at hand, until the reader ends."""
         while self._handler is not None:
             if self._qos.kind == "application-auto" and self._history.stuck:
                 raise HandlerFailedError(
@@ -286,18 +292,19 @@ class SampleReader(Client):
                     f" {self._history.held} samples that it may keep: repair it; they are received again at"
                     " the next start."
                 )
+            handler, most = self._handler
             try:
-                samples = self._history.loan(1, None)
+                samples = self._history.loan(most, None)
             except ClientError:
                 # closed, or ended by an error that the application was told
                 return
-            (sample,) = samples
             try:
-                self._handler(sample)
+                handler(samples)
             except Exception as error:
-                self._counts["failed"] += 1
-                log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
-                self._label_acks.failed(sample, error)
+                for sample in samples:
+                    self._counts["failed"] += 1
+                    log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
+                    self._label_acks.failed(sample, error)
             else:
                 self._history.return_loan(samples)
 

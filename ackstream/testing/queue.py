@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.lifetime import Lifetime
+from ackstream.client.messages import MAX_BATCH, handler_of
 from ackstream.client.queue_consumer import QueueConsumer
 from ackstream.client.queued_messages import QueueMessage
 from ackstream.client.samples import Sample
@@ -56,6 +58,8 @@ class QueueSystem(VirtualTime):
         *,
         name: str,
         handler: Callable[[QueueMessage], object] | None = None,
+        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
+        max_batch: int = MAX_BATCH,
         mode: AckMode = "client",
         backlog: int | None = None,
         outcomes: Iterable[SampleOutcome] = (),
@@ -69,7 +73,7 @@ class QueueSystem(VirtualTime):
         if replaced is not None:
             replaced.end()
         link = self._links[name] = QueueLinkInMemory(self, name, declared)
-        made = DrivenConsumer(self.settings.name, link, handler, mode)
+        made = DrivenConsumer(self.settings.name, link, handler_of(handler, batch_handler, max_batch), mode)
         self._queue.bind(name, self.now, backlog=backlog, outcomes=declared)
         self.settle()
         return made
@@ -235,7 +239,11 @@ class DrivenConsumer(QueueConsumer):
     """A consumer of a queue in memory, made by :meth:`QueueSystem.consumer`: the real one, but for its connection."""
 
     def __init__(
-        self, queue: str, link: QueueLinkInMemory, handler: Callable[[QueueMessage], object] | None, mode: AckMode
+        self,
+        queue: str,
+        link: QueueLinkInMemory,
+        handling: tuple[Callable[[list[QueueMessage]], object], int] | None,
+        mode: AckMode,
     ) -> None:
         self._queue, self._mode = queue, mode
         self._previous = threading.local()
@@ -244,5 +252,5 @@ class DrivenConsumer(QueueConsumer):
         self._link: Any = link
         self._handling = None
         link.apply = self._settle_call
-        if handler is not None:
-            link.consumer = lambda: self._handle_all(handler)
+        if handling is not None:
+            link.consumer = partial(self._handle_all, *handling)

@@ -145,3 +145,35 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):
         SampleReader(Kafka(), name="r1", **options)
+
+
+def test_a_batch_is_handled_and_acknowledged_as_a_whole_or_not_at_all(make: Callable[..., Any]) -> None:
+    batches: list[list[int]] = []
+    first, handled = threading.Event(), threading.Event()
+
+    def handle(samples: list[Sample]) -> None:
+        assert first.wait(PATIENCE_SECONDS)
+        batches.append([sample.seq for sample in samples])
+        if samples[-1].seq == 6:
+            handled.set()
+        if 4 in batches[-1]:
+            raise LookupError
+
+    with make(batch_handler=handle, max_batch=3) as reader:
+        _publish(reader, *range(1, 7))
+        first.set()
+        assert handled.wait(PATIENCE_SECONDS)
+    assert [seq for batch in batches for seq in batch] == [1, 2, 3, 4, 5, 6]
+    assert max(map(len, batches)) == 3
+    failed = next(batch for batch in batches if 4 in batch)
+    assert (reader.statistics.failed, reader.statistics.acknowledged) == (len(failed), 6 - len(failed))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"handler": print}, "give one of them"), ({"max_batch": 0}, "max_batch is 0")]
+)
+def test_there_is_one_handler_and_a_batch_has_messages(
+    make: Callable[..., Any], options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InconsistentQosError, match=reason):
+        make(batch_handler=print, **options)

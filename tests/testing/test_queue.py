@@ -59,6 +59,25 @@ def test_a_message_that_is_received_is_accepted_with_the_next_one_where_the_libr
     assert system.depth == 1
 
 
+def test_a_batch_is_settled_as_a_whole() -> None:
+    system, batches = _system(max_failures=2), []
+    for number in range(5):
+        system.publish(b"%d" % number)
+
+    def handle(messages: list[QueueMessage]) -> None:
+        batches.append([int(message.value or b"") for message in messages])
+        if 3 in batches[-1]:
+            raise LookupError
+
+    system.consumer(name="a", batch_handler=handle, max_batch=2, mode="auto-cancel")
+    # whoever is in a batch with one that fails, fails with it
+    assert batches == [[0, 1], [2, 3], [4], [2, 3]]
+    assert [(message.value, reason) for message, reason in system.dead_letters] == [
+        (b"2", "max-failures"),
+        (b"3", "max-failures"),
+    ]
+
+
 def test_outcomes_have_to_be_declared() -> None:
     system = _system(max_failures=1)
     consumer = system.consumer(name="a", outcomes=["rejected"])
