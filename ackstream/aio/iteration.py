@@ -21,6 +21,10 @@ class AsyncIteration(AsyncIterator[M], Generic[M]):
         self._coming: asyncio.Future[M | None] | None = None
         self._turn = asyncio.Lock()
 
+    def _at_hand(self) -> M | None:
+        """Return a message that need not be waited for, if there is one: to ask a thread costs more than the rest."""
+        return None
+
     @abstractmethod
     def _ask(self) -> asyncio.Future[M | None]:
         """Wait for the next message in a thread; ``None``: there are no more."""
@@ -34,6 +38,10 @@ class AsyncIteration(AsyncIterator[M], Generic[M]):
         """
         async with self._turn:
             if self._coming is None:
+                # other tasks have their turn, and a cancellation comes before a message is taken
+                await asyncio.sleep(0)
+                if (ready := self._at_hand()) is not None:
+                    return ready
                 self._coming = self._ask()
             try:
                 message = await asyncio.shield(self._coming)

@@ -57,20 +57,25 @@ class AsyncSampleReader(AsyncIteration[Sample], AsyncClient[SampleReader]):
         AsyncIteration.__init__(self)
         self._lent: AbstractContextManager[list[Sample]] | None = None
 
-    def _ask(self) -> asyncio.Future[Sample | None]:
-        return self._in_order(self._next)
+    def _at_hand(self) -> Sample | None:
+        return self._next(0)
 
-    def _next(self) -> Sample | None:
+    def _ask(self) -> asyncio.Future[Sample | None]:
+        return self._in_order(self._next, None)
+
+    def _next(self, timeout: float | None) -> Sample | None:
         previous, self._lent = self._lent, None
         if previous is not None:
             previous.__exit__(None, None, None)
-        lent = self.client.loan(1, None)
+        lent = self.client.loan(1, timeout)
         try:
-            (sample,) = lent.__enter__()
+            samples = lent.__enter__()
         except ReaderClosedError:
             return None
+        if not samples:
+            return None
         self._lent = lent
-        return sample
+        return samples[0]
 
 
 class AsyncQueueConsumer(AsyncIteration[QueueMessage], AsyncClient[QueueConsumer]):
@@ -118,6 +123,9 @@ class AsyncMessageStream(AsyncIteration[LogMessage]):
     async def stats(self) -> CommandAck:
         """Wait for the counts of a query or a delete, and return them."""
         return await self.wait("stats")
+
+    def _at_hand(self) -> LogMessage | None:
+        return self.stream.receive(0)
 
     def _ask(self) -> asyncio.Future[LogMessage | None]:
         return asyncio.get_running_loop().run_in_executor(self._thread, self.stream.receive)

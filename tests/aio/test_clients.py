@@ -377,3 +377,27 @@ def test_commands_of_a_query_client_are_awaited() -> None:
     for name, arguments, options in called:
         assert getattr(QueryClient, name)
         assert not name.startswith("sow_delete") or (arguments, options) == (("orders", None), {"keys": ["a"]})
+
+
+def test_a_stream_with_much_at_hand_leaves_other_tasks_their_turns() -> None:
+    stream = _stream()
+    _add(stream, *map(_message, range(1, 101)))
+    stream.end()
+
+    async def main() -> tuple[int, int]:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.ensure_future(count())
+        seen = len([message async for message in AsyncMessageStream(stream)])
+        counting.cancel()
+        return seen, turns
+
+    seen, turns = asyncio.run(main())
+    assert seen == 100
+    assert turns >= seen
