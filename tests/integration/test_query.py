@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -36,6 +34,7 @@ from ackstream.protocol.messages import StoredRange, decode_ack, write_stored
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.model import QueryRule
+from tests.harness import pages
 from tests.harness.kafka import records
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -43,6 +42,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -428,15 +428,15 @@ def test_a_restart_of_the_job_loses_nothing_of_a_subscription_and_doubles_nothin
         assert stream.receive(0) is None
 
 
-EXAMPLES = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parent.parent.parent / "docs" / "amps.md").read_text("utf-8"), re.DOTALL
-)
+EXAMPLES = [example for example in pages.examples("docs/amps.md") if "QueryClient" in example]
 
 
-@pytest.mark.parametrize("example", [example for example in EXAMPLES if "QueryClient" in example])
-def test_an_example_of_the_page_runs(system: System, tmp_path: Path, example: str) -> None:
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_page_runs(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str
+) -> None:
     system.publish("orders", [{"id": n, "n": n, "price": n, "state": "open"} for n in range(20)], keyed=True)
-    exec(compile(example, "docs", "exec"), {"kafka": system.kafka, "folder": tmp_path})
+    pages.run(example, Settings(kafka=system.kafka), tmp_path, monkeypatch)
 
 
 def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(system: System) -> None:

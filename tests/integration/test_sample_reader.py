@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +18,14 @@ from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
+from tests.harness import pages
 from tests.harness.acknowledging import TOPICS, Acknowledging
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ackstream.client.reader_acks import Callback
 
@@ -494,14 +494,14 @@ def test_without_a_qos_a_publisher_knows_no_readers(topics: Kafka) -> None:
         publisher.wait_for_acknowledgments(1)
 
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "connext.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-
-
-def test_the_examples_of_the_page_run_one_after_the_other(topics: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {"kafka": topics}
-    for example in EXAMPLES:
-        exec(compile(example, "docs", "exec"), names)
+def test_the_examples_of_the_page_run_one_after_the_other(
+    topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    for example in pages.examples("docs/connext.md"):
+        own: dict[str, Any] = {}
+        pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch, own)
+        names |= own
     told = capsys.readouterr().out
     assert "('shipping',) has not acknowledged 1" in told
     assert sorted((ack.seq, ack.response) for ack in names["confirmed"]) == [(1, b"shipped later"), (2, b"shipped")]
