@@ -51,16 +51,16 @@ fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes
 mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour
 	@$(PY) -m benchmarks.mutants
 
-chaos: jars  ## 210 faults under load, on one broker and on three: kill -9, pauses, lost networks, full disks; 80 minutes
+chaos: jars $(VENV)/.installed  ## 210 faults under load, on one broker and on three: kill -9, pauses, lost networks, full disks; 80 minutes
 	@$(PY) -m benchmarks.chaos
 
-soak: jars  ## Two hours of steady load on every plane, measured every minute: what grows?
+soak: jars $(VENV)/.installed  ## Two hours of steady load on every plane, measured every minute: what grows?
 	@$(PY) -m benchmarks.soak
 
 up: jars  ## Start a one-node Kafka and create the topics
 	@$(ACKSTREAM) up
 
-down: $(VENV)/.installed  ## Stop that Kafka; its data stay
+down: $(VENV)/.product  ## Stop that Kafka; its data stay
 	@$(ACKSTREAM) down
 
 clean:  ## Stop Kafka, remove the virtual environment, the local data and the caches of the tools (not the jars)
@@ -72,7 +72,7 @@ clean:  ## Stop Kafka, remove the virtual environment, the local data and the ca
 java: $(VENV)/.made
 	@$(PY) -m ackstream.local.installation
 
-jars: java $(VENV)/.installed
+jars: java $(VENV)/.product
 	@$(ACKSTREAM) jars spark broker > /dev/null
 
 $(VENV)/.made:
@@ -89,10 +89,15 @@ $(VENV)/.made:
 # What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
 INSTALL := $(PY) -m pip install --disable-pip-version-check --require-hashes --no-build-isolation
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml requirements/build.txt requirements/dev.txt
+# What the product runs on, without the tools of developers
+$(VENV)/.product: $(VENV)/.made pyproject.toml requirements/build.txt requirements/run.txt
 	@$(INSTALL) --quiet -r requirements/build.txt
-	@$(INSTALL) -r requirements/dev.txt
+	@$(INSTALL) -r requirements/run.txt
 	@$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.product requirements/dev.txt
+	@$(INSTALL) -r requirements/dev.txt
 	@touch $@
 
 # The client of AMQP 1.0 is compiled; the demo does without it

@@ -1,3 +1,9 @@
 """ackstream: durable acknowledgements for commands over Kafka."""
 
+import sys
+
+from ackstream.extras import MissingExtras
+
 __version__ = "0.1.0"
+
+sys.meta_path.append(MissingExtras)

@@ -14,8 +14,16 @@ class SettingsError(AckstreamError):
     """A setting is unknown, malformed or contradicts another; the text names the key, the value and the fix."""
 
 
+class InputError(AckstreamError):
+    """An argument or an option of a command is wrong; the text names it, its value and the fix."""
+
+
 class LocalError(AckstreamError):
     """A local part (Java, jars, the one-node broker, a port) is missing or unfit; the text names the remedy."""
+
+
+class MissingExtraError(AckstreamError, ModuleNotFoundError):
+    """A module needs a package of an extra that is not installed; the text names the extra."""
 
 
 class StartError(AckstreamError):
@@ -26,8 +34,20 @@ class StoppedError(AckstreamError):
     """A running job cannot go on (its clock stands still, another process does its work, records are gone)."""
 
 
-class DeliveryError(AckstreamError):
-    """Root of the errors of readers and queue consumers; ``code`` is the vendor-neutral name of the error."""
+class ClientError(AckstreamError):
+    """Root of the errors that clients raise."""
+
+
+class AccessRefusedError(ClientError):
+    """Another side refuses a login, a certificate or an access, or shows a certificate that is not to be trusted."""
+
+
+class UnreachableError(ClientError):
+    """No broker answers, a topic does not exist, or a consumer group assigns no partitions."""
+
+
+class DeliveryError(ClientError):
+    """Root of the errors about how a client is made or used; ``code`` is the vendor-neutral name of the error."""
 
     code: ClassVar[str]
 
@@ -60,15 +80,3 @@ class NotConnectedError(DeliveryError):
     """A message is settled by a consumer that is no longer bound; the queue delivers the message again."""
 
     code = "not_connected"
-
-
-class ClientError(AckstreamError):
-    """Root of the errors that clients raise."""
-
-
-class RefusedError(ClientError):
-    """Another side refuses a login, a certificate or an access, or shows a certificate that is not to be trusted."""
-
-
-class UnreachableError(ClientError):
-    """No broker answers, a topic does not exist, or a consumer group assigns no partitions."""

@@ -7,11 +7,12 @@ is a file that an installation accepts from then on. The lists hold for Python 3
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.local import jars
 
@@ -28,7 +29,7 @@ ROOT = HERE.parent
 OLDEST_PYTHON = "3.10"
 HEADER = "# Written by `make pins`: do not edit.\n"
 
-BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.25", "editables", "cffi>=1.17")
+BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.27", "editables", "cffi>=1.17")
 """What installs, and what builds the packages that come as source: PySpark, the client of AMQP 1.0, ackstream."""
 
 MODULES = {
@@ -38,18 +39,37 @@ MODULES = {
 }
 
 
+_OWN_EXTRAS = re.compile(r"ackstream\[(?P<extras>[a-z0-9,-]+)]")
+
+
+def project() -> dict[str, Any]:
+    """Read the part `project` of pyproject.toml."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return found
+
+
 def sets() -> dict[str, Sequence[str]]:
     """Return the requirements of each list, by its name."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras: Mapping[str, list[str]] = project["optional-dependencies"]
+    client: list[str] = project()["dependencies"]
+    extras: Mapping[str, list[str]] = project()["optional-dependencies"]
     return {
         "build": BUILD,
-        "run": project["dependencies"],
-        "dev": [*project["dependencies"], *extras["dev"]],
-        "amqp": extras["amqp-10"],
+        "client": client,
+        "run": [*client, *of_extras(extras, "spark", "gateway", "connect", "lake")],
+        "dev": [*client, *of_extras(extras, "dev")],
+        "amqp": [line for line in extras["amqp-10"] if not _OWN_EXTRAS.fullmatch(line)],
         "bench": extras["bench"],
         "audit": extras["audit"],
     }
+
+
+def of_extras(extras: Mapping[str, Sequence[str]], *names: str) -> list[str]:
+    """Return the requirements of extras, and of those that they include, each once."""
+    found: dict[str, None] = {}
+    for line in (line for name in names for line in extras[name]):
+        own = _OWN_EXTRAS.fullmatch(line)
+        found |= dict.fromkeys(of_extras(extras, *own["extras"].split(",")) if own else [line])
+    return list(found)
 
 
 def compiled(requirements: Sequence[str], *options: str) -> str:

@@ -19,7 +19,8 @@ with warnings.catch_warnings():
 
 from ackstream.cli.console.session import quick_start
 from ackstream.local import jars
-from ackstream.local.submit import JAVA_OPTIONS, archive_classes
+from ackstream.local.class_data import archive_classes
+from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.spark.session import session
 from tests.harness.ports import free_ports
 

@@ -13,6 +13,7 @@ WIRE = {"errors", "protocol", "protocol.rql", "protocol.ditto"}
 BASE = WIRE | {"settings"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "extras": {"errors"},
     "protocol": {"errors"},
     "protocol.rql": {"errors", "protocol"},
     "protocol.ditto": {"errors", "protocol", "protocol.rql"},
@@ -26,12 +27,14 @@ ALLOWED: dict[str, set[str]] = {
         for job in ("correlate", "archive", "twin", "persist", "query", "settle", "queues", "mirror")
     },
     "client": BASE | {"kafka", "lake"},
+    "aio": BASE | {"client"},
     "gateway": BASE | {"kafka", "lake", "client"},
     "connectivity": BASE | {"kafka", "client"},
 }
-"""The command line, the demo inside it, and the conformance runner are the top: they may import everything."""
+"""The command line, the demo inside it, the conformance runner and the system in memory are the top: they may import
+everything."""
 
-TOP = {"cli", "cli.console", "cli.demo", "conformance"}
+TOP = {"__main__", "cli", "cli.console", "cli.demo", "conformance", "testing"}
 NESTED = {"protocol", "jobs", "cli"}
 PURE = {"protocol", "protocol.rql", "protocol.ditto"}
 IMPURE = {"pyspark", "kafka", "pandas", "delta", "time", "random", "uuid", "socket", "os"}

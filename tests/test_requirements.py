@@ -35,6 +35,7 @@ def _program(name: str) -> ModuleType:
 
 
 pins, audit = _program("pins"), _program("audit")
+PROJECT: dict[str, Any] = pins.project()
 SETS: dict[str, list[str]] = {name: list(lines) for name, lines in pins.sets().items()}
 ADVISORIES = {advisory.name: Version(advisory.fixed) for advisory in audit.advisories() if advisory.kind == "package"}
 
@@ -148,3 +149,11 @@ def test_the_makefile_installs_by_hashes_alone() -> None:
     assert installs
     for line in installs:
         assert "--require-hashes" in line or ("--no-deps" in line and "--no-build-isolation" in line), line
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_client_alone_needs_nine_packages(python: str) -> None:
+    assert _versions("client", python).keys() - {"tomli"} == {
+        *("annotated-types", "crc32c", "kafka-python", "lz4", "msgspec", "pydantic", "pydantic-core"),
+        *("typing-extensions", "typing-inspection"),
+    }

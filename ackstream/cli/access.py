@@ -1,16 +1,14 @@
-"""``ackstream acls``: what each party may do with Kafka, printed as commands or set."""
+"""``ackstream acls``, ``password``: what each party may do with Kafka, and the hash of a password."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from ackstream.cli.console.terminal import echo
-from ackstream.kafka import acls as kafka_acls
-from ackstream.kafka.parties import PARTIES
-from ackstream.kafka.topics import ensure_topics
-from ackstream.settings import load
+from ackstream.errors import InputError
 
 
 def acls(
@@ -19,11 +17,13 @@ def acls(
         typer.Argument(
             help="Parties with their principals, such as correlate=User:CN=correlate. Others are User: and the name of "
             "the party, after kafka.topic_prefix.",
-            metavar="PARTY=PRINCIPAL…",
+            metavar="PARTY=PRINCIPAL",
         ),
     ] = None,
     *,
-    party: Annotated[list[str] | None, typer.Option(help="Only this party; may be repeated. Without it: all.")] = None,
+    party: Annotated[
+        list[str] | None, typer.Option(help="Only this party; may be repeated. Without it: all.", metavar="PARTY")
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Set them, and create missing topics.")] = False,
 ) -> None:
     """Print the commands that let each party do what it needs, and nothing else; or set these ACLs.
@@ -31,6 +31,11 @@ def acls(
     The login of the settings needs the right to do so: that of an operator. What a principal may do beyond that is
     listed, and stays.
     """
+    from ackstream.kafka import acls as kafka_acls
+    from ackstream.kafka.parties import PARTIES
+    from ackstream.kafka.topics import ensure_topics
+    from ackstream.settings import load
+
     settings = load()
     given = dict(text.partition("=")[::2] for text in principals or ())
     who = kafka_acls.principals(settings, given)
@@ -46,3 +51,19 @@ def acls(
         echo("These principals may do more than they need, which is left as it is:", err=True)
         for line in further:
             echo(f"  {line}", err=True)
+
+
+def password() -> None:
+    """Print the hash of a password, for gateway.users in the settings.
+
+    It is asked for at the terminal, or read from the first line of standard input: `ackstream password < file`.
+    """
+    from ackstream.gateway.passwords import hash_password
+
+    if sys.stdin.isatty():
+        text = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        text = sys.stdin.readline().rstrip("\r\n")
+    if not text:
+        raise InputError("The password is empty: write it at the prompt, or into the first line of standard input.")
+    echo(hash_password(text))

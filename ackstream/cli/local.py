@@ -1,28 +1,23 @@
-"""``ackstream up``, ``down``, ``status``, ``jars``, ``submit``: run the product on one machine."""
+"""``ackstream up``, ``down``, ``status``, ``jars``: run the product on one machine."""
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ackstream.cli.console.terminal import PlainTable, Terminal, echo
-from ackstream.errors import AckstreamError, LocalError, SettingsError
-from ackstream.kafka import topics
-from ackstream.kafka.clients import connect_admin
-from ackstream.local import installation, jars, process
-from ackstream.local.broker import Broker
-from ackstream.local.secured import SecuredBroker
-from ackstream.local.submit import MASKED, archive_classes, run, submit_command
-from ackstream.settings import load
+from ackstream.cli.console.arguments import NO_ANSWER, AsJson
+from ackstream.cli.console.terminal import Terminal, echo, echo_json
+from ackstream.errors import AckstreamError, InputError, LocalError, SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ackstream.local.broker import Broker
     from ackstream.settings import Settings
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_CONFIGURATIONS = ("spark", "broker")
 
 
 def up(
@@ -32,6 +27,11 @@ def up(
     ] = False,
 ) -> None:
     """Start a one-node Kafka and create the topics."""
+    from ackstream.kafka import topics
+    from ackstream.local.broker import Broker
+    from ackstream.local.secured import SecuredBroker
+    from ackstream.settings import load
+
     settings = load()
     if not _is_local(settings):
         # one broker would be started, and the topics created on another
@@ -58,6 +58,8 @@ def up(
 
 def down() -> None:
     """Stop the one-node Kafka and keep its data."""
+    from ackstream.settings import load
+
     broker = _broker(load())
     if broker.stop():
         echo(f"Kafka is stopped; its data stays in {broker.data}")
@@ -65,74 +67,73 @@ def down() -> None:
         echo(f"Kafka was not running; its data is in {broker.data}")
 
 
-def status() -> None:
-    """Show what is installed and running; exit 1 if Kafka does not respond."""
-    settings = load()
-    broker = _broker(settings)
-    answers, port = broker.answers(), settings.local.port
-    table = PlainTable("part", "state")
-    table.add_row("Java", _java())
-    for configuration in ("spark", "broker"):
+def status(*, as_json: AsJson = False) -> None:
+    """Show the settings file, what is installed and what is running; exit 3 if Kafka does not respond."""
+    from ackstream.local import jars
+    from ackstream.settings import load
+    from ackstream.settings.loading import DEFAULT_FILE, settings_file
+
+    settings, file = load(), settings_file()
+    parts = {
+        "settings": f"the defaults: there is no {DEFAULT_FILE} here" if file is None else str(file.absolute()),
+        "Java": _java(),
+    }
+    for configuration in _CONFIGURATIONS:
         found = jars.present(configuration)
         missing = "not downloaded yet; `ackstream jars` or the first use does it"
-        table.add_row(f"{configuration} jars", f"{len(found)} downloaded" if found else missing)
-    if pid := broker.pid():
-        kafka = f"process {pid}, {'responding' if answers else 'not responding'} at {broker.bootstrap}"
+        parts[f"{configuration} jars"] = f"{len(found)} downloaded" if found else missing
+    topics = _topics(settings)
+    responds = not isinstance(topics, AckstreamError)
+    bootstrap = settings.kafka.bootstrap
+    if _is_local(settings):
+        broker = _broker(settings)
+        parts["Kafka"] = _local_kafka(broker, bootstrap, settings.local.port, responds=responds)
+        parts |= {"data": str(broker.data), "log": str(broker.log)}
     else:
-        user = "" if process.is_free(port) else process.owner(port) or "another program"
-        kafka = "not running" + (f"; port {port} is in use by {user}" if user else "")
-    table.add_row("Kafka", kafka)
-    known = answers or not _is_local(settings)
-    table.add_row("topics", _topics(settings) if known else "unknown while Kafka does not respond")
-    table.add_row("data", str(broker.data))
-    table.add_row("log", str(broker.log))
-    Terminal(soft_wrap=True).print(table)
-    raise typer.Exit(0 if answers else 1)
+        parts["Kafka"] = f"{'responding' if responds else 'not responding'} at {bootstrap}"
+    parts |= {"topics": str(topics), "lake": settings.lake.path, "checkpoints": settings.lake.checkpoints}
+    if as_json:
+        echo_json(parts | {"responds": responds})
+    else:
+        for part, state in parts.items():
+            echo(f"{part:<{max(map(len, parts))}}  {state}")
+    raise typer.Exit(0 if responds else NO_ANSWER)
 
 
 def print_jars(
     configurations: Annotated[
-        list[str] | None, typer.Argument(help="`spark` (the default) or `broker`.", metavar="CONFIGURATION…")
+        list[str] | None, typer.Argument(help="`spark` (the default) or `broker`.", metavar="CONFIGURATION")
     ] = None,
     *,
-    comma: Annotated[bool, typer.Option(help="One comma-separated line, as spark-submit --jars expects it.")] = False,
+    comma: Annotated[
+        bool, typer.Option("--comma", help="One comma-separated line, as spark-submit --jars expects it.")
+    ] = False,
     archive: Annotated[
         bool, typer.Option("--archive", help="Also archive their classes: once 40 s, then jobs start in half the time.")
     ] = False,
 ) -> None:
     """Download missing JVM jars and print the paths of all."""
+    from ackstream.local import class_data, jars
+
     console = Terminal(stderr=True)
     found: list[Path] = []
-    for name in configurations or ["spark"]:
-        if name not in ("spark", "broker"):
-            raise LocalError(f"Unknown jar configuration {name!r}: use spark or broker.")
+    for name in configurations or _CONFIGURATIONS[:1]:
+        if name not in _CONFIGURATIONS:
+            raise InputError(f"Unknown jar configuration {name!r}: use {' or '.join(_CONFIGURATIONS)}.")
         found += jars.resolve("spark" if name == "spark" else "broker", console)
     echo(("," if comma else "\n").join(map(str, found)))
     if archive:
         with console.status("Archiving the classes that Spark drivers load"):
-            written = archive_classes()
+            written = class_data.archive_classes()
         if not written:
             raise LocalError("This Java writes no archive of classes; jobs run without one, but start more slowly.")
 
 
-def submit(
-    job: Annotated[str, typer.Argument(help="The name of a script in jobs/, such as correlate.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for the job.", metavar="ARGUMENT…")] = None,
-    *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
-) -> None:
-    """Print the complete spark-submit command of a job and run it."""
-    settings = load()
-    command = submit_command(settings, job, *(arguments or ()), console=Terminal(stderr=True))
-    echo(shlex.join(command), err=not dry_run)
-    for key in settings.spark.conf:
-        echo(f"  {key}={MASKED}", err=True)
-    if not dry_run:
-        run(command)
-
-
 def _broker(settings: Settings) -> Broker:
     """Return the local Kafka that runs; without one, that of a plain `ackstream up`."""
+    from ackstream.local.broker import Broker
+    from ackstream.local.secured import SecuredBroker
+
     secured = SecuredBroker(settings)
     return Broker(settings) if secured.pid() is None else secured
 
@@ -143,6 +144,8 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _java() -> str:
+    from ackstream.local import installation
+
     try:
         found = installation.find_java()
     except LocalError as error:
@@ -150,11 +153,31 @@ def _java() -> str:
     return f"{found.release}, {found.program}"
 
 
-def _topics(settings: Settings) -> str:
+def _local_kafka(broker: Broker, bootstrap: str, port: int, *, responds: bool) -> str:
+    from ackstream.local import process
+
+    if pid := broker.pid():
+        return f"process {pid}, {'responding' if responds else 'not responding'} at {bootstrap}"
+    if process.is_free(port):
+        return "not running"
+    user = process.owner(port) or "another program"
+    if responds:
+        return f"responding at {bootstrap}: {user}, which was not started from here"
+    return f"not running; port {port} is in use by {user}"
+
+
+def _topics(settings: Settings) -> str | AckstreamError:
+    """Return how many topics there are; the error if Kafka does not respond."""
+    from ackstream.kafka import topics
+    from ackstream.kafka.clients import connect_admin
+    from ackstream.local import process
+
+    if _is_local(settings) and not process.answers(settings.local.port):
+        return LocalError("unknown while Kafka does not respond")
     try:
         with connect_admin(settings.kafka) as client:
             existing = set(client.list_topics())
     except AckstreamError as error:
-        return str(error)
+        return error
     missing = [name for name in topics.TOPICS if settings.kafka.topic(name) not in existing]
     return f"{len(topics.TOPICS) - len(missing)}" + (f"; missing: {', '.join(missing)}" if missing else "")

@@ -1,36 +1,54 @@
 """The SDK on kafka-python: requesters and responders, subscribers, publishers and readers, queues and queries.
 
-Importing it loads neither Spark nor the libraries that read tables.
+Every client is made in the same way: ``bootstrap_servers`` first (``host:port``, or the Kafka of the settings), all
+else by its name; ``name`` is who it is, where that matters. Every message is a :class:`Message`, and every error that a
+client raises an :class:`AckstreamError`. Importing it loads neither Spark nor the libraries that read tables.
 """
 
 from ackstream.client.commands import Command, fields_of
 from ackstream.client.durable_readers import delete_durable_subscription, known_readers
 from ackstream.client.errors import (
     AcknowledgementTimeout,
+    BadFilterError,
     BindTimeout,
     ClosedError,
     CommandTimeout,
     CorrelationIdInUseError,
     FlushTimeout,
+    GapError,
     HandlerFailedError,
+    InvalidBookmarkError,
+    InvalidTopicError,
     LogonTimeout,
+    MessageTooLargeError,
     NoReplyExpectedError,
+    NoSubscriptionMatchError,
+    NotEntitledError,
     NotSentError,
+    NotSupportedError,
+    OutcomeUnknownError,
     PublisherClosedError,
+    QueueShutdownError,
     ReaderClosedError,
     ReaderTimeout,
+    RefusedError,
     RequestError,
     RequestTimeout,
     SamplesGoneError,
+    SequenceError,
+    SequenceGapError,
     SettleTimeout,
+    SpoolOverQuotaError,
     StoreError,
     StreamClosedError,
     TakenOverError,
     ThreadDiedError,
     UnknownQueueError,
+    WindowError,
     WouldBlockError,
 )
-from ackstream.client.message_stream import Message, MessageStream
+from ackstream.client.message_stream import LogMessage, MessageStream
+from ackstream.client.messages import Message
 from ackstream.client.open_requests import RequesterStatistics, Stored
 from ackstream.client.publisher import Publisher
 from ackstream.client.query_client import QueryClient
@@ -44,13 +62,30 @@ from ackstream.client.requester import Requester
 from ackstream.client.sample_reader import ReaderStatistics, SampleReader
 from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
-from ackstream.errors import ClientError, UnreachableError
+from ackstream.errors import (
+    AccessRefusedError,
+    AckstreamError,
+    BadParameterError,
+    ClientError,
+    DeliveryError,
+    InconsistentQosError,
+    NotConnectedError,
+    OutcomeNotEnabledError,
+    PreconditionNotMetError,
+    UnreachableError,
+)
+from ackstream.protocol.ditto.subscriptions import Subscription, subscription
+from ackstream.protocol.errors import DittoError
 
 __all__ = [
+    "AccessRefusedError",
     "Ack",
     "AcknowledgementTimeout",
+    "AckstreamError",
     "After",
     "Answer",
+    "BadFilterError",
+    "BadParameterError",
     "BindTimeout",
     "ClientError",
     "ClosedError",
@@ -58,27 +93,44 @@ __all__ = [
     "CommandTimeout",
     "CorrelationIdInUseError",
     "Delivered",
+    "DeliveryError",
+    "DittoError",
     "FailedMessage",
     "FlowQos",
     "FlushTimeout",
+    "GapError",
     "HandlerFailedError",
+    "InconsistentQosError",
+    "InvalidBookmarkError",
+    "InvalidTopicError",
+    "LogMessage",
     "LogonTimeout",
     "Message",
     "MessageStream",
+    "MessageTooLargeError",
     "NoReplyExpectedError",
+    "NoSubscriptionMatchError",
+    "NotConnectedError",
+    "NotEntitledError",
     "NotSentError",
+    "NotSupportedError",
+    "OutcomeNotEnabledError",
+    "OutcomeUnknownError",
+    "PreconditionNotMetError",
     "PublishStatistics",
     "Publisher",
     "PublisherClosedError",
     "QueryClient",
     "QueueConsumer",
     "QueueMessage",
+    "QueueShutdownError",
     "QueueStatistics",
     "ReaderClosedError",
     "ReaderQos",
     "ReaderStatistics",
     "ReaderTimeout",
     "Receipt",
+    "RefusedError",
     "Reply",
     "RequestError",
     "RequestTimeout",
@@ -90,20 +142,26 @@ __all__ = [
     "Sample",
     "SampleReader",
     "SamplesGoneError",
+    "SequenceError",
+    "SequenceGapError",
     "SettleTimeout",
     "Signal",
+    "SpoolOverQuotaError",
     "StoreError",
     "Stored",
     "StreamClosedError",
     "Subscriber",
     "SubscriberStatistics",
+    "Subscription",
     "TakenOverError",
     "ThreadDiedError",
     "UnknownQueueError",
     "UnreachableError",
+    "WindowError",
     "WouldBlockError",
     "WriterQos",
     "delete_durable_subscription",
     "fields_of",
     "known_readers",
+    "subscription",
 ]

@@ -25,28 +25,30 @@ from ackstream.protocol.readers import (
     read_answer,
     write,
 )
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ackstream.protocol.readers import Answer, ConsumerRecord
-    from ackstream.settings import Kafka
 
 TIMEOUT = 60.0
 ASKING = "ackstream-readers"
 """The name under which the readers are asked for. Two who ask at once get each other's answers: these are the same."""
 
 
-def delete_durable_subscription(kafka: Kafka, name: str, timeout: float = TIMEOUT) -> None:
+def delete_durable_subscription(bootstrap_servers: str | Kafka, *, name: str, timeout: float = TIMEOUT) -> None:
     """Remove a reader for good: no writer waits for it, and its name begins anew; one that is running ends.
 
     What its required role has acknowledged still counts.
 
+    :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
     :param timeout: seconds to wait for the settle job
     :raises InconsistentQosError: no reader can have the name
     :raises SettleTimeout: the settle job does not answer
     :raises UnreachableError: no broker, or a topic is missing
     """
+    kafka = Kafka.of(bootstrap_servers)
     check_name("name", name)
     removed: set[int] = set()
     for answer in _answers(kafka, name, lambda: ReaderStop(name), timeout):
@@ -60,12 +62,15 @@ def delete_durable_subscription(kafka: Kafka, name: str, timeout: float = TIMEOU
     )
 
 
-def known_readers(kafka: Kafka, timeout: float = TIMEOUT) -> list[KnownReader]:
+def known_readers(bootstrap_servers: str | Kafka, *, timeout: float = TIMEOUT) -> list[KnownReader]:
     """Return the readers that are known, temporary ones too, the one that was silent for longest first.
 
+    :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+    :param timeout: seconds to wait for the settle job
     :raises SettleTimeout: the settle job does not answer
     :raises UnreachableError: no broker, or a topic is missing
     """
+    kafka = Kafka.of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then
     answers: dict[int, dict[tuple[int, int], KnownReaders]] = {}
     for answer in _answers(kafka, ASKING, lambda: ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.lifetime import call_handler
+from ackstream.client.messages import Message
 from ackstream.client.samples import text
 from ackstream.protocol import queries, record_headers
 
@@ -23,41 +24,27 @@ if TYPE_CHECKING:
 
 MAX_BUFFERED_BYTES = 32_000_000
 """Of messages in a stream that the application has not received; what does not fit waits in Kafka."""
-_MESSAGE_BYTES = 1_000
-"""What a message takes besides its value."""
 
 Location = tuple[int, int]
 """Partition and offset of a record with an answer."""
 
 
 @dataclass(frozen=True)
-class Message:
+class LogMessage(Message):
     """A message of the log, or the newest one of its key.
 
     :ivar command: ``sow``, a record that a query has found; ``publish``, a message of a subscription
-    :ivar client: its publisher
-    :ivar timestamp_ms: the broker's time of it, in epoch milliseconds
-    :ivar headers: the application's own
+    :ivar bookmark: its place in the log, after which a subscription can begin
+    :ivar sub_id: the subscription that it belongs to; ``None`` in the answer to a query
     :ivar omitted: bytes that were left out, value and headers, because Kafka would have refused the copy (the table
         ``messages`` has them)
     """
 
     command: str
-    topic: str
-    key: bytes | None
-    value: bytes | None
     bookmark: str
     sub_id: str | None
-    client: str
-    timestamp_ms: int
-    headers: tuple[tuple[str, bytes | None], ...]
     bookmarks: Bookmarks | None = field(default=None, repr=False, compare=False)
     omitted: int = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory, about."""
-        return _MESSAGE_BYTES + len(self.value or b"") + sum(len(value or b"") for _, value in self.headers)
 
     def discard(self) -> None:
         """Mark the message as processed: a subscription that resumes does not deliver it again.
@@ -68,29 +55,29 @@ class Message:
             self.bookmarks.discard(self.sub_id, self.bookmark)
 
 
-def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> Message:
+def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> LogMessage:
     """Return the message in a record of ``query-results``."""
     headers = dict(record.headers)
-    return Message(
-        command,
+    return LogMessage(
+        text(headers.get(record_headers.CLIENT)),
         text(headers.get(record_headers.TOPIC)),
         headers.get(record_headers.KEY),
         record.value,
-        text(headers.get(record_headers.BOOKMARK)),
-        sub_id,
-        text(headers.get(record_headers.CLIENT)),
-        int(text(headers.get(record_headers.TIMESTAMP))),
-        tuple(
-            (name[len(record_headers.APPLICATION) :], value)
+        {
+            name.removeprefix(record_headers.APPLICATION): value
             for name, value in record.headers
             if name.startswith(record_headers.APPLICATION)
-        ),
+        },
+        int(text(headers.get(record_headers.TIMESTAMP))),
+        command,
+        text(headers.get(record_headers.BOOKMARK)),
+        sub_id,
         bookmarks,
         int(headers.get(record_headers.OMITTED) or b"0"),
     )
 
 
-class MessageStream(Iterator[Message]):
+class MessageStream(Iterator[LogMessage]):
     """The answer to a command as it arrives; to be iterated over by one thread.
 
     The iteration of a query ends with its last record, that of a subscription with the subscription. It holds a limited
@@ -113,7 +100,7 @@ class MessageStream(Iterator[Message]):
         *,
         live: bool,
         bookmarks: Bookmarks | None,
-        handler: Callable[[Message], None] | None,
+        handler: Callable[[LogMessage], None] | None,
     ) -> None:
         """Wait for answers.
 
@@ -132,7 +119,7 @@ class MessageStream(Iterator[Message]):
         self.live = live
         self._awaited = set(awaited)
         self._bookmarks, self._handler = bookmarks, handler
-        self._messages: deque[Message] = deque()
+        self._messages: deque[LogMessage] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         self.behind: Location | None = None
@@ -151,7 +138,7 @@ class MessageStream(Iterator[Message]):
 
     # -- for the application -------------------------------------------------------------------------------------------
 
-    def receive(self, timeout: float | None = None) -> Message | None:
+    def receive(self, timeout: float | None = None) -> LogMessage | None:
         """Return the next message; ``None`` if none arrives within ``timeout`` seconds, or the stream has ended.
 
         :raises ClientError: the stream has ended with that error
@@ -166,7 +153,7 @@ class MessageStream(Iterator[Message]):
                 raise self._error
             return None
 
-    def __next__(self) -> Message:
+    def __next__(self) -> LogMessage:
         message = self.receive()
         if message is None:
             raise StopIteration
@@ -233,7 +220,7 @@ class MessageStream(Iterator[Message]):
             if self._take(at):
                 self._group = 0
 
-    def add_message(self, at: Location, message: Message) -> None:
+    def add_message(self, at: Location, message: LogMessage) -> None:
         """Add a message; drop a duplicate, and one that the application has discarded."""
         with self._changed:
             if not self._take(at) or self._is_repeated(message):
@@ -269,7 +256,7 @@ class MessageStream(Iterator[Message]):
             self._changed.notify_all()
         return True
 
-    def _is_repeated(self, message: Message) -> bool:
+    def _is_repeated(self, message: LogMessage) -> bool:
         if message.command != "publish":
             self._group += 1
             repeated = self._group <= self._group_reached

@@ -14,10 +14,12 @@ from ackstream.client.lifetime import Client
 from ackstream.client.publications import check_client, message_of
 from ackstream.client.publisher_session import PublisherSession
 from ackstream.client.reader_acks import ReaderAcknowledgements, WriterAcknowledgements
+from ackstream.client.receipts import Open
 from ackstream.client.retransmission import ACK_TIMEOUT_SECONDS
 from ackstream.client.samples import WriterQos
 from ackstream.client.storage import MemoryMessages, SqliteMessages
 from ackstream.client.unacknowledged import WINDOW_BYTES, UnacknowledgedMessages
+from ackstream.errors import ClientError
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from ackstream.client.lifetime import ConnectionState
     from ackstream.client.reader_acks import Callback
     from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt, Stage
-    from ackstream.client.storage import Synchronous
+    from ackstream.client.storage import KeptMessage, Synchronous
     from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.readers import WriterStateRequest
 
@@ -50,9 +52,9 @@ class Publisher(ReaderAcknowledgements, Client):
 
     def __init__(  # noqa: PLR0913 - a publisher has many options, each with a default
         self,
-        kafka: Kafka | None = None,
+        bootstrap_servers: str | Kafka,
         *,
-        client: str,
+        name: str,
         store: Path | str | None = None,
         stage: Stage = "persisted",
         synchronous: Synchronous = "normal",
@@ -71,13 +73,11 @@ class Publisher(ReaderAcknowledgements, Client):
         on_application_acknowledgment: Callable[[Callback], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
         on_connection: Callable[[ConnectionState], None] | None = None,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
     ) -> None:
         """Connect, log on, and send the messages that are still in the store.
 
-        :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
-        :param client: the name that sequence numbers belong to; unique, and the same in every run
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param name: the one that sequence numbers belong to; unique, and the same in every run
         :param store: a file that survives the process; ``None``: memory
         :param stage: when a message counts as acknowledged: ``accepted``, Kafka has stored it (milliseconds, and it has
             not been checked), or ``persisted``, it is in the tables (a batch later)
@@ -99,7 +99,7 @@ class Publisher(ReaderAcknowledgements, Client):
         :param on_error: called with the error that ends the publisher, if one does; open futures have failed with it
         :param on_connection: called when the publisher is ``connected``, and ``disconnected``: Kafka did not store a
             message, or the service has not answered one in time; both are retried
-        :raises BadParameterError: the name is empty or too long
+        :raises BadParameterError: the name is empty or too long, or ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises WindowError: the window or timeout is too small to send anything
@@ -107,10 +107,11 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises GapError: the service lacks messages, and ``error_on_gap``
         :raises SettleTimeout: the settle job does not answer
         """
-        check_client(client)
+        kafka = Kafka.of(bootstrap_servers)
+        check_client(name)
         self._stage: Stage = stage
         self._block = block
-        self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), client, synchronous)
+        self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), name, synchronous)
         with ExitStack() as stack:
             stack.callback(self._store.close)
             self._unacknowledged = UnacknowledgedMessages(
@@ -128,10 +129,10 @@ class Publisher(ReaderAcknowledgements, Client):
             self._readers: WriterAcknowledgements | None = None
             if writer_qos is not None or on_application_acknowledgment is not None:
                 qos = writer_qos or WriterQos()
-                self._readers = WriterAcknowledgements(qos, client, self._ask_settle, on_application_acknowledgment)
+                self._readers = WriterAcknowledgements(qos, name, self._ask_settle, on_application_acknowledgment)
             self._session = PublisherSession(
-                kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix),
-                client,
+                kafka,
+                name,
                 stage,
                 self._store,
                 self._unacknowledged,
@@ -185,21 +186,58 @@ class Publisher(ReaderAcknowledgements, Client):
         """
         message = message_of(value, topic, key, headers, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
         future: Future[Receipt] = Future()
+        self._publish([(message, Open(future, context))], seq)
+        return future
+
+    def publish_many(
+        self,
+        values: Iterable[bytes],
+        *,
+        topic: str | None = None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        ttl_ms: int | None = None,
+    ) -> list[Future[Receipt]]:
+        """Keep messages and send them, in their order; with a ``store`` as many as fit are one change of the file.
+
+        The parameters are those of each message, as in :meth:`publish`. Where that would raise while a message is kept
+        or has to wait for room, that error ends the futures of this message and of those after it; those before it are
+        published.
+
+        :return: a future for each message
+        :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
+        :raises MessageTooLargeError: a message is larger than Kafka accepts; nothing was numbered or kept
+        """
+        named = [*headers]
+        messages = [message_of(value, topic, key, named, ttl_ms) for value in values]
+        new = [(message, Open(Future(), None)) for message in messages]
+        try:
+            self._publish(new)
+        except ClientError as error:
+            for _, opened in new:
+                if not (opened.future.running() or opened.future.done()):
+                    opened.future.set_exception(error)
+        return [opened.future for _, opened in new]
+
+    def _publish(self, new: list[tuple[KeptMessage, Open]], wanted: int | None = None) -> None:
         readers = self._readers
-        while True:
+        done = 0
+        while done < len(new):
             with self._session.order:
                 self._session.check_open()
                 behind = readers is not None and readers.full
-                number = None if behind else self._unacknowledged.add(message, future, context, seq)
-                if number is not None:
+                # where readers are tracked, each message may have to wait for them
+                some = [] if behind else new[done:] if readers is None else new[done : done + 1]
+                numbers = self._unacknowledged.add(some, wanted)
+                for number, (message, _) in zip(numbers, some, strict=False):
                     if readers is not None:
                         readers.write()
                     self._session.send(number, message)
-                    return future
+            done += len(numbers)
             if readers is not None and behind:
                 readers.wait_for_room()
-            else:
-                self._unacknowledged.wait_for_room(message.size, block=self._block)
+            elif not numbers:
+                self._unacknowledged.wait_for_room(new[done][0].size, block=self._block)
 
     def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
         """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.lifetime import ConnectionState
-    from ackstream.client.message_stream import Message, MessageStream
+    from ackstream.client.message_stream import LogMessage, MessageStream
     from ackstream.client.publisher import Publisher
     from ackstream.protocol.messages import CommandAck
 
@@ -36,11 +36,11 @@ class QueryClient(Client):
     was in the log. One whose name is taken ends. Safe to use from several threads.
     """
 
-    def __init__(  # noqa: PLR0913 - a client has many independent settings, each with a default
+    def __init__(
         self,
-        kafka: Kafka | None = None,
+        bootstrap_servers: str | Kafka,
         *,
-        client: str,
+        name: str,
         bookmarks: Path | str | None = None,
         timeout: float = TIMEOUT,
         heartbeat: float = HEARTBEAT,
@@ -48,13 +48,11 @@ class QueryClient(Client):
         on_ack: Callable[[CommandAck], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
         on_connection: Callable[[ConnectionState], None] | None = None,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
     ) -> None:
         """Connect and log on; the subscriptions of an earlier client of this name end.
 
-        :param kafka: the broker as in the settings; else ``bootstrap`` and ``topic_prefix``
-        :param client: the name that results are addressed to, the same in every run
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param name: the one that results are addressed to, the same in every run
         :param bookmarks: a file in which the progress of subscriptions survives the process; ``None``: memory
         :param timeout: seconds that a command waits for ``processed``
         :param heartbeat: seconds between two heartbeats
@@ -63,21 +61,22 @@ class QueryClient(Client):
         :param on_error: called with the error that ends the client, if one does
         :param on_connection: called when the client is ``connected``, ``disconnected`` (no answer for two heartbeats,
             or the session was lost), and when its subscriptions are ``resubscribed`` after that
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
         :raises InconsistentQosError: a name without or with too many characters
         """
-        if not 1 <= len(client) <= MAX_CLIENT_CHARACTERS:
+        kafka = Kafka.of(bootstrap_servers)
+        if not 1 <= len(name) <= MAX_CLIENT_CHARACTERS:
             raise InconsistentQosError(
-                f"The name has {len(client)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."
+                f"The name has {len(name)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."
             )
-        kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
-        self._bookmarks = Bookmarks(client, None if bookmarks is None else Path(bookmarks))
+        self._bookmarks = Bookmarks(name, None if bookmarks is None else Path(bookmarks))
         try:
             self._link = QueryLink(
                 kafka,
-                client,
+                name,
                 self._bookmarks,
                 timeout=timeout,
                 heartbeat=heartbeat,
@@ -132,7 +131,7 @@ class QueryClient(Client):
         top_n: int | None = None,
         sub_id: str | None = None,
         replace: bool = False,
-        handler: Callable[[Message], None] | None = None,
+        handler: Callable[[LogMessage], None] | None = None,
         timeout: float | None = None,
     ) -> MessageStream:
         """Query the state of the world and subscribe to everything after it, without a gap; see :meth:`sow`."""
@@ -148,7 +147,7 @@ class QueryClient(Client):
         bookmark: str | None = None,
         sub_id: str | None = None,
         replace: bool = False,
-        handler: Callable[[Message], None] | None = None,
+        handler: Callable[[LogMessage], None] | None = None,
         timeout: float | None = None,
     ) -> MessageStream:
         """Subscribe to new messages; with a bookmark, to those after it first.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.bookmarks import Bookmarks
     from ackstream.client.lifetime import ConnectionState
-    from ackstream.client.message_stream import Message
+    from ackstream.client.message_stream import LogMessage
     from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Kafka
 
@@ -89,7 +89,7 @@ class QueryLink:
         requested: set[str],
         headers: Mapping[str, str],
         timeout: float | None = None,
-        handler: Callable[[Message], None] | None = None,
+        handler: Callable[[LogMessage], None] | None = None,
         *,
         progress: bool = True,
     ) -> MessageStream:
@@ -188,7 +188,7 @@ class QueryLink:
         cid: str,
         requested: set[str],
         headers: Mapping[str, str],
-        handler: Callable[[Message], None] | None,
+        handler: Callable[[LogMessage], None] | None,
         *,
         progress: bool = True,
     ) -> MessageStream:

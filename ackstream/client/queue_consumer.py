@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.messages import MAX_BATCH, handler_of
 from ackstream.client.queue_link import QueueLink, new_session
 from ackstream.client.queue_session import FlowQos, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
@@ -70,11 +71,13 @@ class QueueConsumer(Client):
 
     def __init__(  # noqa: PLR0913 - a consumer has many independent settings, each with a default
         self,
-        kafka: Kafka | None = None,
+        bootstrap_servers: str | Kafka,
         *,
         queue: str,
         name: str,
         handler: Callable[[QueueMessage], object] | None = None,
+        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
+        max_batch: int = MAX_BATCH,
         mode: AckMode = "client",
         backlog: int | None = None,
         outcomes: Iterable[SampleOutcome] = (),
@@ -85,13 +88,15 @@ class QueueConsumer(Client):
         bind_timeout: float = BIND_TIMEOUT,
         on_refused: Callable[[NotSettled], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
     ) -> None:
         """Connect and bind.
 
-        :param kafka: the broker as in the settings; else ``bootstrap`` and ``topic_prefix``
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
+        :param handler: called with each message, in a thread of its own; ``None``: the application receives them
+        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are settled
+            together
+        :param max_batch: how many it is called with at most
         :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
         :param outcomes: how it may settle besides ``accepted``
         :param lake: where the tables are, for messages that Kafka has deleted
@@ -100,24 +105,26 @@ class QueueConsumer(Client):
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
         :param on_error: called with the error that ends the consumer, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
         :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
             acceptances that might never be full, or a flow that reports nothing
         """
+        kafka = Kafka.of(bootstrap_servers)
         for text in (queue, name):
             if not 1 <= len(text) <= MAX_NAME:
                 raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
         if backlog is not None and backlog < 1:
             raise InconsistentQosError(f"The backlog is {backlog}; it must be at least 1, or be omitted.")
         self._queue, self._mode = queue, mode
+        handling = handler_of(handler, batch_handler, max_batch)
         declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
         bind = Bind(queue, name, new_session(), backlog, tuple(sorted(declared)))
         self._previous = threading.local()
         self._closing = threading.Event()
         self._life = Lifetime(lambda _: self._link.drop_ready(), on_error)
-        kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
         batches = (ack_batch, round(ack_timeout * 1000))
         link = partial(QueueLink, kafka, lake, bind, batches, flow or FlowQos(), self._life)
         self._link = link(settle=self._settle_call, on_refused=on_refused)
@@ -127,8 +134,8 @@ class QueueConsumer(Client):
         except BaseException:
             self.close()
             raise
-        if handler is not None:
-            self._handling = self._life.thread(partial(self._handle_all, handler), "ackstream-queue-handler")
+        if handling is not None:
+            self._handling = self._life.thread(partial(self._handle_all, *handling), "ackstream-queue-handler")
             self._handling.start()
 
     # -- for the application ------------------------------------------------------------------------------------------
@@ -196,17 +203,22 @@ class QueueConsumer(Client):
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    def _handle_all(self, handler: Callable[[QueueMessage], object]) -> None:
-        while (message := self._link.next(None)) is not None:
+    def _handle_all(self, handler: Callable[[list[QueueMessage]], object], most: int) -> None:
+        while (first := self._link.next(None)) is not None:
+            messages = [first]
+            while len(messages) < most and (following := self._link.next(0)) is not None:
+                messages.append(following)
             raised = False
             try:
-                handler(message)
+                handler(messages)
             except Exception:
                 raised = True
-                log.exception("The handler of queue %s failed for message %s.", self._queue, message.id)
+                names = ", ".join(message.id for message in messages)
+                log.exception("The handler of queue %s failed for message %s.", self._queue, names)
             outcome = after_handler(self._mode, raised=raised)
             if outcome is not None:
-                self._settle_or_warn(message, outcome)
+                for message in messages:
+                    self._settle_or_warn(message, outcome)
 
     def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):

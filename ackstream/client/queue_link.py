@@ -17,7 +17,6 @@ from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.lifetime import Lifetime, call_handler
 from ackstream.client.queue_session import QueueSession
 from ackstream.client.queued_messages import MessageFetcher, QueueMessage
-from ackstream.client.samples import weigh
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import SEND_AGAIN, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
@@ -189,7 +188,7 @@ class QueueLink:
 
     def _pop_ready(self) -> QueueMessage:
         message = self._ready.popleft()
-        self._ready_bytes -= weigh(message.content)
+        self._ready_bytes -= message.size
         return message
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -296,9 +295,9 @@ class QueueLink:
                     log.error("Rejected message %s, which %s.", one.message, self._fetcher.absence)
                     self._send(self._session.refuse(one))
                     continue
-                message = QueueMessage(one, content, self._settle, self._session.lease_end(one))
+                message = QueueMessage.of(content, one, self._settle, self._session.lease_end(one))
                 self._ready.append(message)
-                self._ready_bytes += weigh(content)
+                self._ready_bytes += message.size
             self.changed.notify_all()
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from ackstream.client import samples
+from ackstream.client.messages import Message
 from ackstream.kafka import clients
 from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import monotonic_ms
@@ -38,41 +39,36 @@ Location = tuple[str, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class QueueMessage:
+class QueueMessage(Message):
     """One delivery of a message, which belongs to its consumer until it is settled.
 
     Safe to settle from any thread and in any order; see :class:`QueueConsumer` for who settles when.
+
+    :ivar seq: the publisher's sequence number of it
+    :ivar delivery: what the queue told about it
     """
 
+    seq: int
     delivery: MessageDelivered
-    content: Sample
     _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
     _lease_end_ms: int | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        content: Sample,
+        delivery: MessageDelivered,
+        settle: Callable[[QueueMessage, SampleOutcome], None],
+        lease_end_ms: int | None,
+    ) -> QueueMessage:
+        """Return the delivery of a message that was fetched."""
+        message = {each.name: getattr(content, each.name) for each in fields(Message)}
+        return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _lease_end_ms=lease_end_ms)
 
     @property
     def id(self) -> str:
         """Its id in the queue, the same in each delivery."""
         return self.delivery.message
-
-    @property
-    def topic(self) -> str | None:
-        """The subject that its publisher named."""
-        return self.delivery.subject
-
-    @property
-    def key(self) -> bytes | None:
-        """The application's key."""
-        return self.content.key
-
-    @property
-    def value(self) -> bytes | None:
-        """The message itself."""
-        return self.content.value
-
-    @property
-    def headers(self) -> Mapping[str, bytes | None]:
-        """The application's own record headers."""
-        return self.content.headers
 
     @property
     def count(self) -> int:

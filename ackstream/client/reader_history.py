@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from ackstream.client.sample_cache import SampleCache, TimeBasedFilter
-from ackstream.client.samples import weigh
 from ackstream.client.stored_samples import OpenOffsets
 from ackstream.client.writer_history import AckReports, ReorderBuffer
 from ackstream.errors import PreconditionNotMetError
@@ -74,7 +74,7 @@ class ReaderHistory:
         self._wanted, self._on_acknowledged = wanted, on_acknowledged
         self._changed = threading.Condition()
         self._ended: Exception | None = None
-        self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(weigh))
+        self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(attrgetter("size")))
         # writers with samples that wait, and with something to report
         self._waiting, self._reporting = set[str](), set[str]()
         self._cache = SampleCache(qos)
@@ -110,13 +110,13 @@ class ReaderHistory:
         :param in_kafka: a restart can read it again at its offset
         """
         with self._changed:
-            if not self._arrived[sample.writer].add(sample.seq, sample):
+            if not self._arrived[sample.publisher].add(sample.seq, sample):
                 self.counts["repeats"] += 1
                 return
-            self._waiting.add(sample.writer)
+            self._waiting.add(sample.publisher)
             if in_kafka:
                 self._offsets.add(sample)
-            self._release(sample.writer)
+            self._release(sample.publisher)
 
     def mark_stored(self, stored: StoredRange) -> None:
         """Release the samples that are now known to be stored; skip the refused ones."""
@@ -230,7 +230,7 @@ class ReaderHistory:
         """
         if self._qos.kind == "protocol":
             return
-        writer, seq = sample.writer, sample.seq
+        writer, seq = sample.publisher, sample.seq
         with self._changed:
             handed_out = self._cache.open(writer, seq)
             if handed_out is None:
@@ -311,8 +311,8 @@ class ReaderHistory:
         reason: otherwise its writer would keep it for ever.
         """
         if self._qos.kind == "protocol":
-            self.reports[sample.writer].acknowledged.add(sample.seq)
-            self._reporting.add(sample.writer)
+            self.reports[sample.publisher].acknowledged.add(sample.seq)
+            self._reporting.add(sample.publisher)
         if not (self._passes(sample) and self._separation.passes(sample)):
             self._acknowledge(sample, auto="filtered")
         elif (replaced := self._cache.add(sample)) is not None:
@@ -323,19 +323,19 @@ class ReaderHistory:
             return self._wanted(sample)
         except Exception:
             # better a sample too many than one too few
-            log.exception("The filter failed for message %s of %s; the application gets it.", sample.seq, sample.writer)
+            log.exception("The filter failed for %s of %s; the application gets it.", sample.seq, sample.publisher)
             return True
 
     def _acknowledge_all(self, samples: list[Sample], response: bytes | None = None) -> None:
-        for sample in sorted(samples, key=lambda sample: (sample.writer, sample.seq)):
+        for sample in sorted(samples, key=lambda sample: (sample.publisher, sample.seq)):
             # what is read twice is acknowledged once
-            if self._cache.open(sample.writer, sample.seq) is not None:
+            if self._cache.open(sample.publisher, sample.seq) is not None:
                 self._acknowledge(sample, response)
 
     def _acknowledge(self, sample: Sample, response: bytes | None = None, auto: AutoReason | None = None) -> None:
         if self._qos.kind != "protocol":
-            self.reports[sample.writer].acknowledge(sample.seq, self._clock(), response=response, auto=auto)
-            self._reporting.add(sample.writer)
+            self.reports[sample.publisher].acknowledge(sample.seq, self._clock(), response=response, auto=auto)
+            self._reporting.add(sample.publisher)
         self._cache.acknowledge(sample)
         self.counts[auto or "acknowledged"] += 1
         self._on_acknowledged(sample, response, auto)

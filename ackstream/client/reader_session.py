@@ -177,7 +177,7 @@ class ReaderSession:
     def _receive(self, record: Any) -> None:
         if record.topic == self._messages:
             sample = samples.of_record(record, self._reader)
-            if sample is not None and self._reads(sample.writer):
+            if sample is not None and self._reads(sample.publisher):
                 self._history.add(sample)
         elif record.topic == self._stored:
             if self._started.is_set():

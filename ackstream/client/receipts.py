@@ -64,7 +64,7 @@ class PublishStatistics(msgspec.Struct, frozen=True):
 
 
 class Open(NamedTuple):
-    """What belongs to an open message besides the message."""
+    """What belongs to an open message besides the message: where its receipt goes, and the application's own object."""
 
     future: Future[Receipt]
     context: Any

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
+TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
 
 
 class ResponderStatistics(msgspec.Struct, frozen=True):
@@ -148,38 +148,37 @@ class Responder(_Receiver):
 
     def __init__(
         self,
-        kafka: Kafka | None,
-        handler: Callable[[Signal], Answer],
+        bootstrap_servers: str | Kafka,
         *,
+        handler: Callable[[Signal], Answer],
         labels: Iterable[str] = (LIVE_RESPONSE,),
         group: str | None = None,
         start: Start = "latest",
         on_error: Callable[[Exception], None] | None = None,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
     ) -> None:
         """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
 
-        :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param handler: called with each signal; what it returns is sent
         :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
             all but that one are declared. The handler does not see a signal's other labels
         :param group: the consumer group whose members share the work and exactly these labels; ``None``: alone, all
             signals from now on
         :param start: where a group without offsets begins
         :param on_error: called with the error that ends the responder, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         wanted = frozenset(labels)
         super().__init__(handler)
         self._responds = wanted & {LIVE_RESPONSE}
-        settings = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
+        settings = Kafka.of(bootstrap_servers)
         with ExitStack() as stack:
             self._labels = Labels(stack, settings, wanted - self._responds, group)
             turn, own = self._labels.keep, self._labels
-            self._start(
-                Worker(settings, ["signals"], self._handle, group, start, turn=turn, labels=own, on_error=on_error)
-            )
+            topics = ["signals"]
+            self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
             self._connected = stack.pop_all()
 
     @property
@@ -222,10 +221,10 @@ class Subscriber(_Receiver):
 
     def __init__(  # noqa: PLR0913 - a subscriber has many independent settings, each with a default
         self,
-        kafka: Kafka,
-        handler: Callable[[Delivered], Answer],
-        wanted: Iterable[Subscription],
+        bootstrap_servers: str | Kafka,
         *,
+        handler: Callable[[Delivered], Answer],
+        subscriptions: Iterable[Subscription],
         labels: Iterable[str] = (),
         group: str | None = None,
         start: Start = "latest",
@@ -236,8 +235,9 @@ class Subscriber(_Receiver):
     ) -> None:
         """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
 
-        :param kafka: the broker as in the settings, such as ``Kafka(bootstrap="localhost:9092")``
-        :param wanted: subscriptions made by ``protocol.ditto.subscriptions.subscription``, one per stream
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param handler: called with each signal that it subscribed to; what it returns is sent
+        :param subscriptions: made by ``protocol.ditto.subscriptions.subscription``, one per stream
         :param labels: those that this subscriber issues
         :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
@@ -246,26 +246,25 @@ class Subscriber(_Receiver):
         :param visible: the access rules; signals for which it returns false are hidden
         :param extra: returns the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
         :param on_error: called with the error that ends the subscriber, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         super().__init__(handler)
-        declared, self._subscriptions = frozenset(labels), {each.stream: each for each in wanted}
+        settings = Kafka.of(bootstrap_servers)
+        declared, self._subscriptions = frozenset(labels), {each.stream: each for each in subscriptions}
         self._automatic = automatic
         self._visible = visible
         self._extra = extra
         self._agenda: list[tuple[float, int, OpenDelivery]] = []
         self._order = count()
         with ExitStack() as stack:
-            self._labels = Labels(stack, kafka, declared, group)
+            self._labels = Labels(stack, settings, declared, group)
             # with labels all topics, since any signal may request these
             streams = STREAMS if declared else self._subscriptions
-            topics = sorted({_TOPIC_OF[stream] for stream in streams})
-            self._start(
-                Worker(
-                    kafka, topics, self._handle, group, start, turn=self._turn, labels=self._labels, on_error=on_error
-                )
-            )
+            topics = sorted({TOPIC_OF[stream] for stream in streams})
+            turn, own = self._turn, self._labels
+            self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
             self._connected = stack.pop_all()
 
     @property

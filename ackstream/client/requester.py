@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
 
     from ackstream.protocol.ditto.envelopes import Envelope
 
@@ -48,10 +48,8 @@ class Requester(Client):
 
     def __init__(
         self,
-        kafka: Kafka | None = None,
+        bootstrap_servers: str | Kafka,
         *,
-        bootstrap: str = "localhost:9092",
-        topic_prefix: str = "",
         reply_to: str | None = None,
         default_timeout: float = 60.0,
         grace: float = 10.0,
@@ -60,16 +58,17 @@ class Requester(Client):
     ) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 
-        :param kafka: the broker as in the settings; ``None`` for ``bootstrap`` and ``topic_prefix``
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param reply_to: a separate reply topic (its real name), which the service has to allow
             (``correlate.reply_topics``); for many requesters, each of which would otherwise read all replies
         :param default_timeout: seconds, for requests without a timeout: the service's ``correlate.default_timeout``
         :param grace: seconds to wait for a reply after the request's timeout
         :param delivery_timeout: seconds within which the broker has to store a request
         :param on_error: called with the error that ends the requester, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
-        self._kafka = kafka or Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix)
+        self._kafka = Kafka.of(bootstrap_servers)
         self._signals = self._kafka.topic("signals")
         self._replies = reply_to or self._kafka.topic("replies")
         self._reply_to = [] if reply_to is None else [(REPLY_TO, reply_to.encode())]
@@ -198,10 +197,14 @@ class Requester(Client):
             headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
         thing = envelope.topic.thing_id.encode()
         record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
-        request = OpenRequest(identity, wait, now + self._delivery_timeout, record, envelope.topic, on_stored)
+        give_up_at = now + self._delivery_timeout
+        request = OpenRequest(identity, wait, give_up_at, record, envelope.topic, on_stored, self._future())
         self._requests.add(request, now)
         self._produce(request)
         return request.future
+
+    def _future(self) -> Future[Any]:
+        return Future()
 
     def _produce(self, request: OpenRequest) -> None:
         if request.record is not None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from ackstream.client.samples import weigh
-
 if TYPE_CHECKING:
     from ackstream.client.samples import ReaderQos, Sample
 
@@ -62,7 +60,7 @@ class SampleCache:
         """Add a sample; return the one that it replaces unread, which the application will never acknowledge."""
         identity = _id(sample)
         self._held[identity] = self._cached[identity] = self._unread[identity] = sample
-        self.bytes += weigh(sample)
+        self.bytes += sample.size
         if self._depth is None:
             return None
         same = self._instances.setdefault(instance_of(sample), {})
@@ -118,7 +116,7 @@ class SampleCache:
 
     def _drop(self, identity: SampleId) -> None:
         if identity not in self._cached and identity not in self._open:
-            self.bytes -= weigh(self._held.pop(identity))
+            self.bytes -= self._held.pop(identity).size
 
 
 class TimeBasedFilter:
@@ -158,4 +156,4 @@ def instance_of(sample: Sample) -> Instance:
 
 
 def _id(sample: Sample) -> SampleId:
-    return sample.writer, sample.seq
+    return sample.publisher, sample.seq

@@ -15,6 +15,7 @@ from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.label_acks import LabelAcks
 from ackstream.client.labels import Labels
 from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.messages import MAX_BATCH, handler_of
 from ackstream.client.reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
 from ackstream.client.reader_session import ReaderSession
 from ackstream.client.samples import ReaderQos, check_name
@@ -22,13 +23,14 @@ from ackstream.client.worker import Outbox
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import ReaderStart
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.samples import Sample
     from ackstream.protocol.readers import AutoReason
-    from ackstream.settings import Kafka, Lake
+    from ackstream.settings import Lake
 
 
 log = logging.getLogger(__name__)
@@ -89,10 +91,12 @@ class SampleReader(Client):
 
     def __init__(  # noqa: PLR0913 - a reader has many independent settings, each with a default
         self,
-        kafka: Kafka,
+        bootstrap_servers: str | Kafka,
+        *,
         name: str,
         handler: Callable[[Sample], object] | None = None,
-        *,
+        batch_handler: Callable[[list[Sample]], object] | None = None,
+        max_batch: int = MAX_BATCH,
         qos: ReaderQos | None = None,
         role: str | None = None,
         durable: bool = True,
@@ -108,7 +112,12 @@ class SampleReader(Client):
     ) -> None:
         """Connect and begin; when this returns, the settle job knows this reader, and the writers wait for it.
 
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param name: unique; a second reader of the name ends the first
+        :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
+        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are
+            acknowledged together, or not at all
+        :param max_batch: how many it is called with at most
         :param role: the required subscription it serves
         :param durable: samples are kept for it while it is away; ``False``: a temporary reader
         :param writers: whose messages it reads; ``*`` stands for any run of characters
@@ -121,11 +130,13 @@ class SampleReader(Client):
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
         :param on_error: called with the error that ends the reader, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises InconsistentQosError: settings that contradict each other
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         :raises SettleTimeout: the settle job does not answer
         """
+        kafka = Kafka.of(bootstrap_servers)
         self._qos = qos or ReaderQos()
         self._topics = tuple(topics)
         self._filter = filter
@@ -144,7 +155,7 @@ class SampleReader(Client):
         self._durable = durable
         self._closed = threading.Event()
         self._life = Lifetime(self._end, on_error)
-        self._handler = handler
+        self._handler = handler_of(handler, batch_handler, max_batch)
         self._handling = self._life.thread(self._handle_all, "ackstream-samples")
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, issued, None)
@@ -162,7 +173,7 @@ class SampleReader(Client):
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._session.begin(start_timeout)
             self._connected = stack.pop_all()
-        if handler is not None:
+        if self._handler is not None:
             self._handling.start()
 
     # -- for the application -----------------------------------------------------------------------------------------
@@ -273,7 +284,7 @@ class SampleReader(Client):
         self._session.link.stop.set()
 
     def _handle_all(self) -> None:
-        """Call the handler for one sample after the other, until the reader ends."""
+        """Call the handler for one sample after the other, or for those at hand, until the reader ends."""
         while self._handler is not None:
             if self._qos.kind == "application-auto" and self._history.stuck:
                 raise HandlerFailedError(
@@ -281,18 +292,19 @@ class SampleReader(Client):
                     f" {self._history.held} samples that it may keep: repair it; they are received again at"
                     " the next start."
                 )
+            handler, most = self._handler
             try:
-                samples = self._history.loan(1, None)
+                samples = self._history.loan(most, None)
             except ClientError:
                 # closed, or ended by an error that the application was told
                 return
-            (sample,) = samples
             try:
-                self._handler(sample)
+                handler(samples)
             except Exception as error:
-                self._counts["failed"] += 1
-                log.exception("The handler failed for message %s of %s.", sample.seq, sample.writer)
-                self._label_acks.failed(sample, error)
+                for sample in samples:
+                    self._counts["failed"] += 1
+                    log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
+                    self._label_acks.failed(sample, error)
             else:
                 self._history.return_loan(samples)
 

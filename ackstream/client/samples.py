@@ -10,46 +10,33 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from ackstream.client.messages import Message
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ackstream.client.sample_reader import SampleReader
 
 MAX_NAME_CHARACTERS = 255
-_OBJECT_BYTES = 500
-"""What a sample takes besides its key, its value and its headers."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """One message.
+class Sample(Message):
+    """A message as a reader gets it.
 
-    :ivar writer: the client that published it
-    :ivar seq: the client's sequence number of it
-    :ivar topic: the subject that the publisher named
-    :ivar headers: the application's own record headers; the last value of a name that occurs twice
-    :ivar timestamp_ms: the broker's time of it, in epoch milliseconds
+    :ivar seq: the publisher's sequence number of it
     :ivar partition: of the Kafka topic ``messages``, as is ``offset``
     """
 
-    writer: str
     seq: int
-    topic: str | None
-    key: bytes | None
-    value: bytes | None
-    headers: Mapping[str, bytes | None]
-    timestamp_ms: int
     partition: int
     offset: int
     _reader: SampleReader | None = field(default=None, repr=False)
 
     def acknowledge(self, response: bytes | None = None) -> None:
-        """Acknowledge the sample to its writer; see :meth:`SampleReader.acknowledge_sample`."""
+        """Acknowledge the sample to its publisher; see :meth:`SampleReader.acknowledge_sample`."""
         if self._reader is not None:
             self._reader.acknowledge_sample(self, response)
 
@@ -59,27 +46,21 @@ class Sample:
             self._reader.reject_sample(self, reason, status)
 
 
-def weigh(sample: Sample) -> int:
-    """Return about how many bytes of memory a sample takes."""
-    headers = sum(len(name) + len(value or b"") for name, value in sample.headers.items())
-    return _OBJECT_BYTES + len(sample.value or b"") + len(sample.key or b"") + headers
-
-
 def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:
     """Return the message in a record; ``None`` for a command, and for a record without a client or a number."""
     headers = dict(record.headers)
-    writer, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
-    if headers.get(record_headers.COMMAND) not in (None, b"publish") or not writer or seq is None:
+    publisher, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
+    if headers.get(record_headers.COMMAND) not in (None, b"publish") or not publisher or seq is None:
         return None
     topic = headers.get(record_headers.TOPIC)
     return Sample(
-        writer,
-        seq,
+        publisher,
         None if topic is None else text(topic),
         headers.get(record_headers.KEY),
         record.value,
         {name: value for name, value in headers.items() if name not in record_headers.PUBLISHER},
         record.timestamp,
+        seq,
         record.partition,
         record.offset,
         reader,
@@ -90,12 +71,12 @@ def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
     """Return the message in a row of the table ``messages``."""
     return Sample(
         row["client"],
-        row["seq"],
         row["subject"],
         row["key"],
         row["value"],
         {header["name"]: header["value"] for header in row["headers"] or ()},
         round(row["received_at"].timestamp() * 1000),
+        row["seq"],
         row["partition"],
         row["offset"],
         reader,

@@ -173,10 +173,10 @@ class MemoryMessages:
         self.last = self.discarded = 0
         self._kept: dict[int, KeptMessage] = {}
 
-    def add(self, seq: int, message: KeptMessage) -> None:
-        """Keep a message; numbers rise."""
-        self._kept[seq] = message
-        self.last = seq
+    def add(self, seq: int, *messages: KeptMessage) -> None:
+        """Keep messages, all or none, under numbers that rise from ``seq``."""
+        self._kept.update(enumerate(messages, seq))
+        self.last = seq + len(messages) - 1
 
     def get(self, seq: int) -> KeptMessage | None:
         """Return a message, ``None`` if it is not kept."""
@@ -222,11 +222,12 @@ class SqliteMessages(MemoryMessages):
         kept = self._file.read("SELECT seq, message FROM messages ORDER BY seq")
         self._kept = {seq: _decode(seq, message) for seq, message in kept}
 
-    def add(self, seq: int, message: KeptMessage) -> None:
-        """Keep a message; numbers rise."""
-        row = (seq, msgspec.msgpack.encode(message))
-        self._file.change(("INSERT INTO messages VALUES (?, ?)", row), ("UPDATE store SET last = ?", (seq,)))
-        super().add(seq, message)
+    def add(self, seq: int, *messages: KeptMessage) -> None:
+        """Keep messages, all or none, under numbers that rise from ``seq``."""
+        rows = [(number, msgspec.msgpack.encode(message)) for number, message in enumerate(messages, seq)]
+        inserts = [("INSERT INTO messages VALUES (?, ?)", row) for row in rows]
+        self._file.change(*inserts, ("UPDATE store SET last = ?", (rows[-1][0],)))
+        super().add(seq, *messages)
 
     def withdraw(self, seq: int) -> None:
         """Keep the number of a message, but not the message."""

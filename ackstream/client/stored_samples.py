@@ -48,7 +48,7 @@ class OpenOffsets:
 
     def add(self, sample: Sample) -> None:
         """Note a message that was read."""
-        self._open.setdefault(sample.partition, {})[sample.offset] = (sample.writer, sample.seq)
+        self._open.setdefault(sample.partition, {})[sample.offset] = (sample.publisher, sample.seq)
 
     def drop(self, writer: str, dropped: Iterable[Sample]) -> None:
         """Note messages of a writer that were dropped; they are remembered as one range."""
@@ -209,7 +209,7 @@ class Recovery:
         for sample in found:
             self._history.add(sample, in_kafka=False)
         if found:
-            self._rows = min(FETCH_ROWS, max(1, FETCH_BYTES * len(found) // sum(map(samples.weigh, found))))
+            self._rows = min(FETCH_ROWS, max(1, FETCH_BYTES * len(found) // sum(sample.size for sample in found)))
         if lost:
             self.counts["lost"] += sum(last - first + 1 for first, last in lost)
             log.error("Skipped messages of %s that are neither in Kafka nor in the table: %s", writer, lost[:10])

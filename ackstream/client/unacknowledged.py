@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
 from ackstream.client.receipts import Open, PublishStatistics, Receipts
@@ -20,8 +20,7 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import CONFLATION_MS, DUPLICATE, NOT_ENTITLED, WITHDRAWN, CommandAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
     from ackstream.client.errors import RefusedError
     from ackstream.client.receipts import FailedMessage, Receipt, Stage
@@ -136,31 +135,34 @@ class UnacknowledgedMessages:
             self._waiting.extend(kept)
             return Logon(self._admit(), holes)
 
-    def add(self, message: KeptMessage, future: Future[Receipt], context: Any, wanted: int | None) -> int | None:
-        """Give a message its number and keep it; return ``None`` if the window has no room.
+    def add(self, new: Sequence[tuple[KeptMessage, Open]], wanted: int | None = None) -> range:
+        """Keep messages under new numbers, as many as the window has room for; return the numbers.
 
         :raises SequenceError: ``wanted`` is not the next number
-        :raises StoreError: it cannot be kept
+        :raises StoreError: they cannot be kept
         """
         with self.changed:
             if self.ended is not None:
                 raise self.ended
-            if self._full(message.size):
-                return None
-            number = self._messages.last + 1
-            if wanted is not None and wanted != number:
+            fitting = [] if self._waiting else new[: self._fitting([message.size for message, _ in new])]
+            first = self._messages.last + 1
+            if not fitting:
+                return range(first, first)
+            if wanted is not None and wanted != first:
                 raise SequenceError(
-                    f"Sequence number {wanted} is not the next one, which is {number}: a gap would never be"
+                    f"Sequence number {wanted} is not the next one, which is {first}: a gap would never be"
                     " acknowledged, and an earlier number is in use."
                 )
-            self._messages.add(number, message)
-            self._in_flight[number] = self._clock()
-            self._bytes += message.size
-            # from now on it cannot be cancelled: a cancelled one could not be ended
-            future.set_running_or_notify_cancel()
-            self._open[number] = Open(future, context)
-            self._counts["published"] += 1
-            return number
+            self._messages.add(first, *[message for message, _ in fitting])
+            now = self._clock()
+            for number, (message, opened) in enumerate(fitting, first):
+                self._in_flight[number] = now
+                self._bytes += message.size
+                # from now on it cannot be cancelled: a cancelled one could not be ended
+                opened.future.set_running_or_notify_cancel()
+                self._open[number] = opened
+            self._counts["published"] += len(fitting)
+            return range(first, first + len(fitting))
 
     def wait_for_room(self, size: int = 0, *, block: bool) -> None:
         """Wait until the window has room for a message of this size, or the publisher has ended.
@@ -171,7 +173,7 @@ class UnacknowledgedMessages:
             self._counts["window_closed"] += 1
             if not block:
                 raise WouldBlockError("The publish window is full: wait for acknowledgements, or enlarge it.")
-            self.changed.wait_for(lambda: not self._full(size) or self.ended is not None)
+            self.changed.wait_for(lambda: (not self._waiting and self._fitting([size])) or self.ended is not None)
 
     def resend(self, seq: int) -> KeptMessage | None:
         """Return a message to be sent again, ``None`` if it has been acknowledged."""
@@ -309,18 +311,18 @@ class UnacknowledgedMessages:
         for entry in opened.values():
             entry.future.set_exception(self.ended)
 
-    def _full(self, size: int) -> bool:
-        """Return whether a new message of this size has to wait."""
-        return bool(self._waiting) or self._closed_for(size)
-
-    def _closed_for(self, size: int) -> bool:
-        """Return whether the window has no room; a message that is larger than the window goes alone."""
-        many = len(self._in_flight) >= self._window or self._bytes + size > self._window_bytes
-        return many and bool(self._in_flight)
+    def _fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many messages the window has room for; one that is larger than the window goes alone."""
+        many, taken = len(self._in_flight), self._bytes
+        for count, size in enumerate(sizes):
+            if many and (many >= self._window or taken + size > self._window_bytes):
+                return count
+            many, taken = many + 1, taken + size
+        return len(sizes)
 
     def _admit(self) -> list[int]:
         now, admitted = self._clock(), []
-        while self._waiting and not self._closed_for(self._size(self._waiting[0])):
+        while self._waiting and self._fitting([self._size(self._waiting[0])]):
             admitted.append(self._waiting.popleft())
             self._in_flight[admitted[-1]] = now
             self._bytes += self._size(admitted[-1])

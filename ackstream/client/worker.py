@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SENDING = 20_000
-"""While more answers than this are on their way, no further records are read."""
+MAX_SENDING_BYTES = 32 * 1024 * 1024
+"""While more answers than this are on their way, or more bytes of them, no further records are read."""
 
 Start = Literal["latest", "earliest"]
 
@@ -67,7 +68,7 @@ class Outbox:
         :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
             once another client has one of them, acknowledgements are dropped
         """
-        self.stored = self.lost = self.sending = 0
+        self.stored = self.lost = self.sending = self._bytes = 0
         self._producer = producer
         self._kafka = kafka
         self._labels = labels
@@ -81,6 +82,11 @@ class Outbox:
     def delayed(self) -> int:
         """The number of answers that wait for their time, or for a lease."""
         return len(self._delayed)
+
+    @property
+    def full(self) -> bool:
+        """Whether as much is on its way that nothing more should be read."""
+        return self.sending > MAX_SENDING or self._bytes > MAX_SENDING_BYTES
 
     @property
     def ready(self) -> bool:
@@ -134,6 +140,7 @@ class Outbox:
             while self._finished:
                 answer, error = self._finished.popleft()
                 self.sending -= 1
+                self._bytes -= len(answer.record["value"])
                 if isinstance(error, SEND_AGAIN):
                     self._delay(answer, now + RESEND_SECONDS)
                     continue
@@ -154,6 +161,7 @@ class Outbox:
             log.warning("Another client has the labels: %s gets no acknowledgement.", answer.correlation_id)
             return
         self.sending += 1
+        self._bytes += len(answer.record["value"])
         clients.send(
             self._producer,
             lambda _metadata: self._finished.append((answer, None)),
@@ -305,7 +313,7 @@ class Worker(Closing):
             self._closing.wait(BACKOFF_SECONDS)
 
     def _read(self) -> list[Any]:
-        if self.outbox.sending > MAX_SENDING:
+        if self.outbox.full:
             self._closing.wait(POLL_MS / 1000)
             return []
         wait = self.outbox.wait(time.monotonic())

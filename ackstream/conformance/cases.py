@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ackstream.conformance.effects import effect, parse_request, requested_acks_out
-from ackstream.errors import AckstreamError
+from ackstream.errors import InputError
 from ackstream.jobs.correlate import decision as correlate_decision
 from ackstream.protocol.ditto import connections
 from ackstream.protocol.ditto.acknowledgements import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class CaseFileError(AckstreamError):
+class CaseFileError(InputError):
     """A path does not exist, or does not contain cases."""
 
 

@@ -36,12 +36,11 @@ def run(paths: Sequence[Path]) -> list[FileResult]:
 
 
 def main(paths: Sequence[Path]) -> int:
-    """Run the cases and print the results; return the exit code, 1 if any case failed or is of an unknown kind."""
-    try:
-        results = run(paths)
-    except CaseFileError as error:
-        echo(str(error), err=True)
-        return 1
+    """Run the cases and print the results; return the exit code, 1 if any case failed or is of an unknown kind.
+
+    :raises CaseFileError: a path does not exist or contains no cases
+    """
+    results = run(paths)
     for result in results:
         counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.not_run)} unknown"
         echo(f"{result.name}: {counts}")

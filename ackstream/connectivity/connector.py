@@ -17,7 +17,7 @@ from ackstream.connectivity.kafka_publisher import check_addresses
 from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import System
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, backoff, not_published
-from ackstream.errors import AckstreamError, SettingsError, StartError
+from ackstream.errors import AckstreamError, SettingsError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE, DittoError
@@ -49,14 +49,9 @@ MODULES = {
 def transport(kind: str) -> Transport:
     """Return the transport of a type of connections.
 
-    :raises StartError: it needs a package that is not installed
+    :raises MissingExtraError: it needs an extra that is not installed
     """
-    try:
-        found: Transport = import_module(f"ackstream.connectivity.{MODULES[kind]}").TRANSPORT
-    except ModuleNotFoundError as error:
-        raise StartError(
-            f"Connections of the type {kind} need the package {error.name}: run `pip install 'ackstream[{kind}]'`."
-        ) from error
+    found: Transport = import_module(f"ackstream.connectivity.{MODULES[kind]}").TRANSPORT
     return found
 
 
@@ -130,7 +125,7 @@ class Connector(Closing):
         """Connect to the system's Kafka.
 
         :raises UnreachableError: no broker, or a topic is missing
-        :raises StartError: a transport needs a package that is not installed
+        :raises MissingExtraError: a transport needs an extra that is not installed
         :raises SettingsError: as :func:`access_of` and :func:`check_addresses` do
         """
         for each in connections:

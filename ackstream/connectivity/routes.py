@@ -60,7 +60,7 @@ STEADY_SECONDS = 60.0
 def headers_behind(route: str, sample: Sample) -> list[tuple[str, bytes]]:
     """Return the headers of a message behind a route: its own, the route's name, and its origin."""
     passed = _passed(sample)
-    origin = {} if passed else {ORIGINAL_WRITER: sample.writer.encode(), ORIGINAL_SEQ: b"%d" % sample.seq}
+    origin = {} if passed else {ORIGINAL_WRITER: sample.publisher.encode(), ORIGINAL_SEQ: b"%d" % sample.seq}
     headers = {name: value or b"" for name, value in sample.headers.items()}
     return [*(headers | origin | {ROUTED_BY: f"{passed},{route}".lstrip(",").encode()}).items()]
 
@@ -72,7 +72,7 @@ def has_passed(route: str, sample: Sample) -> bool:
 
 def _passed(sample: Sample) -> str:
     """Return the routes that a message has come through; only routes are believed, not any publisher."""
-    return text(sample.headers.get(ROUTED_BY)) if sample.writer.startswith(PREFIX) else ""
+    return text(sample.headers.get(ROUTED_BY)) if sample.publisher.startswith(PREFIX) else ""
 
 
 class Route(Client):
@@ -113,7 +113,7 @@ class Route(Client):
             # first: nothing is read that cannot be passed on
             self._publisher = Publisher(
                 route.target(kafka),
-                client=self._name,
+                name=self._name,
                 block=False,
                 writer_qos=WriterQos() if route.label else None,
                 logon_timeout=timeout,
@@ -122,7 +122,7 @@ class Route(Client):
             stack.callback(self._publisher.close)
             self._reader = SampleReader(
                 kafka,
-                self._name,
+                name=self._name,
                 qos=ReaderQos(kind="application-explicit"),
                 writers=route.writers,
                 topics=route.topics,
@@ -218,7 +218,7 @@ class Route(Client):
         if error is None:
             self._reader.acknowledge_sample(sample)
         elif refused:
-            log.error("Message %s of %s was not passed on by %s: %s", sample.seq, sample.writer, self._name, error)
+            log.error("Message %s of %s was not passed on by %s: %s", sample.seq, sample.publisher, self._name, error)
             self._label_acks.rejected(sample, str(error), 400)
         with self._changed:
             self._passing -= 1

@@ -36,7 +36,7 @@ def check_topics(
     :param looks_up: topics of which only the ends are asked for
     :param group: the consumer group to join
     :raises UnreachableError: a topic does not exist, or the broker went away
-    :raises RefusedError: the broker does not allow it
+    :raises AccessRefusedError: the broker does not allow it
     """
     wanted = {"READ": tuple(reads), "WRITE": tuple(writes), "DESCRIBE": tuple(looks_up)}
     try:
@@ -60,7 +60,7 @@ def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], 
 
     :param wanted: topics (real names) by operations, such as ``READ``
     :param groups: consumer groups to join or to commit to
-    :raises RefusedError: the broker does not allow something of that
+    :raises AccessRefusedError: the broker does not allow something of that
     """
     named = [(topic, operation) for operation, topics in wanted.items() for topic in topics]
     found = {topic["name"]: topic for topic in admin.describe_topics(sorted({topic for topic, _ in named}))}

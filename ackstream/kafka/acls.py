@@ -116,7 +116,7 @@ def apply(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> t
     A broker takes ACLs from its controller when it comes to it: they hold when this returns, so that who starts next is
     not refused.
 
-    :raises RefusedError: the login may not do that
+    :raises AccessRefusedError: the login may not do that
     :raises SettingsError: the broker has no authorizer
     :raises UnreachableError: the broker does not take the ACLs from its controller
     """

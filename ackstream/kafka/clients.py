@@ -26,7 +26,7 @@ from kafka.errors import (
     UnknownProducerIdError,
 )
 
-from ackstream.errors import ClientError, RefusedError, SettingsError, UnreachableError
+from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
 from ackstream.kafka.login import PatientClient, check_login, guess_protocol
 from ackstream.kafka.producers import KeyPartitioner, keep_identity
 from ackstream.kafka.refusals import not_allowed, of_login
@@ -280,7 +280,7 @@ def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
 def failure(kafka: Kafka, error: KafkaError) -> ClientError:
     """Return the error for a broker that refuses, or does not answer, with the remedy."""
     if isinstance(error, SaslAuthenticationFailedError):
-        return RefusedError(of_login(kafka.bootstrap, kafka.security, str(error)))
+        return AccessRefusedError(of_login(kafka.bootstrap, kafka.security, str(error)))
     if isinstance(error, AuthorizationError):
         return not_allowed(kafka, f"that ({error})")
     hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None

@@ -17,7 +17,7 @@ from kafka.errors import for_code
 from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl import get_sasl_mechanism
 
-from ackstream.errors import RefusedError
+from ackstream.errors import AccessRefusedError
 from ackstream.kafka import refusals
 from ackstream.kafka.security import python_security
 
@@ -60,7 +60,7 @@ _accepted: set[tuple[str, KafkaSecurity]] = set()
 def check_login(bootstrap: str, security: KafkaSecurity) -> None:
     """Log in, unless this process did before.
 
-    :raises RefusedError: the broker refuses, or is not to be trusted; with the remedy
+    :raises AccessRefusedError: the broker refuses, or is not to be trusted; with the remedy
     :raises UnreachableError: the authorisation server does not answer
     """
     if (bootstrap, security) in _accepted:
@@ -82,7 +82,7 @@ def _accepts(address: tuple[str, int], raw: socket.socket, security: KafkaSecuri
     try:
         connection = raw if context is None else context.wrap_socket(raw, server_hostname=address[0])
     except ssl.SSLError as error:
-        raise RefusedError(refusals.of_tls(name, security, error)) from error
+        raise AccessRefusedError(refusals.of_tls(name, security, error)) from error
     with closing(connection):
         try:
             _ask(connection, *_API_VERSIONS, b"")
@@ -92,7 +92,7 @@ def _accepts(address: tuple[str, int], raw: socket.socket, security: KafkaSecuri
             # with TLS 1.3 a client's certificate is refused only now
             refusal = _alert(address, context) if context is not None and _cut(error) else error
             if isinstance(refusal, ssl.SSLError) and not _cut(refusal):
-                raise RefusedError(refusals.of_tls(name, security, refusal)) from error
+                raise AccessRefusedError(refusals.of_tls(name, security, refusal)) from error
             # a broker that starts or stops; the library tries again
             return False
     return True
@@ -121,7 +121,7 @@ def _log_in(name: str, host: str, connection: socket.socket, security: KafkaSecu
     code, offered = _mechanisms(_ask(connection, *_SASL_HANDSHAKE, _text(wanted)))
     if wanted not in offered:
         ways = f"it offers {', '.join(offered)}" if offered else f"it says {for_code(code).__name__}"
-        raise RefusedError(
+        raise AccessRefusedError(
             f"Kafka at {name} does not take a login by {wanted}: {ways}. Correct kafka.security.mechanism or protocol."
         )
     mechanism = get_sasl_mechanism(wanted)(host=host, **options)
@@ -132,7 +132,7 @@ def _log_in(name: str, host: str, connection: socket.socket, security: KafkaSecu
         reason, rest = _take(answer[2:], ">h")
         if code:
             said = reason.decode("utf-8", "replace") or for_code(code).__name__
-            raise RefusedError(refusals.of_login(name, security, said))
+            raise AccessRefusedError(refusals.of_login(name, security, said))
         mechanism.receive(_take(rest, ">i")[0])
 
 

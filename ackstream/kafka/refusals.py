@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from ackstream.errors import RefusedError
+from ackstream.errors import AccessRefusedError
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
@@ -20,12 +20,12 @@ _OF_CLIENT = ("certificate", "unknown ca", "decrypt error")
 """What a broker says of a client's certificate; the last one if its authority only has the name of another."""
 
 
-def not_allowed(kafka: Kafka, what: str) -> RefusedError:
+def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
     """Return the error for what a broker's ACLs do not allow.
 
     :param what: such as ``to read the topic signals``
     """
-    return RefusedError(
+    return AccessRefusedError(
         f"Kafka at {kafka.bootstrap} does not allow {kafka.security.principal} {what}: an ACL is missing. `ackstream "
         f"acls` prints those that each party needs, and `ackstream acls --apply` sets them."
     )

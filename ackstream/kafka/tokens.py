@@ -9,15 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from base64 import b64encode
 from functools import lru_cache
+from http import HTTPStatus
+from http.client import HTTPException
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote_plus
+from urllib import request
+from urllib.error import HTTPError
+from urllib.parse import quote_plus, urlencode
 
-import httpx
 import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from ackstream.errors import AckstreamError, RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +36,14 @@ RENEW_AFTER = 0.8
 
 _REFUSED = (400, 401, 403)
 _SHOWN = 200
+_MAX_BYTES = 1_000_000
+
+
+class _NoRedirects(request.HTTPRedirectHandler):
+    """Takes a redirect as an answer without a token: the secret goes to no other server."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no further request."""
 
 
 class Answer(msgspec.Struct):
@@ -63,7 +75,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
     def token(self) -> str:
         """Return the text of the token; fetch one if there is none, or if it is to be renewed.
 
-        :raises RefusedError: the server refuses the client
+        :raises AccessRefusedError: the server refuses the client
         :raises UnreachableError: the server does not answer, or not with a token
         """
         with self._lock:
@@ -85,30 +97,36 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         secret = "" if oauth.client_secret is None else oauth.client_secret.reveal()
         form = {"grant_type": "client_credentials"} | ({"scope": oauth.scope} if oauth.scope else {})
         # RFC 6749 2.3.1: both are encoded as in a form
-        login = httpx.BasicAuth(quote_plus(oauth.client_id), quote_plus(secret))
+        login = b64encode(f"{quote_plus(oauth.client_id)}:{quote_plus(secret)}".encode()).decode()
+        headers = {"Accept": "application/json", "Authorization": f"Basic {login}"}
+        asked = request.Request(oauth.token_url, urlencode(form).encode(), headers)  # noqa: S310 - https, or loopback
+        opener = request.build_opener(request.HTTPSHandler(context=oauth.context()), _NoRedirects)
         try:
-            with httpx.Client(verify=oauth.context(), timeout=TIMEOUT_SECONDS) as client:
-                found = client.post(oauth.token_url, data=form, auth=login, headers={"accept": "application/json"})
-        except (httpx.HTTPError, OSError) as error:
+            with opener.open(asked, timeout=TIMEOUT_SECONDS) as found:
+                return self._read(found.status, found.read(_MAX_BYTES), now)
+        except HTTPError as error:
+            with error:
+                return self._read(error.code, error.read(_MAX_BYTES), now)
+        except (HTTPException, OSError) as error:
+            reason = getattr(error, "reason", error)
             raise UnreachableError(
-                f"The authorisation server at {oauth.token_url} gives no token ({error or type(error).__name__}): start"
-                f" it, or correct kafka.security.oauth.token_url, or ca if its certificate is not trusted."
+                f"The authorisation server at {oauth.token_url} gives no token ({reason or type(error).__name__}): "
+                f"start it, or correct kafka.security.oauth.token_url, or ca if its certificate is not trusted."
             ) from error
-        return self._read(found, now)
 
-    def _read(self, found: httpx.Response, now: float) -> Token:
+    def _read(self, status: int, content: bytes, now: float) -> Token:
         oauth = self._oauth
         try:
-            answer = msgspec.json.decode(found.content, type=Answer, strict=False)
+            answer = msgspec.json.decode(content, type=Answer, strict=False)
         except (msgspec.DecodeError, UnicodeError):
             answer = Answer()
-        said = " ".join(filter(None, (str(found.status_code), answer.error, answer.error_description)))[:_SHOWN]
-        if found.status_code in _REFUSED:
-            raise RefusedError(
+        said = " ".join(filter(None, (str(status), answer.error, answer.error_description)))[:_SHOWN]
+        if status in _REFUSED:
+            raise AccessRefusedError(
                 f"The authorisation server at {oauth.token_url} refuses the client {oauth.client_id} ({said}): correct "
                 f"client_id, client_secret and scope in kafka.security.oauth."
             )
-        if not found.is_success or not answer.access_token:
+        if status != HTTPStatus.OK or not answer.access_token:
             raise UnreachableError(
                 f"The authorisation server at {oauth.token_url} answers without a token ({said}): correct "
                 f"kafka.security.oauth.token_url, or look into its log."

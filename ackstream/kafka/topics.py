@@ -128,7 +128,7 @@ def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | No
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
 
     :param party: whose access to them is checked
-    :raises RefusedError: the broker does not allow something of that
+    :raises AccessRefusedError: the broker does not allow something of that
     :raises StartError: the records of a topic carry their producer's clock, or may be accepted by one of several
         brokers, or are refused for their size; with the command that corrects it
     """

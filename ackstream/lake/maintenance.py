@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
 
-from ackstream.errors import SettingsError
+from ackstream.errors import InputError, SettingsError
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
@@ -42,6 +42,22 @@ class TableReport:
     failure: str = ""
 
 
+def check(lake: Lake, names: Sequence[str] | None) -> None:
+    """Check what needs no Spark.
+
+    :raises SettingsError: the retention is dangerously short
+    :raises InputError: a name is unknown
+    """
+    if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
+        raise SettingsError(
+            f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
+            f" and jobs that still read or write them; set it to {SHORTEST_RETENTION_HOURS}h or more."
+        )
+    unknown = sorted(set(names or ()) - ALL_TABLES.keys())
+    if unknown:
+        raise InputError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
+
+
 def maintain(
     spark: SparkSession, settings: Settings, names: Sequence[str] | None = None, *, journal_ms: int | None = None
 ) -> list[TableReport]:
@@ -51,19 +67,13 @@ def maintain(
 
     :param names: some of the tables; ``None``: all that exist
     :param journal_ms: how old a change in the journal of things may become, in milliseconds; ``None``: any age
-    :raises SettingsError: if the retention is dangerously short, or a name is unknown; nothing is done then
+    :raises SettingsError: if the retention is dangerously short; nothing is done then
+    :raises InputError: if a name is unknown; nothing is done then
     :raises StartError: if a named table does not exist, or none does; or in S3, where only the jobs themselves may
         write; nothing is done then
     """
     lake = settings.lake
-    if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
-        raise SettingsError(
-            f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
-            f" and jobs that still read or write them; set it to {SHORTEST_RETENTION_HOURS}h or more."
-        )
-    unknown = sorted(set(names or ()) - ALL_TABLES.keys())
-    if unknown:
-        raise SettingsError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
+    check(lake, names)
     existing = [name for name in ALL_TABLES if DeltaTable.isDeltaTable(spark, tables.location(lake, name))]
     for name in names or existing or TABLES:
         tables.read(spark, lake, name)

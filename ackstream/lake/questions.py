@@ -6,10 +6,8 @@ has another name for ``explode``: ``CREATE MACRO explode(list) AS unnest(list)``
 
 from __future__ import annotations
 
+from string import Formatter
 from typing import TYPE_CHECKING
-
-from ackstream.lake import tables
-from ackstream.lake.schemas import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,9 +117,15 @@ def about(name: str) -> str:
     return QUESTIONS[name].strip().partition("\n")[0].removeprefix("-- ")
 
 
+def tables_of(name: str) -> list[str]:
+    """Return the tables that a question is about."""
+    fields = {field for _, field, _, _ in Formatter().parse(QUESTIONS[name]) if field}
+    return sorted(fields - {"correlation_id"})
+
+
 def sql(name: str) -> str:
     """Return a question's SQL with the tables under their own names, and a question mark for each parameter."""
-    return QUESTIONS[name].format(correlation_id="?", **{table: table for table in TABLES})
+    return QUESTIONS[name].format(correlation_id="?", **{table: table for table in tables_of(name)})
 
 
 def ask(spark: SparkSession, lake: Lake, name: str, correlation_id: str = "") -> DataFrame:
@@ -130,6 +134,7 @@ def ask(spark: SparkSession, lake: Lake, name: str, correlation_id: str = "") ->
     :param correlation_id: of the request that ``story`` is about
     :raises StartError: if a table does not exist yet
     """
-    question = QUESTIONS[name]
-    frames = {table: tables.read(spark, lake, table) for table in TABLES if f"{{{table}}}" in question}
-    return spark.sql(question, correlation_id=correlation_id, **frames)
+    from ackstream.lake import tables  # noqa: PLC0415 - DuckDB is asked without Spark
+
+    frames = {table: tables.read(spark, lake, table) for table in tables_of(name)}
+    return spark.sql(QUESTIONS[name], correlation_id=correlation_id, **frames)

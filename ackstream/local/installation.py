@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ackstream.errors import LocalError
+from ackstream.errors import InputError, LocalError
 
 PACKAGE = Path(__file__).resolve().parent.parent
+
+SPARK = "4.2"
+"""The release of Spark on which the formats of states and tables hang."""
 
 OLDEST, NEWEST = 17, 25
 """The releases that Spark 4.2 runs on, by its documentation: 17, 21 and 25."""
@@ -43,23 +46,36 @@ def conf(name: str) -> Path:
 def entry_point(name: str) -> Path:
     """Return the script of a job, ``jobs/NAME.py``.
 
-    :raises LocalError: there is no such job; the sentence names those that exist
+    :raises InputError: there is no such job; the sentence names those that exist
     """
     path = installation_root() / "jobs" / f"{name}.py"
     if not path.is_file():
-        known = ", ".join(sorted(found.stem for found in path.parent.glob("*.py"))) or "none"
-        raise LocalError(f"There is no job {name!r}; the jobs in {path.parent} are: {known}.")
+        raise InputError(f"There is no job {name!r}; the jobs in {path.parent} are: {', '.join(jobs()) or 'none'}.")
     return path
 
 
-def spark_home() -> Path:
-    """Return the directory of the installed PySpark, whatever ``SPARK_HOME`` says: versions must agree.
+def jobs() -> list[str]:
+    """Return the names of the jobs."""
+    return sorted(found.stem for found in (installation_root() / "jobs").glob("*.py"))
 
-    :raises LocalError: PySpark is not installed
+
+def spark_home() -> Path:
+    """Return the directory of Spark: that of ``SPARK_HOME``, else the installed PySpark.
+
+    :raises LocalError: ``SPARK_HOME`` has no Spark, or one of another release
+    :raises MissingExtraError: PySpark is not installed
     """
+    if named := os.environ.get("SPARK_HOME"):
+        found = sorted(Path(named).glob("jars/spark-core_*.jar"))
+        if not found or not found[0].stem.rpartition("-")[2].startswith(f"{SPARK}."):
+            kind = f"Spark {found[0].stem.rpartition('-')[2]}" if found else "no Spark"
+            raise LocalError(
+                f"SPARK_HOME is {named}, which has {kind}: set it to a Spark {SPARK}, or unset it to use PySpark's own."
+            )
+        return Path(named)
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise LocalError("PySpark is not installed beside ackstream: run `pip install ackstream` again.")
+        raise LocalError("The directory pyspark on Python's path is not PySpark: rename it.")
     return Path(spec.origin).resolve().parent
 
 

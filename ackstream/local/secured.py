@@ -16,7 +16,6 @@ from ackstream.kafka import acls
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local.broker import Broker
-from ackstream.local.certificates import Authority
 from ackstream.local.process import write_file
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaSecurity, Secret, Tls
@@ -139,6 +138,8 @@ class SecuredBroker(Broker):
     # -- what differs from the open one --------------------------------------------------------------------------------
 
     def _write_properties(self) -> str:
+        from ackstream.local.certificates import Authority  # noqa: PLC0415 - its package is of an extra
+
         self._home.chmod(0o700)
         authority = Authority(self._home)
         listeners = _LISTENERS.format(

@@ -1,28 +1,22 @@
-"""The whole ``spark-submit`` line of a job, and the archive of the classes that every Spark driver loads.
-
-With the archive (Java calls it application class-data sharing) a driver's JVM starts in half the processor time.
-:func:`archive_classes` writes it once per Java and PySpark, by running this module as a short Spark program that does
-what the jobs do. A JVM ignores an archive that does not fit, so a missing, stale or damaged one costs time and nothing
-else.
-"""
+"""The whole ``spark-submit`` line of a job: its options and its entries of Spark."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from ackstream.errors import LocalError, SettingsError
+from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars
 from ackstream.local.process import write_file
+from ackstream.settings.loading import DEFAULT_FILE, settings_file
+from ackstream.settings.sentences import ENV_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -32,13 +26,15 @@ if TYPE_CHECKING:
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""
 
-ARCHIVE_SECONDS = 300
-"""How long the program that writes the archive of classes may take on the slowest machine."""
-
-
 JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
 FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 FILE_SYSTEM_JAR = "hadoop-bare-naked-local-fs-"
+
+MERGED = "spark.ackstream.merged"
+"""An entry that tells the driver that all entries of its settings are among those it was started with."""
+
+_DRIVERS_ENVIRONMENT = ("yarn.appMasterEnv", "kubernetes.driverEnv")
+"""Entries by which a driver in a cluster gets variables of the environment."""
 
 _WORDS = "secret|pass(?:word|wd|phrase)|token|access[.]?key|account[.]key|credential|jaas"
 SECRET = re.compile(f"(?i){_WORDS}")
@@ -51,36 +47,79 @@ _SECRET_OPTION = re.compile(rf"(?i)([^\s=]*(?:{_WORDS})[^\s=]*)=")
 _PLAIN = re.compile(r"[A-Za-z0-9_./,;@+*\[\](){}<>|?$%&^~'\"-]")
 
 # an archive that does not fit is no news for the user
-_QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
-_STREAM_SECONDS = 120
+QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
 
 
-def submit_command(settings: Settings, job: str, *arguments: str, console: Console | None = None) -> list[str]:
-    """Return the command that runs ``jobs/JOB.py``; missing jars are fetched first.
+def submit_command(
+    settings: Settings,
+    job: str,
+    *arguments: str,
+    script: Path | None = None,
+    deploy_mode: str = "client",
+    console: Console | None = None,
+) -> list[str]:
+    """Return the command that runs a job; missing jars are fetched first.
 
-    Everyone on the machine can read it, so the entries of Spark are in a file that its owner alone can read.
+    Everyone on the machine can read it, so the entries of Spark are in a file that its owner alone can read. They win
+    over those of the user's own ``spark-defaults.conf``, which Spark reads as well.
 
     :param settings: the ``spark`` part is used; its ``conf`` wins over ``conf/spark-defaults.conf``
-    :raises LocalError: there is no such job, no Java, or a jar cannot be fetched
-    :raises SettingsError: a secret would be in the command line of the JVM
+    :param script: the program; ``None``: ``jobs/JOB.py``
+    :param deploy_mode: ``cluster``: the driver runs there, and gets the settings file
+    :raises InputError: there is no such job, or the master and the mode do not fit
+    :raises LocalError: no Java, or a jar cannot be fetched
+    :raises SettingsError: a secret would be in the command line of the JVM; or a cluster would get no settings
     """
-    script = installation.entry_point(job)
+    script, master = script or installation.entry_point(job), settings.spark.master
+    remote = deploy_mode == "cluster"
+    if remote and is_local(master):
+        raise InputError(f"The master {master} is this machine, so the driver cannot run in a cluster: add --master.")
+    file = check_settings(master, remote=remote)
     fetched = jars.resolve("spark", console)
-    found = {**defaults(), **own_entries(settings, fetched)}
-    if options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip():
+    known = {MERGED: "true", "spark.driver.memory": settings.spark.driver_memory}
+    found = {**defaults(), **known, **own_entries(settings, fetched)}
+    if is_local(master) and (options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip()):
         found[JAVA_OPTIONS] = options
+    if remote and file is not None:
+        # where the driver finds it: YARN and Kubernetes put it into its working directory
+        found |= {f"spark.{part}.{ENV_PREFIX}CONF": file.name for part in _DRIVERS_ENVIRONMENT}
+    # options would win over these entries
+    further = {name: list(filter(None, found.pop(f"spark.{name}", "").split(","))) for name in ("jars", "files")}
+    files = [str(file.absolute()), *further["files"]] if remote and file is not None else further["files"]
     properties = settings.local.data.absolute() / "submit" / f"{job}.properties"
     write_properties(properties, found)
     return [
         str(installation.spark_home() / "bin" / "spark-submit"),
         *("--name", f"ackstream {job}"),
-        *("--master", settings.spark.master),
-        *("--driver-memory", settings.spark.driver_memory),
+        *("--master", master),
+        *("--deploy-mode", deploy_mode),
         *("--properties-file", str(properties)),
-        *("--jars", ",".join(map(str, fetched))),
+        "--load-spark-defaults",
+        *("--jars", ",".join([*map(str, fetched), *further["jars"]])),
+        *(("--files", ",".join(files)) if files else ()),
         str(script),
         *arguments,
     ]
+
+
+def is_local(master: str) -> bool:
+    """Return whether a master is a JVM of this machine, ``local[…]``, and not a cluster."""
+    return master.startswith("local")
+
+
+def check_settings(master: str, *, remote: bool = False) -> Path | None:
+    """Return the settings file that a job on a master uses, if there is one.
+
+    :param remote: the driver runs on another machine, whose environment is not this one
+    :raises SettingsError: a job on a cluster would silently run with the defaults of a laptop
+    """
+    file = settings_file()
+    if file is None and not is_local(master) and (remote or not os.environ.get(f"{ENV_PREFIX}KAFKA_BOOTSTRAP")):
+        raise SettingsError(
+            f"The master is {master}, and there are no settings for a cluster: the job would use the defaults, such as "
+            f"Kafka at localhost:9092. Name a file with --settings or ACKSTREAM_CONF, or write {DEFAULT_FILE} here."
+        )
+    return file
 
 
 def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, str]:
@@ -96,14 +135,14 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
                 f"The setting spark.conf.{key} has a value for {found[1]}, which everyone on the machine could read in "
                 f"the list of processes: put it into a file that the program reads, or into [kafka.security]."
             )
-    if not settings.spark.master.startswith("local"):
+    if not is_local(settings.spark.master):
         return dict(conf)
     # executors of their own have no such jar when they start
     files = local_files(fetched) if re.match(r"local(?:\[|$)", settings.spark.master) else {}
     if files and CLASS_PATH in conf:
         files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
     pools = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": installation.conf("pools.xml").as_uri()}
-    return {**LOOPBACK, **pools, **conf, **files}
+    return {**defaults("spark-local.conf"), **LOOPBACK, **pools, **conf, **files}
 
 
 def local_files(fetched: Sequence[Path]) -> dict[str, str]:
@@ -115,9 +154,9 @@ def local_files(fetched: Sequence[Path]) -> dict[str, str]:
     return {} if found is None else {CLASS_PATH: found, "spark.hadoop.fs.file.impl": FILE_SYSTEM}
 
 
-def defaults() -> dict[str, str]:
-    """Read ``conf/spark-defaults.conf``."""
-    lines = installation.conf("spark-defaults.conf").read_text("utf-8").splitlines()
+def defaults(name: str = "spark-defaults.conf") -> dict[str, str]:
+    """Read the entries of a file in ``conf/``."""
+    lines = installation.conf(name).read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
 
@@ -141,19 +180,23 @@ def _escaped(text: str) -> str:
     return "".join(chr(int(unit, 16)) if _PLAIN.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
-def submit_environment() -> dict[str, str]:
-    """Return the environment for that command: this PySpark, this interpreter, the quiet log."""
-    return {
-        **os.environ,
-        "SPARK_HOME": str(installation.spark_home()),
-        # executors must run the interpreter that has the product installed
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "LOG4J_CONFIGURATION_FILE": installation.conf("log4j2.properties").as_uri(),
-    }
+def submit_environment(master: str = "local", deploy_mode: str = "client") -> dict[str, str]:
+    """Return the environment for that command: Spark, and on this machine the interpreter and the quiet log.
+
+    ``PYSPARK_PYTHON`` is respected. Where it is not set, workers run this interpreter here, and the cluster's there.
+    """
+    own = {"SPARK_HOME": str(installation.spark_home())}
+    if deploy_mode == "client":
+        # the driver is of the installation that this command is of
+        own["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if not is_local(master):
+        return {**os.environ, **own}
+    # workers need the product, too
+    workers = {"PYSPARK_PYTHON": sys.executable}
+    return {**workers, "LOG4J_CONFIGURATION_FILE": installation.conf("log4j2.properties").as_uri(), **os.environ, **own}
 
 
-def run(command: list[str]) -> NoReturn:
+def run(command: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by that command: one process fewer to watch, and signals reach Spark itself.
 
     :raises LocalError: no Java, or the wrong one; Spark would report it by a stack trace
@@ -161,47 +204,7 @@ def run(command: list[str]) -> NoReturn:
     installation.find_java()
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, submit_environment())  # noqa: S606 - no shell is wanted
-
-
-def archive_classes() -> bool:
-    """Write the archive unless it exists: 40 seconds, and 200 MB of the user's cache.
-
-    :returns: whether there is an archive now; a Java without class-data sharing has none
-    :raises LocalError: no Java, or a jar cannot be fetched
-    """
-    found = archive()
-    if found.is_file():
-        return True
-    found.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=found.parent) as directory:
-        part, fetched = Path(directory) / found.name, jars.resolve("spark")
-        conf = {
-            **LOOPBACK,
-            **local_files(fetched),
-            JAVA_OPTIONS: f"-XX:ArchiveClassesAtExit={part} {_QUIET}",
-            "spark.local.dir": directory,
-            "spark.sql.warehouse.dir": f"{directory}/warehouse",
-        }
-        command = [
-            str(installation.spark_home() / "bin" / "spark-submit"),
-            *("--master", "local[2]", "--driver-memory", "1g"),
-            *("--properties-file", str(installation.conf("spark-defaults.conf"))),
-            *("--jars", ",".join(map(str, fetched))),
-            *(text for key, value in conf.items() for text in ("--conf", f"{key}={value}")),
-            __file__,
-            directory,
-        ]
-        try:
-            subprocess.run(  # noqa: S603 - PySpark's own program, no shell
-                command, env=submit_environment(), capture_output=True, timeout=ARCHIVE_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        if part.is_file():
-            # another process may have been as quick: both archives are good
-            part.replace(found)
-    return found.is_file()
+    os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
 
 
 def java_options() -> str:
@@ -210,11 +213,11 @@ def java_options() -> str:
         found = archive()
     except LocalError:
         return ""
-    return f"-XX:SharedArchiveFile={found} {_QUIET}" if found.is_file() else ""
+    return f"-XX:SharedArchiveFile={found} {QUIET}" if found.is_file() else ""
 
 
 def archive() -> Path:
-    """Name the archive of this very Java and these very jars.
+    """Name the archive of classes (:mod:`ackstream.local.class_data`) of this very Java and these very jars.
 
     :raises LocalError: no Java, or no PySpark
     """
@@ -229,34 +232,3 @@ def archive() -> Path:
             parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return installation.cache() / "class-data" / f"spark-{digest}.jsa"
-
-
-def _exercise(directory: str) -> None:
-    """Run what the jobs run: a table, and a stream with state in Python that writes a batch per trigger."""
-    import pandas as pd  # noqa: PLC0415 - this function is a program of its own
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-    from pyspark.sql.streaming.state import GroupStateTimeout  # noqa: PLC0415
-
-    spark = SparkSession.builder.getOrCreate()
-    table = f"{directory}/table"
-    schema = "id INT, text STRING"
-
-    def count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
-        seen = (state.get[0] if state.exists else 0) + sum(len(found) for found in frames)
-        state.update((seen,))
-        yield pd.DataFrame({"id": [key[0]], "text": [str(seen)]})
-
-    def write(batch: Any, number: int) -> None:
-        batch.write.format("delta").option("txnAppId", "t").option("txnVersion", number).mode("append").save(table)
-
-    spark.createDataFrame([(1, "a"), (2, "b")], schema).write.format("delta").save(table)
-    groups = spark.readStream.format("delta").load(table).groupBy("id")
-    counted = groups.applyInPandasWithState(count, schema, "n INT", "append", GroupStateTimeout.NoTimeout)
-    query = counted.writeStream.foreachBatch(write).option("checkpointLocation", f"{directory}/checkpoint")
-    query.trigger(availableNow=True).start().awaitTermination(_STREAM_SECONDS)
-    spark.read.format("delta").load(table).groupBy("text").count().orderBy("text").collect()
-    spark.stop()
-
-
-if __name__ == "__main__":
-    _exercise(sys.argv[1])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ackstream.errors import AckstreamError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +26,7 @@ SHOWN_CHARACTERS = 1_000
 """How many characters of a foreign text an error repeats; Ditto repeats all of them, whatever the length."""
 
 
-class DittoError(Exception):
+class DittoError(AckstreamError):
     """An error with an HTTP status, a machine-readable code and texts for people.
 
     ``extra`` holds further JSON fields, such as ``invalidHeaderKey``.

@@ -11,13 +11,13 @@ import sys
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from ackstream.errors import SettingsError
-from ackstream.settings.base import UNKNOWN_KEY
 from ackstream.settings.identity import AccessFile
+from ackstream.settings.sentences import key, problem
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,7 +49,7 @@ def with_access_file(settings: Gateway) -> Gateway:
         reason = f"cannot be read ({error.strerror})"
     except ValidationError as error:
         # without the values, which may be passwords
-        reason = f"cannot be used: {'; '.join(map(_problem, error.errors()))}"
+        reason = f"cannot be used: {'; '.join(f'{key(each)} {problem(each)}' for each in error.errors())}"
     except ValueError as error:
         reason = f"is not valid TOML ({error})"
     else:
@@ -57,13 +57,6 @@ def with_access_file(settings: Gateway) -> Gateway:
             return settings.model_copy(update={"users": found.users, "access": found.access})
         reason = "grants nothing: grant access with [[access]] (subjects or roles, things, path, grant)"
     raise SettingsError(f"The file {settings.access_file} (gateway.access_file) {reason}.")
-
-
-def _problem(entry: Any) -> str:
-    context = entry.get("ctx", {})
-    if entry["type"] == UNKNOWN_KEY:
-        return f"{'.'.join(map(str, (*entry['loc'], context['key'])))} is not known; {context['hint']}"
-    return f"{'.'.join(map(str, entry['loc']))}: {entry['msg'].removeprefix('Value error, ')}"
 
 
 @dataclass(frozen=True)

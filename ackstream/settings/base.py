@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ErrorType
 
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
@@ -15,32 +26,45 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pydantic_core import ErrorDetails
+    from typing_extensions import Self
+
 T = TypeVar("T")
 
 UNKNOWN_KEY = "unknown_key"
 """The type of the error for an unknown key; its context holds the ``key`` and a ``hint``."""
 
 
-def _milliseconds(value: object) -> int:
-    if not isinstance(value, str):
-        raise ValueError("a duration is a text with its unit, such as 250ms, 10s or 5m")  # noqa: TRY004 - of pydantic
+_DURATION = re.compile(r"[0-9]+(ms|s|m|h|d|w|mo|y)")
+
+
+def milliseconds(value: object, *, least: int = 1) -> int:
+    """Read a duration of the settings or the command line: a number with its unit.
+
+    :param least: how long it must be, in milliseconds
+    :raises ValueError: with the end of a sentence
+    """
+    if not isinstance(value, str) or not _DURATION.fullmatch(value):
+        raise ValueError("a duration is a text with its unit, such as 250ms, 10s, 5m or 2h")
     try:
-        milliseconds = Duration.parse(value).milliseconds
-    except Exception as error:
-        raise ValueError(f"{error} Write a number and a unit, such as 250ms, 10s or 5m.") from error
-    if milliseconds <= 0:
+        found = Duration.parse(value).milliseconds
+    except (DittoError, OverflowError):
+        raise ValueError("a duration of hundreds of millions of years is too long") from None
+    if found < least:
         raise ValueError("must be longer than zero")
-    return milliseconds
+    return found
 
 
-Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
-"""A duration in the protocol's grammar (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
+Milliseconds = Annotated[int, BeforeValidator(milliseconds)]
+"""A duration (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
 
+Pause = Annotated[int, BeforeValidator(partial(milliseconds, least=0))]
+"""A duration that may be ``0s``: none."""
 
 ENDLESS = 2**63 - 1
 """The milliseconds of ``never``: longer than any other duration."""
 
-Endless = Annotated[int, BeforeValidator(lambda value: ENDLESS if value == "never" else _milliseconds(value))]
+Endless = Annotated[int, BeforeValidator(lambda value: ENDLESS if value == "never" else milliseconds(value))]
 """A duration, or ``never``: it does not end."""
 
 
@@ -88,18 +112,37 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for key in values:
-                if key not in cls.model_fields:
-                    hint = nearest(str(key), list(cls.model_fields))
-                    raise PydanticCustomError(UNKNOWN_KEY, "unknown key", {"key": key, "hint": hint})
-        return values
+    def _known_keys(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Report unknown keys together with what is wrong with the others."""
+        unknown = [key for key in values if key not in cls.model_fields] if isinstance(values, dict) else []
+        if not unknown:
+            return handler(values)
+        errors = []
+        for key in unknown:
+            context = {"key": key, "hint": nearest(str(key), list(cls.model_fields))}
+            errors.append(InitErrorDetails(type=PydanticCustomError(UNKNOWN_KEY, "unknown key", context), input=None))
+        try:
+            handler({key: value for key, value in values.items() if key not in unknown})
+        except ValidationError as error:
+            errors += map(_again, error.errors())
+        raise ValidationError.from_exception_data(cls.__name__, errors)
+
+
+def _again(entry: ErrorDetails) -> InitErrorDetails:
+    """Return an error to be raised with others."""
+    kind: Any = entry["type"]
+    if kind not in _KINDS:
+        kind = PydanticCustomError(kind, entry["msg"], entry.get("ctx"))
+    return InitErrorDetails(type=kind, loc=entry["loc"], input=entry["input"], ctx=entry.get("ctx", {}))
+
+
+_KINDS = frozenset(get_args(ErrorType))
+"""The errors of pydantic itself."""
 
 
 def nearest(name: str, known: list[str]) -> str:
     """Return a hint from an unknown name to a known one."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, known, n=1)
     return f"the nearest known one is {close[0]}" if close else f"known are {', '.join(known)}"

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ackstream.errors import SettingsError
-from ackstream.settings.base import UNKNOWN_KEY, Part, nearest
+from ackstream.settings.base import Part, nearest
 from ackstream.settings.model import Settings
+from ackstream.settings.sentences import ENV_PREFIX, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,7 +33,6 @@ else:
 
 log = logging.getLogger(__name__)
 
-ENV_PREFIX = "ACKSTREAM_"
 DEFAULT_FILE = Path("conf/ackstream.toml")
 
 
@@ -44,17 +44,25 @@ def load(path: Path | None = None, environment: dict[str, str] | None = None) ->
     :raises SettingsError: with a sentence that names the key, the value and the fix
     """
     environment = dict(os.environ) if environment is None else environment
-    named = path or (Path(environment[ENV_PREFIX + "CONF"]) if environment.get(ENV_PREFIX + "CONF") else None)
-    values = _read_file(named or DEFAULT_FILE, required=named is not None)
+    file = path or settings_file(environment)
+    values = {} if file is None else _read_file(file)
+    log.info("The settings are those of %s", "the defaults" if file is None else file.absolute())
     for keys, value in _read_environment(environment):
         _put(values, keys, value)
     try:
         settings = Settings.model_validate(values, context={"environment": environment})
     except ValidationError as error:
-        raise SettingsError(" ".join(map(_sentence, error.errors()))) from None
-    for sentence in settings.warnings():
-        log.warning(sentence)
+        raise SettingsError("\n".join(map(sentence, error.errors()))) from None
+    for warning in settings.warnings():
+        log.warning(warning)
     return settings
+
+
+def settings_file(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the settings file: that of ``ACKSTREAM_CONF``, else ``conf/ackstream.toml`` where it exists."""
+    if named := environment.get(ENV_PREFIX + "CONF"):
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 
 def _put(values: Any, keys: list[str], value: Any) -> None:
@@ -68,13 +76,18 @@ def _put(values: Any, keys: list[str], value: Any) -> None:
     values[key] = value
 
 
-def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
-    if not path.exists():
-        if required:
-            raise SettingsError(f"The settings file {path} does not exist; correct ACKSTREAM_CONF or leave it out.")
-        return {}
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(
+            f"The settings file {path} does not exist; correct --settings or ACKSTREAM_CONF, or leave it out."
+        ) from None
+    except OSError as error:
+        raise SettingsError(
+            f"The settings file {path} cannot be read ({error.strerror}); correct its rights, --settings or "
+            f"ACKSTREAM_CONF."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
     return values
@@ -125,52 +138,3 @@ def _read_json(name: str, text: str) -> Any:
         raise SettingsError(
             f"The environment variable {name} is not JSON ({error}); write a list or table as JSON."
         ) from None
-
-
-def _sentence(entry: Any) -> str:
-    location = list(entry["loc"])
-    if location[:1] == ["connections"] and len(location) > _TYPE:
-        del location[_TYPE]
-    key = ".".join(map(str, location))
-    if entry["type"] == UNKNOWN_KEY:
-        context = entry["ctx"]
-        return f"The setting {'.'.join(filter(None, (key, context['key'])))} is not known; {context['hint']}."
-    problem = entry["msg"].removeprefix("Value error, ").rstrip(".")
-    if any(step in _HEADERS for step in location) and entry["type"] == "value_error":
-        # the reason has a part of the text
-        problem = "a placeholder or a function in it is not known, or has no end"
-    value = f" is {entry['input']!r}"
-    if _holds_secrets(location, entry):
-        value, problem = "", problem.replace(str(entry["input"]) or "…", "…")
-    return f"The setting {key}{value}: {problem}. Correct it in the settings file or in {_variable(location)}."
-
-
-def _variable(location: list[Any]) -> str:
-    """Return the environment name of the setting in which something is wrong."""
-    found: Any = Settings()
-    names = []
-    for step in location:
-        if not isinstance(found, Part) or step not in type(found).model_fields:
-            break
-        names.append(step)
-        found = getattr(found, step)
-    return ENV_PREFIX + "_".join(names).upper()
-
-
-def _holds_secrets(location: list[Any], entry: Any) -> bool:
-    """Return whether a wrong value may be, or contain, a password, so that no log may have it."""
-    value = entry["input"]
-    tables = isinstance(value, (dict, list, tuple)) or entry["type"] in _NO_TABLE
-    # of the environment, where a table may have got into the variable of a text
-    tables |= isinstance(value, str) and value.lstrip().startswith(("{", "["))
-    return tables or any(_SECRET.search(str(step)) for step in location)
-
-
-_HEADERS = ("header_mapping", "headers")
-_SECRET = re.compile(r"(?i)pass|secret|token|credential|key|^url$|options$|^users$|^conf$|^headers$|^header_mapping$")
-"""Keys and tables whose values may be secrets."""
-_NO_TABLE = ("dict_type", "list_type", "tuple_type", "model_type", "model_attributes_type")
-"""Types of errors about a value in place of a table or list."""
-
-_TYPE = 2
-"""Position of the connection's type in an error's location; it follows the number and is not a key."""

@@ -13,55 +13,20 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ackstream.protocol.patterns import matches_any
-from ackstream.settings.base import Endless, Milliseconds, Part, Start, duration
+from ackstream.settings.base import Endless, Milliseconds, Part, Pause, Start, duration
 from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
+from ackstream.settings.kafka import Kafka
+from ackstream.settings.lake import Destination, Lake
 from ackstream.settings.persist import Persist
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
-from ackstream.settings.security import KafkaOptions, KafkaSecurity, OptionalKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from typing_extensions import Self
-
-
-class Kafka(Part):
-    """Where the broker is and what its topics are called.
-
-    :ivar originator_key: signs who sent a signal, in what the gateway and connections write
-    """
-
-    bootstrap: str = Field("localhost:9092", min_length=1)
-    topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
-    partitions: int = Field(4, ge=1)
-    replication: int = Field(1, ge=1)
-    security: KafkaSecurity = KafkaSecurity()
-    options: KafkaOptions = KafkaOptions()
-    originator_key: OptionalKey = None
-    on_data_loss: Literal["stop", "continue"] = "stop"
-
-    def topic(self, name: str) -> str:
-        """Return a topic's real name: the prefix and the name."""
-        return self.topic_prefix + name
-
-    def at(self, bootstrap: str | None, security: KafkaSecurity, options: dict[str, str], topic_prefix: str) -> Kafka:
-        """Return the Kafka that clients of Python reach at other brokers, with another prefix.
-
-        :param bootstrap: ``None``: these brokers, whose security and options then hold where no other are given
-        """
-        if bootstrap is None:
-            bootstrap, options = self.bootstrap, self.options.python | options
-            security = self.security if security == KafkaSecurity() else security
-        other = {"bootstrap": bootstrap, "security": security, "topic_prefix": topic_prefix}
-        return self.model_copy(update=other | {"options": KafkaOptions(python=options)})
-
-    @model_validator(mode="after")
-    def _one_login(self) -> Self:
-        self.options.check(self.security)
-        return self
 
 
 class Local(Part):
@@ -88,7 +53,7 @@ class Correlate(Part):
     # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
     shards: int = Field(6, ge=1, le=4096)
     shuffle_partitions: int = Field(2, ge=1)
-    trigger: str = "0 seconds"
+    trigger: Pause = duration("0s")
     max_offsets_per_trigger: int = Field(100_000, ge=1)
     default_timeout: Milliseconds = duration("60s")
     max_timeout: Milliseconds = duration("24h")
@@ -99,7 +64,7 @@ class Correlate(Part):
     reply_topics: tuple[str, ...] = ()
     refuse_undeclared: bool = False
     group: str = "ackstream-correlate"
-    state_store: str = Field("hdfs", pattern="^(hdfs|rocksdb)$")
+    state_store: Literal["hdfs", "rocksdb"] = "hdfs"
     starting: Start = "earliest"
 
     @field_validator("reply_topics")
@@ -139,7 +104,7 @@ class Clock(Part):
 class Archive(Part):
     """The job that writes the ledger to the Delta tables."""
 
-    trigger: str = "5 seconds"
+    trigger: Pause = duration("5s")
     max_offsets_per_trigger: int = Field(50_000, ge=1)
     group: str = "ackstream-archive"
 
@@ -147,9 +112,9 @@ class Archive(Part):
 class Twin(Part):
     """The job that keeps the things."""
 
-    trigger: str = "0 seconds"
+    trigger: Pause = duration("0s")
     max_offsets_per_trigger: int = Field(20_000, ge=1)
-    index_trigger: str = "10 seconds"
+    index_trigger: Pause = duration("10s")
     index_partitions: int = Field(1, ge=1)
     starting: Literal["journal", "earliest", "latest"] = "journal"
     max_thing_bytes: int = Field(102_400, ge=1)
@@ -230,56 +195,6 @@ class Query(Part):
             matches_any(rule.clients, client) and matches_any(rule.topics, topic) and (rule.delete or not delete)
             for rule in self.entitlements
         )
-
-
-class Lake(Part):
-    """The Delta tables."""
-
-    path: str = ".ackstream/lake"
-    checkpoints: str = ".ackstream/checkpoints"
-    checkpoint_interval: int = Field(100, ge=1)
-    retention: Milliseconds = duration("7d")
-    storage_options: dict[str, str] = Field({}, repr=False)
-
-    def table(self, name: str) -> str:
-        """Return a table's location."""
-        return f"{self.path.rstrip('/')}/{name}"
-
-    def checkpoint(self, job: str) -> str:
-        """Return a job's checkpoint location."""
-        return f"{self.checkpoints.rstrip('/')}/{job}"
-
-
-class Destination(Part):
-    """A further lake that gets every message, written by one mirror job (AMPS replication; brokers.md A9, A12, A13).
-
-    :ivar type: ``sync``: a message counts as persisted only when this table has it, too
-    :ivar downgrade_age: a sync destination that lacks an older message is no longer waited for
-    :ivar upgrade_age: a downgraded one is waited for again once all it lacks is younger
-    """
-
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
-    path: str = Field(min_length=1)
-    type: Literal["sync", "async"]
-    ack_conflation_interval: Milliseconds = duration("1s")
-    check_interval: Milliseconds = duration("15s")
-    downgrade_age: Milliseconds | None = None
-    upgrade_age: Milliseconds | None = None
-
-    @model_validator(mode="after")
-    def _consistent_ages(self) -> Self:
-        if self.type == "async" and (self.downgrade_age or self.upgrade_age):
-            raise ValueError(f"nothing waits for {self.name}, which is async: leave out downgrade_age and upgrade_age")
-        if self.upgrade_age is None:
-            return self
-        if self.downgrade_age is None:
-            raise ValueError(f"{self.name} has an upgrade_age but is never downgraded: set downgrade_age, too")
-        if self.upgrade_age >= self.downgrade_age:
-            raise ValueError(
-                f"{self.name} would be downgraded as soon as it is upgraded: set upgrade_age below downgrade_age,"
-                " to about half of it"
-            )
-        return self
 
 
 def _location(path: str) -> str:

@@ -13,7 +13,7 @@ from ackstream.settings.security import ClientOptions, KafkaOptions, KafkaSecuri
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ackstream.settings.model import Kafka
+    from ackstream.settings.kafka import Kafka
 
 
 class RouteSettings(Part):

@@ -9,13 +9,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, SecretStr, model_validator
 from pydantic_core import core_schema
 
@@ -49,7 +46,7 @@ def _read_secret(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, dict):
         return value
     if list(value) == ["file"]:
-        text = _text(Path(str(value["file"]))).removesuffix("\n").removesuffix("\r")
+        text = read_text(Path(str(value["file"]))).removesuffix("\n").removesuffix("\r")
     elif list(value) == ["environment"]:
         variables: dict[str, str] = (info.context or {}).get("environment", os.environ)
         text = variables.get(str(value["environment"]), "")
@@ -79,7 +76,8 @@ OptionalKey = Annotated[Secret | None, AfterValidator(_long_enough), _OR_NONE]
 OptionalPath = Annotated[Path | None, _OR_NONE]
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a file; raise a sentence if it cannot be read or is no text."""
     try:
         return path.read_text("utf-8")
     except OSError as error:
@@ -145,30 +143,18 @@ class Tls(Part):
 
     def private_key(self) -> str:
         """Return the key of ``certificate`` in the one form that Java reads: PKCS #8 in PEM, not encrypted."""
+        from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
+
         file = self.key or self.certificate
         if file is None:
             return ""
         password = None if self.key_password is None else self.key_password.reveal().encode()
-        key = serialization.load_pem_private_key(_text(file).encode(), password)
-        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        return key.private_bytes(*form).decode()
+        return pem.private_key(file, password)
 
     def _show_certificate(self, context: ssl.SSLContext, certificate: Path) -> None:
-        own = x509.load_pem_x509_certificates(_certificates(certificate).encode())[0]
-        key = self.key or certificate
-        if "PRIVATE KEY-----" not in _text(key):
-            raise ValueError(f"the file {key} has no private key in PEM: name the one of {certificate} as key")
-        # without a password OpenSSL would ask for one at the terminal
-        password = "" if self.key_password is None else self.key_password.reveal()
-        try:
-            context.load_cert_chain(certificate, self.key, password)
-        except ssl.SSLError as error:
-            problem = "cannot be read: correct key_password, which is needed if the key is encrypted, or the file"
-            if error.reason == "KEY_VALUES_MISMATCH":
-                problem = f"is not that of the certificate {certificate}: name its own"
-            raise ValueError(f"the key in {key} {problem}") from None
-        if own.not_valid_after_utc < datetime.now(timezone.utc):
-            raise ValueError(f"the certificate {certificate} expired at {own.not_valid_after_utc:%F %T} UTC: renew it")
+        from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
+
+        pem.show(context, certificate, self.key, "" if self.key_password is None else self.key_password.reveal())
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -180,13 +166,9 @@ class Tls(Part):
 
 
 def _certificates(path: Path) -> str:
-    """Return the certificates in a file; raise a sentence if it has none or one that cannot be read."""
-    text = _text(path)
-    try:
-        found = x509.load_pem_x509_certificates(text.encode())
-    except ValueError:
-        raise ValueError(f"the file {path} has no certificate in PEM (-----BEGIN CERTIFICATE-----)") from None
-    return "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in found)
+    from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
+
+    return pem.certificates(path)
 
 
 def _token_url(url: str) -> str:
@@ -265,7 +247,9 @@ class KafkaSecurity(Part):
         if self.mechanism == "OAUTHBEARER":
             return self.oauth.client_id
         if self.tls.chain and not self.logs_in:
-            return x509.load_pem_x509_certificate(self.tls.chain.encode()).subject.rfc4514_string()
+            from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
+
+            return pem.subject(self.tls.chain)
         return "ANONYMOUS"
 
     @model_validator(mode="after")

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 
 from ackstream.local.process import write_file
-from ackstream.spark.checkpoint import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -180,6 +179,9 @@ class Aside(NamedTuple):
     @classmethod
     def of(cls, spark: SparkSession, location: str) -> Aside:
         """Return the place beside a checkpoint."""
+        # shards run without Spark, too
+        from ackstream.spark.checkpoint import locate  # noqa: PLC0415
+
         files, path = locate(spark, f"{location}/{DIRECTORY}")
         if files.getScheme() != "file":
             return cls()

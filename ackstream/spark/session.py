@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ackstream.local import installation
-from ackstream.local.submit import defaults, own_entries, write_properties
+from ackstream.local.submit import MERGED, check_settings, defaults, own_entries, write_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +44,9 @@ def session(
     :param jars: JVM jars for a session started without ``spark-submit``; they must be known before the JVM starts
     :param conf: further entries, over everything else
     """
-    # executors must run the interpreter in which the product is installed
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if SUBMITTED not in os.environ:
+        # executors must run an interpreter in which the product is installed; spark-submit has been told which
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", installation.conf("log4j2.properties").as_uri())
     entries: dict[str, str] = {}
@@ -56,12 +57,19 @@ def session(
         entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
-    entries |= {**(settings.spark.conf if submitted else own_entries(settings, jars)), **(conf or {}), **FIXED}
+    own = _submitted_entries(settings) if submitted else own_entries(settings, jars)
+    entries |= {**own, **(conf or {}), **FIXED}
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
         _launch({"spark.master": settings.spark.master, "spark.app.name": name, **entries})
     spark = builder.config(map=entries).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _submitted_entries(settings: Settings) -> Mapping[str, str]:
+    """Return the entries of the settings that ``spark-submit`` was not given; ``ackstream submit`` gives it all."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
+    return {} if SparkConf().contains(MERGED) else settings.spark.conf
 
 
 def _launch(entries: Mapping[str, str]) -> None:
@@ -118,6 +126,7 @@ def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, thread
     stop = threading.Event()
     before = _take_signals(stop) if SUBMITTED in os.environ else {}
     spark = session(settings, name)
+    check_settings(spark.sparkContext.master)
     for number in before:
         # PySpark has taken SIGINT
         signal.signal(number, signal.SIG_IGN)

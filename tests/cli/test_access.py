@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from ackstream.cli import access
 from ackstream.cli.main import app
+from ackstream.gateway.passwords import matches
+from ackstream.kafka import acls, topics
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -56,9 +57,23 @@ def test_they_are_set_on_request_and_what_goes_beyond_is_listed(monkeypatch: pyt
         asked.append((who["requester"], names))
         return 2, ["User:p-requester: ALLOW READ on TOPIC other (LITERAL)"]
 
-    monkeypatch.setattr(access, "ensure_topics", lambda _: ["p-signals"])
-    monkeypatch.setattr(access.kafka_acls, "apply", apply)
+    monkeypatch.setattr(topics, "ensure_topics", lambda _: ["p-signals"])
+    monkeypatch.setattr(acls, "apply", apply)
     result = run("--party", "requester", "--apply")
     assert asked == [("User:p-requester", ["requester"])]
     assert result.stdout == "Topics: 1 of them new. ACLs: 2 of them new.\n"
     assert "which is left as it is:\n  User:p-requester: ALLOW READ on TOPIC other" in result.stderr
+
+
+def test_the_hash_of_a_password_is_that_of_the_first_line_of_standard_input() -> None:
+    result = CliRunner().invoke(app, ["password"], input="sesame\nopen\n")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert matches("sesame", result.stdout.strip())
+    assert "sesame" not in result.stdout
+
+
+def test_a_password_is_never_an_argument_and_not_empty() -> None:
+    assert CliRunner().invoke(app, ["password", "--password", "sesame"]).exit_code == 2
+    result = CliRunner().invoke(app, ["password"], input="")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "The password is empty" in result.stderr

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
-from ackstream.cli import local
 from ackstream.cli.main import app
-from ackstream.local import jars
+from ackstream.kafka import clients
+from ackstream.local import class_data, jars
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from click.testing import Result
+
+    from ackstream.settings import Kafka
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,7 @@ def run(*arguments: str) -> Result:
 
 def test_status_tells_that_nothing_is_there():
     result = run("status")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "not downloaded yet" in result.stdout
     assert "not running\n" in "\n".join(line.rstrip() for line in result.stdout.splitlines()) + "\n"
 
@@ -41,6 +44,36 @@ def test_status_tells_that_nothing_is_there():
 def test_status_tells_that_there_is_no_java(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert "JAVA_HOME is /nowhere" in run("status").stdout
+
+
+def test_status_says_which_settings_hold(tmp_path: Path):
+    assert "the defaults: there is no conf/ackstream.toml here" in run("status").stdout
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/ackstream.toml").touch()
+    assert str(tmp_path / "conf/ackstream.toml") in run("status").stdout
+
+
+def test_status_of_a_remote_kafka_is_about_that_one(monkeypatch: pytest.MonkeyPatch):
+    (port,) = free_ports(1)
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"127.0.0.1:{port}")
+    monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 200)
+    result = run("status", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert found["Kafka"] == f"not responding at 127.0.0.1:{port}"
+    assert found["topics"].startswith(f"No Kafka answers at 127.0.0.1:{port}")
+    assert not {"data", "log"} & found.keys()
+
+
+@pytest.mark.integration
+def test_status_of_a_kafka_that_was_started_elsewhere_names_its_process(kafka: Kafka, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", kafka.bootstrap)
+    monkeypatch.setenv("ACKSTREAM_LOCAL_PORT", kafka.bootstrap.rpartition(":")[2])
+    result = run("status", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["responds"]) == (0, True)
+    assert found["Kafka"].startswith(f"responding at {kafka.bootstrap}: java")
+    assert found["Kafka"].endswith("which was not started from here")
 
 
 def test_down_without_a_broker_is_no_error():
@@ -68,7 +101,7 @@ def test_jars_prints_a_line_for_each_or_one_for_spark_submit(monkeypatch: pytest
 @pytest.mark.parametrize(("written", "code"), [(True, 0), (False, 1)])
 def test_jars_archives_the_classes_on_request(monkeypatch: pytest.MonkeyPatch, *, written: bool, code: int):
     monkeypatch.setattr(jars, "resolve", lambda *_: [Path("/a.jar")])
-    monkeypatch.setattr(local, "archive_classes", lambda: written)
+    monkeypatch.setattr(class_data, "archive_classes", lambda: written)
     result = run("jars", "--archive")
     assert (result.exit_code, result.stdout) == (code, "/a.jar\n")
     assert ("This Java writes no archive" in result.stderr) is not written
@@ -76,35 +109,5 @@ def test_jars_archives_the_classes_on_request(monkeypatch: pytest.MonkeyPatch, *
 
 def test_jars_refuses_an_unknown_configuration():
     result = run("jars", "kafka")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr == "Unknown jar configuration 'kafka': use spark or broker.\n"
-
-
-def test_submit_prints_the_line_and_runs_it(monkeypatch: pytest.MonkeyPatch):
-    ran: list[list[str]] = []
-    monkeypatch.setattr(local, "run", ran.append)
-    monkeypatch.setattr(jars, "resolve", lambda *_: [Path("/a b.jar")])
-    dry = run("submit", "correlate", "--dry-run", "x", "--y")
-    assert dry.exit_code == 0
-    assert "spark-submit --name 'ackstream correlate'" in dry.stdout
-    assert "--jars '/a b.jar'" in dry.stdout
-    assert dry.stdout.endswith("correlate.py x --y\n")
-    assert ran == []
-    assert run("submit", "correlate").stdout == ""
-    assert ran[0][-1].endswith("jobs/correlate.py")
-
-
-def test_submit_shows_which_entries_the_settings_make_but_not_their_values(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jars, "resolve", lambda *_: [])
-    monkeypatch.setenv(
-        "ACKSTREAM_SPARK_CONF", '{"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.my.own": "hunter2"}'
-    )
-    dry = run("submit", "correlate", "--dry-run")
-    assert dry.stderr == "  spark.hadoop.fs.s3a.secret.key=**********\n  spark.my.own=**********\n"
-    assert "hunter2" not in dry.stdout
-
-
-def test_submit_answers_an_unknown_job_with_the_known_ones():
-    result = run("submit", "nothing")
-    assert result.exit_code == 1
-    assert "There is no job 'nothing'; the jobs in" in result.stderr

@@ -1,25 +1,24 @@
 from __future__ import annotations
 
 import json
-import time
-from typing import TYPE_CHECKING, Any
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from ackstream import client
+from ackstream import __version__
 from ackstream.cli.demo import run as runs
 from ackstream.cli.main import Commands, app
-from ackstream.client import SettleTimeout
-from ackstream.errors import LocalError, SettingsError, StartError
-from ackstream.gateway.passwords import matches
-from ackstream.kafka import clients
-from ackstream.protocol.readers import KnownReader
-from tests.harness.ports import free_ports
+from ackstream.client import RequestTimeout, SettleTimeout
+from ackstream.errors import AccessRefusedError, InputError, LocalError, SettingsError, StartError, UnreachableError
+from ackstream.extras import EXTRAS
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,16 @@ def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(SettingsError("One setting."), 2), (LocalError("No [Java] here."), 1), (StartError("Not like this. " * 20), 1)],
+    [
+        (SettingsError("One setting."), 2),
+        (InputError("One [/option]."), 2),
+        (LocalError("No [Java] here."), 1),
+        (StartError("Not like this. " * 20), 1),
+        (AccessRefusedError("Not with this password."), 1),
+        (UnreachableError("No Kafka."), 3),
+        (RequestTimeout("No reply.", "c-1"), 3),
+        (SettleTimeout("No answer of the job."), 3),
+    ],
 )
 def test_an_error_of_the_product_is_its_sentence_and_an_exit_code(error: Exception, code: int):
     failing = typer.Typer(cls=Commands)
@@ -56,11 +64,108 @@ def test_an_error_of_the_program_is_not_hidden():
     assert isinstance(CliRunner().invoke(failing, ["first"]).exception, ZeroDivisionError)
 
 
+def test_ctrl_c_is_the_code_of_shells():
+    failing = typer.Typer(cls=Commands)
+
+    @failing.command()
+    def first() -> None:
+        raise KeyboardInterrupt
+
+    failing.command("second")(lambda: None)
+    assert CliRunner().invoke(failing, ["first"]).exit_code == 130
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], ["submit", "--help"], ["send", "-h"]])
+def test_help_and_version_load_no_library_but_those_of_the_command_line(arguments: list[str]):
+    # Typer takes pydantic for the options of a command
+    code = (
+        f"import sys; sys.argv = ['ackstream', *{arguments!r}]\n"
+        "from ackstream.__main__ import main\n"
+        "try: main()\n"
+        "finally: print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    slow = {"cryptography", "kafka", "pydantic", *(package for packages in EXTRAS.values() for package in packages)}
+    of_the_command_line = {*EXTRAS["cli"], *(() if arguments[0].startswith("-") else ("pydantic",))}
+    assert not (slow - of_the_command_line) & set(done.stderr.split())
+
+
+def test_the_version_is_that_of_the_package():
+    done = subprocess.run(
+        [sys.executable, "-m", "ackstream", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"ackstream {__version__}\n"
+
+
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_shows_what_the_code_says_brackets_included(name: str):
+    shown = " ".join(CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "120"}).output.split())
+    assert " ".join(COMMANDS[name].help.split()) in shown
+    assert "<bool>" not in shown
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_settings_file_may_be_named_for_each_command(tmp_path: Path, *, named: bool):
+    file = tmp_path / "mine.toml"
+    file.write_text('[lake]\npath = "/elsewhere"\n[local]\nport = 1\n[kafka]\nbootstrap = "localhost:1"\n', "utf-8")
+    command = [sys.executable, "-m", "ackstream", *(["--settings", str(file)] if named else []), "status", "--json"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        | ({} if named else {"ACKSTREAM_CONF": str(file)}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["settings"], found["lake"], found["responds"]) == (str(file), "/elsewhere", False)
+
+
+def test_a_settings_file_that_is_missing_is_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # the command sets it for the processes it starts
+    monkeypatch.setenv("ACKSTREAM_CONF", "")
+    result = CliRunner().invoke(app, ["--settings", str(tmp_path / "none.toml"), "status"])
+    assert result.exit_code == 2
+    assert "none.toml does not exist; correct --settings or ACKSTREAM_CONF" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("ackstream mig", ["migrate"]),
+        ("ackstream submit co", ["correlate"]),
+        ("ackstream outcomes slow", ["slowest_labels"]),
+        ("ackstream submit --deploy-mode cl", ["client", "cluster"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_arguments(words: str, completed: list[str]):
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['ackstream']; from ackstream.__main__ import main; main()"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "_ACKSTREAM_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == completed
+
+
 def test_without_a_command_the_help_is_shown():
     result = CliRunner().invoke(app, [])
     assert "Usage" in result.output
     for command in ("up", "down", "status", "jars", "submit", "conformance"):
         assert f" {command} " in result.output
+    assert "Exit codes: 0 done; 1 failed" in result.output
 
 
 # -- ackstream demo ----------------------------------------------------------------------------------------------------
@@ -104,81 +209,3 @@ def test_what_is_missing_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 1
     assert result.stderr == "No Java was found.\n"
-
-
-# -- ackstream connect, gateway and password ---------------------------------------------------------------------------
-
-
-def test_without_connections_there_is_nothing_to_run() -> None:
-    result = CliRunner().invoke(app, ["connect"])
-    assert result.exit_code == 2
-    assert "[[connections]]" in result.stderr
-
-
-def test_without_the_system_s_broker_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    (port,) = free_ports(1)
-    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"localhost:{port}")
-    monkeypatch.setenv("ACKSTREAM_CONNECTIONS", json.dumps([{"id": "plant", "type": "mqtt"}]))
-    monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 200)
-    result = CliRunner().invoke(app, ["connect"])
-    assert result.exit_code == 1
-    assert "ackstream up" in result.stderr
-
-
-def test_the_hash_of_a_password_is_printed_for_the_settings() -> None:
-    result = CliRunner().invoke(app, ["password"], input="sesame\nsesame\n")
-    assert result.exit_code == 0
-    hashed = result.stdout.strip().splitlines()[-1]
-    assert matches("sesame", hashed)
-    assert "sesame" not in result.stdout
-
-
-def test_an_open_gateway_on_an_address_others_reach_does_not_start() -> None:
-    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_GATEWAY_HOST": "0.0.0.0"})
-    assert result.exit_code == 2
-    assert "gateway.host" in result.stderr
-    assert "gateway.users" in result.stderr
-
-
-def test_without_kafka_it_says_what_to_do() -> None:
-    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_KAFKA_BOOTSTRAP": "localhost:1"})
-    assert result.exit_code == 1
-    assert "ackstream up" in result.stderr
-
-
-def test_a_reader_is_forgotten_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    removed: list[tuple[str, float]] = []
-    monkeypatch.setattr(
-        client, "delete_durable_subscription", lambda _kafka, name, timeout: removed.append((name, timeout))
-    )
-    result = CliRunner().invoke(app, ["readers", "forget", "billing[old]", "--timeout", "5"])
-    assert (result.exit_code, result.stdout) == (0, "The reader billing[old] is removed.\n")
-    assert removed == [("billing[old]", 5)]
-
-
-def test_a_reader_that_settle_does_not_remove_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def remove(_kafka: Any, _name: str, _timeout: float) -> None:
-        raise SettleTimeout("Start the job.")
-
-    monkeypatch.setattr(client, "delete_durable_subscription", remove)
-    result = CliRunner().invoke(app, ["readers", "forget", "billing"])
-    assert (result.exit_code, result.stderr) == (1, "Start the job.\n")
-
-
-def test_readers_are_listed_with_how_long_they_were_silent_and_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time_ns() // 1_000_000
-    known = [
-        KnownReader("billing[old]", durable=True, seen=now - 90 * 86_400_000, unacknowledged=12_000),
-        KnownReader("l1", "Logger", present=False, seen=now - 500),
-    ]
-    monkeypatch.setattr(client, "known_readers", lambda _kafka, _timeout: known)
-    result = CliRunner().invoke(app, ["readers", "list"])
-    head, first, second = (line.split() for line in result.stdout.splitlines())
-    assert head == ["reader", "kind", "role", "silent", "for", "not", "acknowledged"]
-    assert first == ["billing[old]", "durable", "2160h", "12,000"]
-    assert second[:3] == ["l1", "gone", "Logger"]
-
-
-def test_without_routes_the_command_says_what_to_add() -> None:
-    result = CliRunner().invoke(app, ["route"])
-    assert (result.exit_code, "add [[routes]]" in result.stderr) == (2, True)

@@ -9,26 +9,20 @@ import pytest
 from kafka import KafkaProducer
 from typer.testing import CliRunner
 
-from ackstream.cli import monitoring
+from ackstream.cli.console import session
 from ackstream.cli.main import app
-from ackstream.jobs.archive.job import ArchiveFold
+from ackstream.gateway import meter
 from ackstream.jobs.correlate import inflight
 from ackstream.jobs.correlate.inflight import InFlight
 from ackstream.kafka.topics import ensure_topics
-from ackstream.lake import maintenance, tables, things
-from ackstream.lake import questions as lake_questions
-from ackstream.settings import Lake, Settings
-from ackstream.spark import migration
-from ackstream.spark.migration import Migration
+from ackstream.settings import Settings
 from tests.harness import ledgers
-from tests.lake import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from click.testing import Result
-    from pyspark.sql import SparkSession
 
     from ackstream.settings import Kafka
 
@@ -47,16 +41,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(monitoring, "quiet_session", none)
-
-
-@pytest.fixture
-def filled(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    lake = Lake(path=str(tmp_path / "lake"))
-    monkeypatch.setenv("ACKSTREAM_LAKE_PATH", lake.path)
-    tables.create(spark, lake)
-    ArchiveFold(lake).write(records.frame(spark, [records.outcome(1), records.outcome(2)]), 0, "query")
-    return lake
+    monkeypatch.setattr(session, "quiet_session", none)
 
 
 def run(*arguments: str) -> Result:
@@ -100,16 +85,28 @@ def test_once_shows_the_last_window(settings: Settings):
 
 
 @pytest.mark.integration
+def test_once_as_json_is_one_object(settings: Settings):
+    ensure_topics(settings, ("signals", "acks", "ledger"))
+    (line,) = run("watch", "--once", "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert found["requests"]["counts"].keys() == {"answered", "timed out", "failed"}
+    assert {lag["group"] for lag in found["lags"]} == {"ackstream-correlate", "ackstream-archive"}
+
+
+@pytest.mark.integration
 def test_without_topics_there_is_a_sentence(settings: Settings):
     result = run("watch", "--once")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr.startswith(f"There is no topic {settings.kafka.topic('ledger')} at ")
 
 
 def test_a_window_that_is_no_duration_is_a_sentence():
-    result = run("watch", "--once", "--window", "soon")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("--window is 'soon': ")
+    for text in ("soon", "10", "-5s"):
+        result = run("watch", "--once", "--window", text)
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"--window is {text!r}: a duration is a text with its unit, such as 250ms, 10s, 5m or 2h.\n"
+        )
 
 
 # -- inflight ---------------------------------------------------------------------------------------------------------
@@ -118,7 +115,7 @@ def test_a_window_that_is_no_duration_is_a_sentence():
 def open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns() // 1_000_000
     # what is shown does not depend on how long the command takes
-    monkeypatch.setattr(monitoring, "epoch_milliseconds", lambda: now)
+    monkeypatch.setattr(meter, "epoch_milliseconds", lambda: now)
     found = [
         InFlight("c-1", "org.acme:lamp", now - 70 * SECOND, now - 9_500, ("a:b", "c:d")),
         InFlight("c-2", None, now - 2 * SECOND, now + 3_600 * SECOND + 500, ()),
@@ -154,6 +151,15 @@ def test_json_has_a_line_for_each_open_request(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures("_no_spark")
+def test_json_has_all_open_requests_unless_a_limit_is_given(monkeypatch: pytest.MonkeyPatch):
+    many = [InFlight(f"c-{number}", None, 0, 0, ()) for number in range(30)]
+    monkeypatch.setattr(inflight, "inflight", lambda *_: many)
+    assert len(run("inflight", "--json").stdout.splitlines()) == 30
+    assert len(run("inflight", "--json", "--limit", "3").stdout.splitlines()) == 3
+    assert run("inflight").stdout.endswith("10 more are open; --limit 30 shows all.\n")
+
+
+@pytest.mark.usefixtures("_no_spark")
 def test_no_open_request_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(inflight, "inflight", lambda *_: [])
     assert run("inflight").stdout == "No request is open.\n"
@@ -165,142 +171,3 @@ def test_without_a_checkpoint_there_is_a_sentence():
     result = run("inflight")
     assert result.exit_code == 1
     assert result.stderr.startswith("No state can be read at .ackstream/checkpoints/correlate: start the correlate job")
-
-
-# -- outcomes ---------------------------------------------------------------------------------------------------------
-
-
-def test_without_a_question_all_are_listed_with_what_they_tell():
-    result = run("outcomes")
-    assert result.exit_code == 0
-    assert {row[0] for row in rows(result) if row} >= lake_questions.QUESTIONS.keys()
-    assert "the slowest labels" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["why"], "Unknown question 'why'; the questions are slowest_labels, "),
-        (["story"], "The question story is about one request: add its correlation-id.\n"),
-        (
-            ["slowest-labels", "c-1"],
-            "The question slowest_labels is about all requests: leave out the correlation-id.\n",
-        ),
-        (["slowest-labels"], "The table acknowledgements does not exist at "),
-    ],
-)
-def test_a_question_that_cannot_be_answered_is_a_sentence(arguments: list[str], sentence: str):
-    result = run("outcomes", *arguments)
-    assert result.exit_code == 1
-    assert result.stderr.startswith(sentence)
-
-
-@pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("name", ["outcomes_by_status", "outcomes-by-status"])
-def test_an_answer_is_a_table(name: str):
-    found = rows(run("outcomes", name))
-    assert found[0] == ["status", "completed", "by", "outcomes", "p50", "p95", "max"]
-    assert found[1][:3] == ["200", "acknowledgements", "2"]
-
-
-@pytest.mark.usefixtures("filled")
-def test_an_answer_may_be_json_lines_with_times_in_utc():
-    lines = [json.loads(line) for line in run("outcomes", "story", "c-1", "--json").stdout.splitlines()]
-    assert lines[-1]["event"] == "outcome"
-    assert all(line["occurred_at"].endswith("Z") for line in lines)
-
-
-def test_both_engines_give_the_same_answer(filled: Lake):
-    settings = Settings(lake=filled)
-    for name in ("outcomes_by_status", "timeouts_by_hour"):
-        duckdb, spark = monitoring.ask_duckdb(settings, name), monitoring.ask_spark(settings, name)
-        assert list(duckdb[0]) == list(spark[0])
-        assert len(duckdb[1]) == len(spark[1]) > 0
-
-
-def test_without_duckdb_spark_is_asked(monkeypatch: pytest.MonkeyPatch, filled: Lake):
-    expected = monitoring.ask(Settings(lake=filled), "timeouts_by_hour")
-    monkeypatch.setattr(monitoring, "find_spec", lambda _name: None)
-    monkeypatch.setattr(monitoring, "ask_duckdb", None)
-    assert monitoring.ask(Settings(lake=filled), "timeouts_by_hour") == expected
-
-
-# -- migrate ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("_no_spark")
-@pytest.mark.parametrize(
-    ("done", "lines"),
-    [
-        (
-            Migration({"correlate.shards": (6, 12)}, "/checkpoints/correlate.1"),
-            ["correlate.shards: 6 -> 12", "Start correlate again; delete /checkpoints/correlate.1 when it runs."],
-        ),
-        (
-            None,
-            [
-                (
-                    "The checkpoint of correlate has the values of the settings: correlate.shards = 12, "
-                    "correlate.shuffle_partitions = 2, correlate.state_store = hdfs."
-                )
-            ],
-        ),
-    ],
-)
-def test_a_migration_says_what_has_changed(
-    monkeypatch: pytest.MonkeyPatch, done: Migration | None, lines: list[str]
-) -> None:
-    monkeypatch.setenv("ACKSTREAM_CORRELATE_SHARDS", "12")
-    monkeypatch.setattr(migration, "migrate", lambda _spark, _settings, _job: done)
-    assert run("migrate", "correlate").stdout.splitlines() == lines
-
-
-def test_only_jobs_with_such_settings_are_migrated() -> None:
-    result = run("migrate", "twin")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("The checkpoint of 'twin' cannot be migrated; the jobs are correlate, settle, que")
-
-
-# -- maintain ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("filled")
-def test_maintenance_reports_each_table():
-    found = rows(run("maintain", "outcomes", "dead_letters"))
-    assert found[0] == ["table", "files", "before", "files", "after", "bytes", "before", "bytes", "after"]
-    assert [row[:3] for row in found[1:]] == [["outcomes", "1", "1"], ["dead_letters", "0", "0"]]
-
-
-@pytest.mark.usefixtures("_no_spark")
-def test_maintenance_takes_all_tables_where_none_is_named(monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
-
-    def note(_spark: Any, _settings: Settings, names: Any, **more: Any) -> list[maintenance.TableReport]:
-        asked.append((names, more))
-        return [maintenance.TableReport("signals", 12_000, 1, 2_000_000, 1_000_000)]
-
-    monkeypatch.setattr(maintenance, "maintain", note)
-    assert rows(run("maintain"))[1] == ["signals", "12,000", "1", "2,000,000", "1,000,000"]
-    assert run("maintain", "--journal", "90d", "thing_events").exit_code == 0
-    assert asked == [(None, {"journal_ms": None}), (["thing_events"], {"journal_ms": 90 * 86_400_000})]
-
-
-@pytest.mark.usefixtures("_no_spark")
-def test_a_table_that_could_not_be_maintained_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch):
-    reports = [maintenance.TableReport("things", failure="A file was removed."), maintenance.TableReport("messages")]
-    monkeypatch.setattr(maintenance, "maintain", lambda *_, **__: reports)
-    result = run("maintain")
-    assert result.exit_code == 1
-    assert result.stderr == "The table things was not maintained: A file was removed. Try again later.\n"
-    assert [row[0] for row in rows(result)] == ["table", "things", "messages"]
-
-
-@pytest.mark.usefixtures("_no_spark")
-def test_things_are_erased_before_the_tables_are_maintained(monkeypatch: pytest.MonkeyPatch):
-    done: list[Any] = []
-    monkeypatch.setattr(things, "erase", lambda *arguments: done.append(arguments[-1]))
-    monkeypatch.setattr(
-        maintenance, "maintain", lambda *_, **__: done.append("maintain") or [maintenance.TableReport("things")]
-    )
-    assert run("maintain", "--erase", "org.acme:a", "--erase", "org.acme:b").exit_code == 0
-    assert done == ["org.acme:a", "org.acme:b", "maintain"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from ackstream.cli import send
+from ackstream import client
 from ackstream.cli.main import app
 from ackstream.client import NoReplyExpectedError, Reply, RequestTimeout, Stored
 from ackstream.protocol.ditto.requests import read_request
@@ -80,7 +80,7 @@ class Service:
 def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Service:
     monkeypatch.chdir(tmp_path)
     service = Service()
-    monkeypatch.setattr(send, "Requester", service)
+    monkeypatch.setattr(client, "Requester", service)
     return service
 
 
@@ -153,6 +153,16 @@ def test_the_line_tells_what_is_missing(service: Service):
     assert "The deadline passed before this arrived: a:b.\nc-1\n" in run("org.acme:lamp", "/x", "1").stderr
 
 
+def test_as_json_all_of_the_reply_is_on_standard_output(service: Service):
+    service.status = 424
+    result = run("org.acme:lamp", "/x", "1", "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    found = json.loads(result.stdout)
+    assert (found["correlation_id"], found["status"], found["completed_by"]) == ("c-1", 424, "timeout")
+    assert found["missing"] == ["a:b"]
+    assert found["value"] == REPLIES[424][1]["value"]
+
+
 def test_a_reply_that_cannot_be_read_is_a_sentence(service: Service, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(REPLIES, 404, ("error", {"topic": "no topic"}))
     service.status = 404
@@ -184,7 +194,10 @@ def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: lis
         (["a:b", "x", "1"], "The path is 'x': it must begin with a slash, such as /attributes/on."),
         (["a:b", "/x", "on"], "The value is 'on', which is not JSON"),
         (["a:b", "/x", "\udcff"], "The value is "),
-        (["a:b", "/x", "1", "--ack", "x"], "label <x> is invalid"),
+        (
+            ["a:b", "/x", "1", "--ack", "x y"],
+            "--ack is 'x y': a label has 3 to 165 letters, digits",
+        ),
         (["a:b", "/x", "1", "--timeout", "soon"], "soon"),
         (["a:b", "/x", "1", "--header", "nothing"], "--header is 'nothing': use NAME=VALUE."),
         (["a:b", "/x", "1", "--header", "response-required=perhaps"], "response-required"),
@@ -198,7 +211,7 @@ def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: lis
 )
 def test_bad_input_is_a_sentence(service: Service, arguments: list[str], sentence: str):
     result = run(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert sentence.lower() in result.stderr.lower()
     assert "Traceback" not in result.output
     assert not service.sent
@@ -217,7 +230,7 @@ def test_bad_input_is_a_sentence(service: Service, arguments: list[str], sentenc
 def test_a_file_that_is_no_message_is_a_sentence(service: Service, tmp_path: Path, data: bytes, sentence: str):
     (tmp_path / "bad").write_bytes(data)
     result = run("--file", "bad")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert sentence in result.stderr
     assert not service.sent
 
@@ -228,5 +241,5 @@ def test_without_a_broker_there_is_a_sentence(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("ackstream.kafka.clients.BOOTSTRAP_MS", 500)
     monkeypatch.setattr("ackstream.kafka.clients._COMMON", {"bootstrap_timeout_ms": 500})
     result = run("org.acme:lamp", "/x", "1")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr.startswith("No Kafka answers at localhost:1: start one with `ackstream up`")

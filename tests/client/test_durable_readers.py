@@ -50,12 +50,12 @@ def settle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 def test_a_subscription_is_deleted_once_every_shard_says_so(settle: Callable[..., list[Any]]) -> None:
     settle(*(ReaderRemoved("r1", shard, 3) for shard in (0, 2, 0)))
     with pytest.raises(SettleTimeout, match="removal of reader r1 was not confirmed"):
-        delete_durable_subscription(Kafka(), "r1", 0.05)
+        delete_durable_subscription(Kafka(), name="r1", timeout=0.05)
     sent = settle(*(ReaderRemoved("r1", shard, 3) for shard in (0, 2, 1)))
-    delete_durable_subscription(Kafka(), "r1", PATIENCE_SECONDS)
+    delete_durable_subscription(Kafka(), name="r1", timeout=PATIENCE_SECONDS)
     assert set(sent) == {ReaderStop("r1")}
     with pytest.raises(InconsistentQosError, match="name has 1 to 255"):
-        delete_durable_subscription(Kafka(), "")
+        delete_durable_subscription(Kafka(), name="")
 
 
 def test_the_subscriptions_are_complete_with_every_part_of_every_shard(settle: Callable[..., list[Any]]) -> None:
@@ -64,9 +64,9 @@ def test_the_subscriptions_are_complete_with_every_part_of_every_shard(settle: C
     rest = KnownReaders("ops", 1, 2, (KnownReader("A", durable=True, seen=9, unacknowledged=4),))
     settle(one, rest, one)
     with pytest.raises(SettleTimeout, match="ackstream submit settle"):
-        known_readers(Kafka(), 0.05)
+        known_readers(Kafka(), timeout=0.05)
     sent = settle(rest, other, one)
-    assert known_readers(Kafka(), PATIENCE_SECONDS) == [
+    assert known_readers(Kafka(), timeout=PATIENCE_SECONDS) == [
         KnownReader("B", "Logger", seen=4),
         KnownReader("A", durable=True, seen=9, unacknowledged=7),
     ]
@@ -76,7 +76,7 @@ def test_the_subscriptions_are_complete_with_every_part_of_every_shard(settle: C
 def test_a_shard_that_answers_again_in_fewer_parts_is_complete(settle: Callable[..., list[Any]]) -> None:
     earlier = KnownReaders(module.ASKING, 0, 1, (KnownReader("gone"),), part=0, parts=2)
     settle(earlier, KnownReaders(module.ASKING, 0, 1, (KnownReader("A"),)))
-    assert known_readers(Kafka(), PATIENCE_SECONDS) == [KnownReader("A")]
+    assert known_readers(Kafka(), timeout=PATIENCE_SECONDS) == [KnownReader("A")]
 
 
 def test_parts_of_answers_to_different_questions_are_not_mixed(settle: Callable[..., list[Any]]) -> None:
@@ -85,7 +85,7 @@ def test_parts_of_answers_to_different_questions_are_not_mixed(settle: Callable[
     again = [KnownReaders(module.ASKING, 0, 1, (KnownReader(name),), part, 2, 8) for part, name in enumerate("BC")]
     sent = settle(first[0], again[1])
     with pytest.raises(SettleTimeout):
-        known_readers(Kafka(), 0.05)
+        known_readers(Kafka(), timeout=0.05)
     settle(first[0], again[1], again[0])
-    assert known_readers(Kafka(), PATIENCE_SECONDS) == [KnownReader("B"), KnownReader("C")]
+    assert known_readers(Kafka(), timeout=PATIENCE_SECONDS) == [KnownReader("B"), KnownReader("C")]
     assert all(question.number for question in sent)

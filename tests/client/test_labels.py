@@ -203,7 +203,7 @@ class Acks:
 def _sample(key: bytes | None = None, requested: bytes | None = b'["a-a"]', **headers: bytes) -> Sample:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     asked = {"correlation-id": b"c-1"} | ({} if requested is None else {"requested-acks": requested})
-    return Sample("w1", 1, None, key, b"v", asked | named, 0, 0, 5)
+    return Sample("w1", None, key, b"v", asked | named, 0, 1, 0, 5)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from ackstream.client import message_stream
 from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import CommandTimeout, StreamClosedError
-from ackstream.client.message_stream import Message, MessageStream
+from ackstream.client.message_stream import LogMessage, MessageStream
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import Position, bookmark
 
@@ -16,15 +16,15 @@ def _stream(awaited: str = "completed", *, live: bool = False, bookmarks: Bookma
     return MessageStream("c1", "s", set(awaited.split()), live=live, bookmarks=bookmarks, handler=None)
 
 
-def _message(number: int, command: str = "publish", bookmarks: Bookmarks | None = None) -> Message:
+def _message(number: int, command: str = "publish", bookmarks: Bookmarks | None = None) -> LogMessage:
     mark = bookmark(Position(1, 0, number), "orders")
-    return Message(command, "orders", None, b"%d" % number, mark, "s", "p1", 0, (), bookmarks)
+    return LogMessage("p1", "orders", None, b"%d" % number, {}, 0, command, mark, "s", bookmarks)
 
 
 _OFFSETS = count()
 
 
-def _add(stream: MessageStream, *messages: Message) -> None:
+def _add(stream: MessageStream, *messages: LogMessage) -> None:
     """Add messages as new records of partition 0; those of a query begin a group."""
     if messages[0].command == "sow":
         stream.begin_group((0, next(_OFFSETS)))
@@ -104,7 +104,7 @@ def test_a_handler_gets_the_messages_instead() -> None:
 
 
 def test_a_stream_takes_no_more_than_fits_and_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 2_500)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_300)
     stream = _stream(live=True)
     log = [((0, 10 + number), _message(number)) for number in range(8)]
     for record in log[:6]:
@@ -123,7 +123,7 @@ def test_a_stream_takes_no_more_than_fits_and_goes_on_where_it_stopped(monkeypat
 
 
 def test_a_stream_is_not_over_before_everything_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_000)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 500)
     stream = _stream("completed")
     records = [((0, number), _message(number, "sow")) for number in (1, 2)]
     stream.begin_group((0, 0))
@@ -140,7 +140,7 @@ def test_a_stream_is_not_over_before_everything_was_taken(monkeypatch: pytest.Mo
 
 
 def test_a_bookmark_ahead_of_messages_that_were_not_taken_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_000)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 500)
     store = Bookmarks("p1")
     store.open("s", "orders")
     stream = _stream(live=True, bookmarks=store)
@@ -161,7 +161,7 @@ def test_a_bookmark_ahead_of_messages_that_were_not_taken_is_not_kept(monkeypatc
 def test_a_handler_that_raises_does_not_harm_the_stream() -> None:
     seen: list[bytes | None] = []
 
-    def handle(message: Message) -> None:
+    def handle(message: LogMessage) -> None:
         seen.append(message.value)
         raise ValueError("a bug of the application")
 

@@ -308,7 +308,7 @@ def test_a_heartbeat_says_how_far_a_quiet_subscription_is(monkeypatch: pytest.Mo
 def test_a_heartbeat_says_nothing_about_a_subscription_that_was_not_resumed_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_500)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 750)
     link, connection, states = _losing(monkeypatch)
     stream = link.execute("subscribe", {"processed"}, {"topic": "t", "bookmark": "EPOCH"})
     for offset in (10, 11, 12):
@@ -417,7 +417,7 @@ def test_what_is_cancelled_while_it_is_resumed_leaves_no_subscription_behind(
 
 
 def test_a_subscription_is_not_resumed_behind_the_one_that_replaces_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 500)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 250)
     link, connection, states = _losing(monkeypatch, timeout=PATIENCE_SECONDS)
     headers = {"topic": "t", "bookmark": "EPOCH", "sub_id": "mine"}
     old = link.execute("subscribe", {"processed"}, headers)
@@ -445,7 +445,7 @@ def test_a_subscription_is_not_resumed_behind_the_one_that_replaces_it(monkeypat
 def test_a_subscription_that_waits_for_its_application_does_not_cost_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 500)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 250)
     link, connection, states = _losing(monkeypatch, heartbeat=0.02)
     for module in (query_link, query_session):
         monkeypatch.setattr(module, "LOGON_AGAIN_SECONDS", PATIENCE_SECONDS)
@@ -463,7 +463,7 @@ def test_a_query_that_the_application_has_not_received_yet_is_read_before_its_su
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its records may be in any order: after the highest position, those below that were not taken would be lost."""
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 1_500)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 750)
     link, connection, states = _losing(monkeypatch)
     stream = link.execute("sow_and_subscribe", {"processed"}, {"topic": "t", "order_by": "/price"})
     for offset, position in ((10, 9), (11, 2), (12, 1)):
@@ -613,7 +613,7 @@ def _message(offset: int, cid: str, number: int) -> Any:
 
 def _playing(link: QueryLink, streams: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, dict[str, MessageStream]]:
     """Return a log whose messages belong to the subscriptions named by its letters, and these."""
-    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 4_000)
+    monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 2_000)
     made = {
         cid: MessageStream(cid, cid, set(), live=True, bookmarks=None, handler=None) for cid in sorted(set(streams))
     }
@@ -696,7 +696,7 @@ def test_keys_select_their_records_and_no_others(link: QueryLink, keys: list[str
 @pytest.mark.parametrize("name", ["", "n" * 256])
 def test_a_name_that_the_service_would_not_answer_is_refused(name: str) -> None:
     with pytest.raises(InconsistentQosError, match="1 to 255"):
-        QueryClient(client=name)
+        QueryClient("localhost:9092", name=name)
 
 
 @pytest.mark.parametrize("mark", [None, "EPOCH"])

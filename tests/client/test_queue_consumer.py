@@ -83,7 +83,7 @@ def _all(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
 
 
 def _sample(value: bytes) -> Sample:
-    return Sample("p", 1, "orders", b"k", value, {}, 0, 0, 0, None)
+    return Sample("p", "orders", b"k", value, {}, 0, 1, 0, 0, None)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def consume(service: Service) -> Iterator[Callable[..., QueueConsumer]]:
     made: list[QueueConsumer] = []
 
     def create(**options: Any) -> QueueConsumer:
-        made.append(QueueConsumer(queue="q", name="A", **options))
+        made.append(QueueConsumer("localhost:9092", queue="q", name="A", **options))
         return made[-1]
 
     yield create
@@ -342,4 +342,4 @@ def test_who_is_replaced_ends_and_learns_it(service: Service, consume: Callable[
 @pytest.mark.parametrize("names", [{"queue": ""}, {"name": ""}, {"name": "n" * 256}])
 def test_a_name_that_the_service_would_not_read_is_refused(names: dict[str, str]) -> None:
     with pytest.raises(InconsistentQosError, match="1 to 255"):
-        QueueConsumer(**{"queue": "q", "name": "A"} | names)  # type: ignore[arg-type]
+        QueueConsumer("localhost:9092", **{"queue": "q", "name": "A"} | names)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ ANY = 1_000
 
 
 def _sample(seq: int, writer: str = "w1", key: bytes | None = None, offset: int | None = None) -> Sample:
-    return Sample(writer, seq, None, key, b"%d" % seq, {}, 0, 0, seq if offset is None else offset)
+    return Sample(writer, None, key, b"%d" % seq, {}, 0, seq, 0, seq if offset is None else offset)
 
 
 def _reader(kind: Kind = "application-explicit", seen: list[Any] | None = None, **qos: Any) -> ReaderHistory:
@@ -155,7 +155,7 @@ def test_the_buffer_and_the_application_have_so_many_samples_or_bytes_at_most(si
     )
     for number in range(1, count + 1):
         assert not reader.crowded
-        reader.add(Sample("w1", number, None, None, b"x" * size, {}, 0, 0, number))
+        reader.add(Sample("w1", None, None, b"x" * size, {}, 0, number, 0, number))
     assert (reader.crowded, reader.full) == (True, False)
     reader.mark_stored(StoredRange("w1", 1, count, 0))
     assert (reader.crowded, reader.full, reader.stuck) == (False, True, False)
@@ -322,7 +322,7 @@ def test_samples_of_an_instance_that_come_too_close_together_are_acknowledged_as
     reader = _reader("application-explicit", seen, minimum_separation_ms=1_000)
     times = {1: 0, 2: 999, 13: 1_000, 14: 1_000, 15: 1_500, 16: 2_000}
     for number, time in times.items():
-        reader.add(Sample("w1", number, None, b"k", b"%d" % number, {}, time, 0, number))
+        reader.add(Sample("w1", None, b"k", b"%d" % number, {}, time, number, 0, number))
     reader.mark_stored(StoredRange("w1", 1, 16, 0, ((3, 12),)))
     assert _numbers(reader.take(ANY, 0)) == [1, 14, 16]
     assert [(number, auto) for number, _, auto in seen] == [(2, "filtered"), (13, "filtered"), (15, "filtered")]

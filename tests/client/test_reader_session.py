@@ -221,7 +221,7 @@ class _World:
             self.now += turn
             self.link.turn(self.now)
             if per_turn:
-                self.handled += [(sample.writer, sample.seq) for sample in self.history.take(per_turn, 0)]
+                self.handled += [(sample.publisher, sample.seq) for sample in self.history.take(per_turn, 0)]
 
     @property
     def lost(self) -> int:
@@ -331,7 +331,7 @@ def test_whatever_the_order_the_pace_and_the_buffer_every_stored_sample_is_hande
     def read(_lake: Lake, writer: str, runs: Sequence[tuple[int, int]], limit: int, _reader: Any) -> Any:
         numbers = [seq for first, end in runs for seq in range(first, end + 1)][:limit]
         assert numbers[-1] <= last[writer], "it is in the table once it is stored"
-        return [Sample(writer, seq, None, None, b"", {}, 0, 0, log.index((writer, seq))) for seq in numbers], []
+        return [Sample(writer, None, None, b"", {}, 0, seq, 0, log.index((writer, seq))) for seq in numbers], []
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(stored_samples, "read_stored", read)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from ackstream.client import sample_cache
 from ackstream.client.sample_cache import SampleCache, TimeBasedFilter
-from ackstream.client.samples import ReaderQos, Sample, weigh
+from ackstream.client.samples import ReaderQos, Sample
 
 ANY = 1_000
 
 
 def _sample(seq: int, key: bytes | None = None, topic: str | None = None, at: int = 0, writer: str = "w1") -> Sample:
-    return Sample(writer, seq, topic, key, b"x" * seq, {}, at, 0, seq)
+    return Sample(writer, topic, key, b"x" * seq, {}, at, seq, 0, seq)
 
 
 def test_keep_last_keeps_some_samples_of_each_topic_and_key() -> None:
@@ -76,7 +76,7 @@ def test_what_is_held_is_what_can_be_accessed_or_is_not_acknowledged_and_weighs_
             if step == "take":
                 cached = {seq: known for seq, known in cached.items() if seq not in candidates[:count]}
         held = cached | opened
-        assert (len(cache), cache.bytes) == (len(held), sum(map(weigh, held.values())))
+        assert (len(cache), cache.bytes) == (len(held), sum(sample.size for sample in held.values()))
         assert (cache.has(), cache.has(unread=True), cache.unread) == (bool(cached), bool(unread), len(unread))
         assert sorted(sample.seq for sample in cache.opened) == sorted(opened)
 

@@ -41,12 +41,12 @@ class _Session:
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(sample_reader, "ReaderSession", _Session)
-    return lambda *arguments, **options: SampleReader(Kafka(), "r1", *arguments, **options)
+    return lambda **options: SampleReader(Kafka(), name="r1", **options)
 
 
 def _publish(reader: Any, *numbers: int) -> None:
     for number in numbers:
-        reader._history.add(Sample("w1", number, None, None, b"", {}, 0, 0, number))
+        reader._history.add(Sample("w1", None, None, b"", {}, 0, number, 0, number))
     reader._history.mark_stored(StoredRange("w1", min(numbers), max(numbers), 0))
 
 
@@ -85,7 +85,7 @@ def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(ma
         if sample.seq % 2:
             raise ValueError("no")
 
-    reader = make(handle, max_samples=3, on_error=told.append)
+    reader = make(handler=handle, max_samples=3, on_error=told.append)
     _publish(reader, 1, 2, 3, 4)
     _publish(reader, 5, 6)
     with pytest.raises(HandlerFailedError, match="all 3 samples that it may keep"):
@@ -110,7 +110,7 @@ def test_samples_that_are_read_stay_in_the_reader_and_those_not_accessed_can_be_
 
 def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[..., Any]) -> None:
     taken: list[Sample] = []
-    reader = make(taken.append, qos=ReaderQos(kind="application-explicit"), max_samples=1)
+    reader = make(handler=taken.append, qos=ReaderQos(kind="application-explicit"), max_samples=1)
     _publish(reader, 1)
     assert not reader.wait_closed(0.1)
     assert reader.alive
@@ -128,7 +128,7 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
     with make(labels=["a-ack"]) as reader:
         reader._outbox._producer = SimpleNamespace(send=lambda *_, **record: sent.append(record) or future)
         headers = {"correlation-id": b"c", "requested-acks": b'["a-ack"]'}
-        reader._history.add(Sample("w1", 1, None, b"ns:n", b"", headers, 0, 0, 1))
+        reader._history.add(Sample("w1", None, b"ns:n", b"", headers, 0, 1, 0, 1))
         reader._history.mark_stored(StoredRange("w1", 1, 1, 0))
         assert len(reader.take()) == 1
         reader._after_poll(math.inf)
@@ -144,4 +144,36 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
 )
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):
-        SampleReader(Kafka(), "r1", **options)
+        SampleReader(Kafka(), name="r1", **options)
+
+
+def test_a_batch_is_handled_and_acknowledged_as_a_whole_or_not_at_all(make: Callable[..., Any]) -> None:
+    batches: list[list[int]] = []
+    first, handled = threading.Event(), threading.Event()
+
+    def handle(samples: list[Sample]) -> None:
+        assert first.wait(PATIENCE_SECONDS)
+        batches.append([sample.seq for sample in samples])
+        if samples[-1].seq == 6:
+            handled.set()
+        if 4 in batches[-1]:
+            raise LookupError
+
+    with make(batch_handler=handle, max_batch=3) as reader:
+        _publish(reader, *range(1, 7))
+        first.set()
+        assert handled.wait(PATIENCE_SECONDS)
+    assert [seq for batch in batches for seq in batch] == [1, 2, 3, 4, 5, 6]
+    assert max(map(len, batches)) == 3
+    failed = next(batch for batch in batches if 4 in batch)
+    assert (reader.statistics.failed, reader.statistics.acknowledged) == (len(failed), 6 - len(failed))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"handler": print}, "give one of them"), ({"max_batch": 0}, "max_batch is 0")]
+)
+def test_there_is_one_handler_and_a_batch_has_messages(
+    make: Callable[..., Any], options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InconsistentQosError, match=reason):
+        make(batch_handler=print, **options)

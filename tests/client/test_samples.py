@@ -18,7 +18,7 @@ def _record(value: bytes | None = b"v", **headers: bytes | None) -> Any:
 
 
 def _facts(sample: Sample) -> tuple[Any, ...]:
-    return (sample.writer, sample.seq, sample.topic, sample.key, sample.value, dict(sample.headers))
+    return (sample.publisher, sample.seq, sample.topic, sample.key, sample.value, dict(sample.headers))
 
 
 def test_a_record_is_a_message_with_the_applications_own_headers() -> None:

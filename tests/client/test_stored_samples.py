@@ -88,7 +88,7 @@ def _history(stored: int, *arrived: int, **limits: int) -> ReaderHistory:
     )
     history.mark_stored(StoredRange("w1", 1, stored, 0, ((3, 3),)))
     for seq in arrived:
-        history.add(Sample("w1", seq, None, None, b"%d" % seq, {}, 0, 0, seq))
+        history.add(Sample("w1", None, None, b"%d" % seq, {}, 0, seq, 0, seq))
     return history
 
 
@@ -184,7 +184,7 @@ def test_without_a_table_a_paused_reader_loses_nothing() -> None:
         assert not recovering.recover([PARTITION], paused=True)
     assert (_numbers(history), recovering.counts["lost"]) == ([], 0)
     for seq in (1, 2, 4, 5):
-        history.add(Sample("w1", seq, None, None, b"", {}, 0, 0, seq))
+        history.add(Sample("w1", None, None, b"", {}, 0, seq, 0, seq))
     assert _numbers(history) == [1, 2, 4, 5, 6]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from ackstream.client.errors import (
     WouldBlockError,
     refused,
 )
+from ackstream.client.receipts import Open
 from ackstream.client.storage import WITHDRAWN, KeptMessage, MemoryMessages
 from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.protocol.messages import CommandAck
@@ -47,7 +49,7 @@ class World:
         """Publish a message; ``None`` if the window is full."""
         future: Future[Receipt] = Future()
         message = KeptMessage(b"m%d" % (self.store.last + 1) + b"x" * size, [])
-        return None if self.messages.add(message, future, "context", seq) is None else future
+        return future if self.messages.add([(message, Open(future, "context"))], seq) else None
 
     def ack(self, seq: int | None, reason: str | None = None, status: str | None = None) -> list[int]:
         status = status or ("failure" if reason else "success")
@@ -90,7 +92,7 @@ def test_a_refused_message_is_returned_before_it_is_dropped_and_never_sent_again
     messages = UnacknowledgedMessages(store, on_failed_write=failed)
     futures: list[Future[Receipt]] = [Future(), Future()]
     for number, future in enumerate(futures, 1):
-        messages.add(KeptMessage(b"%d" % number, []), future, None, None)
+        assert messages.add([(KeptMessage(b"%d" % number, []), Open(future, None))]) == range(number, number + 1)
     messages.acknowledged(CommandAck(ack_type="persisted", status="failure", seq=1, reason="not entitled"))
     assert kept == [(1, b"1", 2)]
     assert store.numbers() == [2]
@@ -412,3 +414,21 @@ def test_every_message_is_sent_once_in_order_and_never_more_than_the_window(size
         assert sent == list(range(1, len(sent) + 1))
         assert len(sent) - done <= size
     assert sent == list(range(1, 31))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=20),
+    window=st.integers(1, 8),
+    window_bytes=st.integers(1, 100),
+    earlier=st.integers(0, 3),
+)
+def test_messages_that_are_added_together_get_what_they_get_one_by_one(
+    sizes: list[int], window: int, window_bytes: int, earlier: int
+) -> None:
+    kept = [KeptMessage(b"x" * size, []) for size in sizes]
+    together, single = (World(earlier=earlier, window=window, window_bytes=window_bytes) for _ in range(2))
+    numbers = together.messages.add([(message, Open(Future(), None)) for message in kept])
+    each = (single.messages.add([(message, Open(Future(), None))]) for message in kept)
+    assert [*numbers] == [number for one in takewhile(len, each) for number in one]
+    assert together.store.numbers()[earlier:] == [*numbers]
+    assert together.messages.statistics.published == len(numbers)

@@ -121,6 +121,24 @@ def test_a_producer_that_fails_at_once_is_treated_alike(outbox, producer, error,
     assert (work.remaining, outbox.delayed, outbox.lost) == (again, again, 1 - again)
 
 
+def test_an_outbox_is_full_of_many_answers_or_of_large_ones(outbox, producer, monkeypatch):
+    monkeypatch.setattr(worker, "MAX_SENDING", 2)
+    monkeypatch.setattr(worker, "MAX_SENDING_BYTES", 1_000)
+    full = []
+    for value in ("a", "b", "c"):
+        put(outbox, value)
+        full.append(outbox.full)
+    for future in producer.futures:
+        future.success("metadata")
+    outbox.turn(1.0)
+    full.append(outbox.full)
+    put(outbox, "x" * 1_000)
+    full.append(outbox.full)
+    producer.futures[-1].success("metadata")
+    outbox.turn(2.0)
+    assert [*full, outbox.full] == [False, False, True, False, True, False]
+
+
 def test_settling_sends_nothing(outbox, producer):
     put(outbox, "late", 1.0)
     work = put(outbox, "now")
@@ -290,8 +308,8 @@ def test_a_receiver_and_its_answers_wait_for_the_lease_of_its_labels(monkeypatch
 
     monkeypatch.setattr(receivers, "Labels", lambda *_: labels)
     monkeypatch.setattr(receivers, "Worker", make)
-    Responder(Kafka(), print, labels=["a-a"])
-    Subscriber(Kafka(), print, [], labels=["a-a"])
+    Responder(Kafka(), handler=print, labels=["a-a"])
+    Subscriber(Kafka(), handler=print, subscriptions=[], labels=["a-a"])
     assert made == [labels, labels]
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from ackstream.cli.main import app
 from ackstream.conformance.cases import KINDS, Case, CaseFileError, check
 from ackstream.conformance.runner import main, run
 
@@ -71,30 +73,28 @@ def test_a_directory_stands_for_its_files_in_order_of_their_names(tmp_path: Path
     "text",
     ["no JSON", "[1, 2]", '{"id": "x"}', '{"id": 1, "kind": "label", "given": {}, "expect": {}}', '"x"', "[" * 100_000],
 )
-def test_a_file_that_is_no_json_lines_of_cases_gives_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_a_file_that_is_no_json_lines_of_cases_gives_one_sentence(tmp_path: Path, text: str) -> None:
     file = tmp_path / "odd.jsonl"
     file.write_text(f"{json.dumps(LABEL)}\n{text}\n", encoding="utf-8")
-    assert main([file]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"{file} is no file of cases: line 2 must be one JSON object with id, kind, given")
-    assert captured.err.count("\n") == 1
+    with pytest.raises(CaseFileError) as refused:
+        main([file])
+    sentence = str(refused.value)
+    assert sentence.startswith(f"{file} is no file of cases: line 2 must be one JSON object with id, kind, given")
+    assert "\n" not in sentence
 
 
-def test_a_file_that_is_no_utf_8_gives_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_utf_8_gives_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "odd.jsonl"
     file.write_bytes(b"\xff\xfe\x00")
-    assert main([file]) == 1
-    assert capsys.readouterr().err.startswith(f"{file} cannot be read as UTF-8 text")
+    with pytest.raises(CaseFileError, match=r"odd\.jsonl cannot be read as UTF-8 text"):
+        main([file])
 
 
-def test_a_path_that_does_not_exist_gives_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_does_not_exist_is_wrong_input(tmp_path: Path) -> None:
     missing = tmp_path / "missing.jsonl"
-    assert main([missing]) == 1
-    expected = f"{missing} does not exist; name a file of cases or a directory of such files.\n"
-    assert capsys.readouterr().err == expected
+    result = CliRunner().invoke(app, ["conformance", str(missing)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"{missing} does not exist; name a file of cases or a directory of such files.\n"
 
 
 def test_a_directory_without_files_of_cases_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ackstream.connectivity import connector
 from ackstream.connectivity.connector import MODULES, _watched_file, access_of, transport
 from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, MessageSource, Published, Transport, redelivers
-from ackstream.errors import SettingsError, StartError, UnreachableError
+from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.settings import Settings
@@ -25,15 +25,6 @@ def test_every_type_of_connection_has_a_transport() -> None:
     types = {name for kind in kinds for name in get_args(kind)}
     assert MODULES.keys() == types
     assert all(isinstance(transport(kind), Transport) for kind in types)
-
-
-def test_a_transport_whose_package_is_missing_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_name: str) -> Any:
-        raise ModuleNotFoundError("No module named 'proton'", name="proton")
-
-    monkeypatch.setattr(connector, "import_module", missing)
-    with pytest.raises(StartError, match=r"amqp-10 need the package proton: run `pip install 'ackstream\[amqp-10\]'`"):
-        transport("amqp-10")
 
 
 @each("settlement", "transport-mqtt")

@@ -33,11 +33,11 @@ DELIVERED = RouteSettings(name="plant", topic_prefix="plant-", label="plant:deli
 
 def _sample(seq: int, **headers: bytes) -> Sample:
     found = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Sample("w1", seq, "orders", b"k", b"%d" % seq, found, 0, 0, seq)
+    return Sample("w1", "orders", b"k", b"%d" % seq, found, 0, seq, 0, seq)
 
 
 def _routed(by: bytes) -> Sample:
-    return replace(_sample(1, routed_by=by), writer="route-other")
+    return replace(_sample(1, routed_by=by), publisher="route-other")
 
 
 ASKING: dict[str, bytes] = {"correlation_id": b"c1", "requested_acks": b'["plant:delivered", "other"]'}
@@ -46,9 +46,9 @@ ASKING: dict[str, bytes] = {"correlation_id": b"c1", "requested_acks": b'["plant
 class _Publisher(Closing):
     """The other system: keeps the futures open until the test answers."""
 
-    def __init__(self, kafka: Kafka, *, client: str, on_error: Any, block: bool, **_: Any) -> None:
+    def __init__(self, kafka: Kafka, *, name: str, on_error: Any, block: bool, **_: Any) -> None:
         assert not block
-        self.kafka, self.client, self.fail = kafka, client, on_error
+        self.kafka, self.name, self.fail = kafka, name, on_error
         self.published: list[tuple[bytes, dict[str, Any]]] = []
         self.futures: list[Future[Receipt]] = []
         self.complete: set[int] = set()
@@ -154,7 +154,7 @@ def _until(look: Callable[[], Any]) -> None:
 def test_a_message_is_acknowledged_once_the_other_system_has_stored_it(open_route: Callable[..., Any]) -> None:
     route = open_route(PLANT)
     reader, publisher = route._reader, route._publisher
-    assert (reader.name, publisher.client, publisher.kafka.topic_prefix) == ("route-plant", "route-plant", "plant-")
+    assert (reader.name, publisher.name, publisher.kafka.topic_prefix) == ("route-plant", "route-plant", "plant-")
     assert reader.options["qos"].kind == "application-explicit"
     reader.coming = [_sample(1), _sample(2)]
     _until(lambda: len(publisher.published) == 2)
@@ -241,7 +241,7 @@ def test_a_message_names_its_origin_and_its_routes_on_every_hop() -> None:
         "original-seq": b"7",
         "routed-by": b"plant",
     }
-    hop = Sample("route-plant", 1, None, None, b"", dict(first), 0, 0, 1)
+    hop = Sample("route-plant", None, None, b"", dict(first), 0, 1, 0, 1)
     assert (has_passed("plant", hop), has_passed("pla", hop), has_passed("plant", _sample(7))) == (True, False, False)
     second = dict(headers_behind("home", hop))
     assert (second["routed-by"], second["original-writer"], second["original-seq"]) == (b"plant,home", b"w1", b"7")

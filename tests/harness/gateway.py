@@ -183,5 +183,9 @@ def running_with_twin(
         url, _ = stack.enter_context(serving(system.settings))
         made = Running(system, url)
         assert made("PUT", LAMP, json={"attributes": {"x": 0}}).status_code == 201
-        stack.enter_context(Subscriber(kafka, lambda _: None, [subscription("events")], labels=labels, group=group))
+        stack.enter_context(
+            Subscriber(
+                kafka, handler=lambda _: None, subscriptions=[subscription("events")], labels=labels, group=group
+            )
+        )
         yield made

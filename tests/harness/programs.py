@@ -60,7 +60,10 @@ def handle(signal):
     seen.write(f"{time.time()} {signal.correlation_id}\\n")
     return Ack(204)
 
-with Subscriber(load().kafka, handle, [subscription("events")], labels=["app:seen"], group="app", start="earliest"):
+with Subscriber(
+    load().kafka, handler=handle, subscriptions=[subscription("events")], labels=["app:seen"], group="app",
+    start="earliest",
+):
     threading.Event().wait()
 """
 
@@ -74,7 +77,7 @@ log = open(notes, "a", buffering=1)
 while True:
     try:
         publisher = Publisher(
-            load().kafka, client=client, store=store, window=int(window), ack_timeout=60, logon_timeout=300,
+            load().kafka, name=client, store=store, window=int(window), ack_timeout=60, logon_timeout=300,
             on_receipt=lambda receipt: log.write(f"{time.time_ns()},{receipt.seq}\\n"),
         )
     except LogonTimeout:
@@ -106,12 +109,12 @@ def now():
     return time.time_ns() // 1_000_000
 
 def handle(sample):
-    log.write(f"{now()},{sample.writer},{sample.seq}\\n")
+    log.write(f"{now()},{sample.publisher},{sample.seq}\\n")
 
 log.write(f"{now()},begin,0\\n")
 while True:
     try:
-        reader = SampleReader(settings.kafka, name, handle, role=role)
+        reader = SampleReader(settings.kafka, name=name, handler=handle, role=role)
     except SettleTimeout:
         continue
     break
@@ -147,7 +150,7 @@ from ackstream.settings import load
 
 topic, notes = sys.argv[1:]
 log = open(notes, "a", buffering=1)
-with QueryClient(load().kafka, client="q1", timeout=300) as client:
+with QueryClient(load().kafka, name="q1", timeout=300) as client:
     stream = client.subscribe(topic, bookmark="EPOCH")
     beside, until = None, 0.0
     while True:

@@ -129,8 +129,8 @@ class Storm:
             "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
             # nine queries share the machine: a batch has much rather than many batches little
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
-            "ACKSTREAM_CORRELATE_TRIGGER": "1 second",
-            "ACKSTREAM_TWIN_TRIGGER": "1 second",
+            "ACKSTREAM_CORRELATE_TRIGGER": "1s",
+            "ACKSTREAM_TWIN_TRIGGER": "1s",
             "ACKSTREAM_PERSIST_INTERVAL": "1s",
             "ACKSTREAM_SETTLE_INTERVAL": "1s",
             "ACKSTREAM_QUEUE_INTERVAL": "1s",
@@ -197,7 +197,7 @@ class Storm:
 
     def fill_the_queue(self) -> None:
         """Publish one message after the other until the storm is over: whatever ends before it cannot go on after."""
-        with Publisher(self.system.settings.kafka, client="p2", ack_timeout=60, logon_timeout=PATIENCE_SECONDS) as p2:
+        with Publisher(self.system.settings.kafka, name="p2", ack_timeout=60, logon_timeout=PATIENCE_SECONDS) as p2:
             number = 0
             while not self.stopped.wait(1 / QUEUE_MESSAGES_PER_SECOND):
                 p2.publish(b"%d" % number, topic=QUEUE)
@@ -210,7 +210,7 @@ class Storm:
     def follow(self) -> None:
         """Subscribe to all messages of the publisher, by the query job."""
         with QueryClient(
-            self.system.settings.kafka, client="q1", timeout=PATIENCE_SECONDS, heartbeat=HEARTBEAT_SECONDS
+            self.system.settings.kafka, name="q1", timeout=PATIENCE_SECONDS, heartbeat=HEARTBEAT_SECONDS
         ) as client:
             stream = client.subscribe(TOPIC, bookmark="EPOCH")
             while not self.failed.is_set() and ((last := self.last()) is None or len(self.received) < last):

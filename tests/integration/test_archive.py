@@ -40,7 +40,7 @@ BATCH = 20
 def settings(kafka: Kafka, tmp_path: Path) -> Settings:
     settings = Settings(
         kafka=kafka,
-        archive=ArchiveSettings(trigger="0 seconds", max_offsets_per_trigger=90),
+        archive=ArchiveSettings(trigger="0s", max_offsets_per_trigger=90),
         lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
     )
     ensure_topics(settings, ["ledger", "audit"])

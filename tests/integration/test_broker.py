@@ -126,7 +126,7 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
     assert f"responding at {settings.kafka.bootstrap}" in text
     assert run("down") == (0, f"Kafka is stopped; its data stays in {settings.local.data}/kafka/data\n")
     assert process.is_free(settings.local.port)
-    assert run("status")[0] == 1
+    assert run("status")[0] == 3
 
 
 def test_a_secured_broker_is_started_used_and_stopped_by_the_same_commands(

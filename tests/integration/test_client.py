@@ -151,7 +151,7 @@ def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_pat
 
         with (
             Counterpart(kafka, answer, topic="acks"),
-            Responder(kafka, lambda signal: Ack(payload=signal.value), labels=["meter"], group="devices"),
+            Responder(kafka, handler=lambda signal: Ack(payload=signal.value), labels=["meter"], group="devices"),
             Requester(kafka) as requester,
         ):
 
@@ -340,7 +340,7 @@ def test_a_missing_topic_is_named_with_the_remedy(kafka: Kafka):
     with pytest.raises(UnreachableError, match="There is no topic own"):
         Requester(kafka, reply_to="own")
     with pytest.raises(UnreachableError, match=rf"There is no topic {kafka.topic('acks')}"):
-        Responder(bootstrap=kafka.bootstrap, topic_prefix=kafka.topic_prefix, kafka=None, handler=lambda _signal: None)
+        Responder(kafka, handler=lambda _signal: None)
 
 
 # -- the responder -----------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def acks(kafka: Kafka, number: int) -> list[Any]:
 
 
 def test_each_signal_is_acknowledged_under_the_labels_asked_for(topics: Kafka, sender: Callable[..., None]):
-    with Responder(topics, lambda signal: Ack(payload=signal.value), labels=["meter", "audit"]) as responder:
+    with Responder(topics, handler=lambda signal: Ack(payload=signal.value), labels=["meter", "audit"]) as responder:
         sender(*range(300), acks=("meter", "other", "audit"))
         eventually(lambda: responder.statistics.answers == 600, "all acknowledgements are stored")
         assert responder.statistics.handled == 300
@@ -390,7 +390,7 @@ def test_a_delayed_answer_does_not_hold_up_others(topics: Kafka, sender: Callabl
     def handle(signal: Any) -> Any:
         return After(0.5, Ack()) if signal.value == 0 else Ack()
 
-    with Responder(topics, handle, labels=["meter"]):
+    with Responder(topics, handler=handle, labels=["meter"]):
         sender(*range(5))
         records = sorted(acks(topics, 5), key=lambda record: record.offset)
     order = [decode(record.value).headers["correlation-id"] for record in records]
@@ -411,7 +411,7 @@ def test_the_handlers_exceptions_become_nacks_and_silence_nothing(topics: Kafka,
                 return None
         return Ack(204)
 
-    with Responder(topics, handle, labels=["meter"]) as responder:
+    with Responder(topics, handler=handle, labels=["meter"]) as responder:
         sender(*range(5))
         found = {dict(record.headers)["correlation-id"]: decode(record.value) for record in acks(topics, 4)}
         assert responder.statistics.failed == 3
@@ -422,7 +422,7 @@ def test_the_handlers_exceptions_become_nacks_and_silence_nothing(topics: Kafka,
 
 def test_signals_that_cannot_be_read_are_skipped(topics: Kafka, sender: Callable[..., None]):
     with (
-        Responder(topics, lambda _signal: Ack(), labels=["meter"]) as responder,
+        Responder(topics, handler=lambda _signal: Ack(), labels=["meter"]) as responder,
         Counterpart(topics, replies=topics.topic("signals"), topic="replies") as other,
     ):
         for value in (None, b"\xff", b"{}", b"[" * 100_000):
@@ -441,7 +441,9 @@ def test_a_restarted_responder_goes_on_where_it_stopped(topics: Kafka, sender: C
     seen: list[int] = []
 
     def responder() -> Responder:
-        return Responder(topics, lambda signal: seen.append(signal.value) or Ack(), labels=["meter"], group="devices")
+        return Responder(
+            topics, handler=lambda signal: seen.append(signal.value) or Ack(), labels=["meter"], group="devices"
+        )
 
     with responder() as first:
         sender(*range(50))
@@ -458,11 +460,11 @@ def test_a_signal_whose_answer_was_not_given_is_handled_again(topics: Kafka, sen
     def handle(signal: Any) -> Any:
         return After(3600, Ack()) if signal.value == 2 else Ack()
 
-    with Responder(topics, handle, labels=["meter"], group="devices") as first:
+    with Responder(topics, handler=handle, labels=["meter"], group="devices") as first:
         sender(*range(5))
         eventually(lambda: first.statistics.answers == 4, "all but one are acknowledged")
         assert first.statistics.delayed == 1
-    with Responder(topics, lambda _signal: Ack(), labels=["meter"], group="devices") as second:
+    with Responder(topics, handler=lambda _signal: Ack(), labels=["meter"], group="devices") as second:
         eventually(lambda: second.statistics.answers >= 1, "the one is acknowledged")
     assert {dict(record.headers)["correlation-id"] for record in records(topics, "acks")} == {
         b"0",
@@ -483,7 +485,7 @@ def handle(signal):
     return Ack() if signal.value < 3 else After(3600, Ack())
 
 kafka = Kafka(bootstrap=sys.argv[1], topic_prefix=sys.argv[2], options={"python": {"session.timeout.ms": "6000"}})
-with Responder(kafka, handle, labels=["meter"], group="devices"):
+with Responder(kafka, handler=handle, labels=["meter"], group="devices"):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -498,7 +500,7 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
         for _ in range(6):
             process.stdout.readline()
         process.kill()
-    with Responder(topics, lambda _signal: Ack(), labels=["meter"], group="devices"):
+    with Responder(topics, handler=lambda _signal: Ack(), labels=["meter"], group="devices"):
         eventually(
             lambda: (
                 {dict(record.headers)["correlation-id"] for record in records(topics, "acks")}
@@ -509,22 +511,22 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
 
 
 def test_the_labels_of_a_responder_are_declared(topics: Kafka, sender: Callable[..., None]):
-    with Responder(topics, lambda _signal: Ack(label="audit"), labels=["meter"]) as responder:
+    with Responder(topics, handler=lambda _signal: Ack(label="audit"), labels=["meter"]) as responder:
         assert responder.labels == {"meter"}
         with pytest.raises(DittoError, match="taken by other subscribers"):
-            Responder(topics, lambda _signal: Ack(), labels=["meter", "audit"])
+            Responder(topics, handler=lambda _signal: Ack(), labels=["meter", "audit"])
         sender(1)
         # a label that is not its own is an error of its handler
         (record,) = acks(topics, 1)
         assert (decode(record.value).topic.subject, decode(record.value).status) == ("meter", 400)
-    with Responder(topics, lambda _signal: Ack(), labels=["meter", "audit"]) as responder:
+    with Responder(topics, handler=lambda _signal: Ack(), labels=["meter", "audit"]) as responder:
         assert responder.labels == {"meter", "audit"}
 
 
 @pytest.mark.parametrize("label", ["twin-persisted", "search-persisted"])
 def test_a_responder_cannot_declare_a_built_in_label(topics: Kafka, label: str):
     with pytest.raises(DittoError, match="is not allowed to be issued externally"):
-        Responder(topics, lambda _signal: Ack(), labels=[label])
+        Responder(topics, handler=lambda _signal: Ack(), labels=[label])
 
 
 def test_members_of_a_group_share_the_signals(topics: Kafka, sender: Callable[..., None]):
@@ -532,8 +534,12 @@ def test_members_of_a_group_share_the_signals(topics: Kafka, sender: Callable[..
     two_saw: list[int] = []
     labels = ["meter"]
     with (
-        Responder(topics, lambda signal: one_saw.append(signal.value) or Ack(), labels=labels, group="devices") as one,
-        Responder(topics, lambda signal: two_saw.append(signal.value) or Ack(), labels=labels, group="devices") as two,
+        Responder(
+            topics, handler=lambda signal: one_saw.append(signal.value) or Ack(), labels=labels, group="devices"
+        ) as one,
+        Responder(
+            topics, handler=lambda signal: two_saw.append(signal.value) or Ack(), labels=labels, group="devices"
+        ) as two,
     ):
         for number in range(100):
             sender(number, thing_id=f"org.acme:lamp-{number}")

@@ -108,7 +108,7 @@ def world(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
         def take(delivered: Any) -> None:
             made.deliveries[delivered.correlation_id] = delivered
 
-        stack.enter_context(Subscriber(kafka, take, [subscription("events")], labels=[LABEL]))
+        stack.enter_context(Subscriber(kafka, handler=take, subscriptions=[subscription("events")], labels=[LABEL]))
         yield made
 
 

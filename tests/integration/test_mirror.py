@@ -131,7 +131,7 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
     spark: SparkSession, settings: Settings
 ) -> None:
     ruled = _ruled(settings, check_interval=100, downgrade_age=AGE_MS, upgrade_age=AGE_MS // 2)
-    with _persisting(spark, ruled) as running, Publisher(settings.kafka, client="p1") as publisher:
+    with _persisting(spark, ruled) as running, Publisher(settings.kafka, name="p1") as publisher:
 
         def publish(*numbers: int) -> list[Any]:
             return [publisher.publish(b"%d" % seq, topic="open") for seq in numbers]
@@ -172,7 +172,7 @@ def test_the_interval_of_a_publisher_begins_when_the_destinations_have_its_messa
         _mirroring(spark, settings),
         # a message that is sent again would be answered at once
         Publisher(
-            settings.kafka, client="p1", conflation_ms=interval_ms, ack_timeout=PATIENCE_SECONDS,
+            settings.kafka, name="p1", conflation_ms=interval_ms, ack_timeout=PATIENCE_SECONDS,
             logon_timeout=PATIENCE_SECONDS,
         ) as publisher,
     ):  # fmt: skip

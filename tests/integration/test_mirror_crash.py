@@ -57,7 +57,7 @@ def test_what_is_told_is_there_and_everything_is_told_whatever_is_killed(kafka: 
 
         persist = start("persist")
         publisher = stack.enter_context(
-            Publisher(kafka, client="p1", windowed=True, on_receipt=look, logon_timeout=PATIENCE_SECONDS)
+            Publisher(kafka, name="p1", windowed=True, on_receipt=look, logon_timeout=PATIENCE_SECONDS)
         )
         for number in range(HALF):
             publisher.publish(b"%d" % number)

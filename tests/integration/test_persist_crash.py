@@ -48,7 +48,7 @@ with open(told, "a", buffering=1) as log:
         try:
             publisher = Publisher(
                 load().kafka,
-                client=client,
+                name=client,
                 store=store,
                 window=window,
                 ack_timeout=20,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from concurrent.futures import wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,10 +28,12 @@ from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.settings import Kafka, Settings
+from tests.harness import pages
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ackstream.client.receipts import FailedMessage, Receipt
 
@@ -119,7 +119,7 @@ def service(topics: Kafka) -> Iterator[Service]:
 
 
 def _publisher(kafka: Kafka, **options: Any) -> Publisher:
-    return Publisher(kafka, **({"client": "p1", "logon_timeout": PATIENCE_SECONDS} | options))
+    return Publisher(kafka, **({"name": "p1", "logon_timeout": PATIENCE_SECONDS} | options))
 
 
 def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
@@ -218,7 +218,7 @@ def test_a_full_window_blocks_or_says_so(topics: Kafka, service: Service) -> Non
         with pytest.raises(WouldBlockError):
             publisher.publish(b"3")
         assert publisher.statistics.window_closed == 1
-    with _publisher(topics, client="p2", window=2) as publisher:
+    with _publisher(topics, name="p2", window=2) as publisher:
         publisher.publish(b"1")
         publisher.publish(b"2")
         third = threading.Thread(target=publisher.publish, args=(b"3",))
@@ -304,17 +304,18 @@ def test_a_damaged_store_is_refused(topics: Kafka, tmp_path: Path) -> None:
         _publisher(topics, store=tmp_path / "p1")
 
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
 EXAMPLES = [
-    pytest.param(example, id=f"{page.stem}-{number}")
-    for page in (DOCS / "amps.md", DOCS / "solace-producers.md")
-    for number, example in enumerate(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+    pytest.param(example, id=f"{page}-{number}")
+    for page in ("amps", "solace-producers")
+    for number, example in enumerate(pages.examples(f"docs/{page}.md"))
     # those need the query job, and run beside it
     if "QueryClient" not in example
 ]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_pages_runs(topics: Kafka, service: Service, tmp_path: Path, example: str) -> None:
+def test_an_example_of_the_pages_runs(
+    topics: Kafka, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str
+) -> None:
     service.obliging = True
-    exec(compile(example, "docs", "exec"), {"kafka": topics, "folder": tmp_path})
+    pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch)

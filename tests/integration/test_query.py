@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -36,6 +34,7 @@ from ackstream.protocol.messages import StoredRange, decode_ack, write_stored
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.model import QueryRule
+from tests.harness import pages
 from tests.harness.kafka import records
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -43,10 +42,11 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.message_stream import Message, MessageStream
+    from ackstream.client.message_stream import LogMessage, MessageStream
     from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
@@ -78,7 +78,7 @@ class System:
         self.spark = spark
         self.persist = job.JOB.start(spark, self.settings)
         self.query = query_job.JOB.start(spark, self.settings)
-        self._publisher = Publisher(kafka, client="p1")
+        self._publisher = Publisher(kafka, name="p1")
 
     def close(self) -> None:
         self._publisher.close()
@@ -96,7 +96,7 @@ class System:
         self._publisher.publish_flush(PATIENCE_SECONDS)
 
     def client(self, name: str, **options: Any) -> QueryClient:
-        return QueryClient(self.kafka, client=name, timeout=PATIENCE_SECONDS, **options)
+        return QueryClient(self.kafka, name=name, timeout=PATIENCE_SECONDS, **options)
 
     def records(self, topic: str, key: str | None = None) -> list[Any]:
         """Read a topic whole, or the records of a key."""
@@ -140,11 +140,11 @@ def stories(system: System) -> Iterator[dict[str, Future[None]]]:
         yield running
 
 
-def _numbers(messages: Iterable[Message]) -> list[int]:
+def _numbers(messages: Iterable[LogMessage]) -> list[int]:
     return [json.loads(message.value or b"")["n"] for message in messages]
 
 
-def _next(stream: MessageStream, count: int) -> list[Message]:
+def _next(stream: MessageStream, count: int) -> list[LogMessage]:
     found = [stream.receive(PATIENCE_SECONDS) for _ in range(count)]
     return [message for message in found if message is not None]
 
@@ -254,7 +254,7 @@ def amps_27_28_queries_and_deletes_count(system: System) -> None:
 @story
 def a_delete_comes_after_what_a_publisher_has_published_and_before_what_it_publishes_then(system: System) -> None:
     topic = "orders-tidy"
-    with system.client("tidy") as client, Publisher(system.kafka, client="p-tidy", stage="accepted") as publisher:
+    with system.client("tidy") as client, Publisher(system.kafka, name="p-tidy", stage="accepted") as publisher:
         for number in range(5):
             publisher.publish(b'{"n": %d}' % number, topic=topic, key=b"%d" % number)
         assert client.sow_delete(topic, "/n < 10", after=publisher).records_deleted == 5
@@ -428,15 +428,15 @@ def test_a_restart_of_the_job_loses_nothing_of_a_subscription_and_doubles_nothin
         assert stream.receive(0) is None
 
 
-EXAMPLES = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parent.parent.parent / "docs" / "amps.md").read_text("utf-8"), re.DOTALL
-)
+EXAMPLES = [example for example in pages.examples("docs/amps.md") if "QueryClient" in example]
 
 
-@pytest.mark.parametrize("example", [example for example in EXAMPLES if "QueryClient" in example])
-def test_an_example_of_the_page_runs(system: System, tmp_path: Path, example: str) -> None:
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_page_runs(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str
+) -> None:
     system.publish("orders", [{"id": n, "n": n, "price": n, "state": "open"} for n in range(20)], keyed=True)
-    exec(compile(example, "docs", "exec"), {"kafka": system.kafka, "folder": tmp_path})
+    pages.run(example, Settings(kafka=system.kafka), tmp_path, monkeypatch)
 
 
 def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(system: System) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +31,7 @@ from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.queues import QueueBackoff, QueueSettings
 from ackstream.spark.job import with_values
 from ackstream.spark.migration import migrate
+from tests.harness import pages
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.integration.scenarios.patience import ALLOWANCE_MS
@@ -40,6 +39,7 @@ from tests.integration.scenarios.patience import ALLOWANCE_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -95,7 +95,7 @@ class System:
         self.spark = spark
         self.settings = settings
         self.kafka = settings.kafka
-        self._publisher = Publisher(self.kafka, client="p", ack_timeout=30.0)
+        self._publisher = Publisher(self.kafka, name="p", ack_timeout=30.0)
         self._producer = clients.connect_producer(self.kafka, None, delivery_timeout=30)
         self._queues = ExitStack()
         self.start()
@@ -642,14 +642,14 @@ def test_a_new_checkpoint_begins_with_what_is_stored_from_now_on_and_never_besid
         JOB.start(system.spark, settings)
 
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "solace.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+EXAMPLES = pages.examples("docs/solace.md")
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_of_the_page_runs(system: System, number: int) -> None:
-    names = {"kafka": system.kafka, "lake": system.settings.lake}
-    exec(compile(EXAMPLES[number], "docs", "exec"), names)
+def test_an_example_of_the_page_runs(
+    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    pages.run(EXAMPLES[number], system.settings, tmp_path, monkeypatch)
 
 
 def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> None:

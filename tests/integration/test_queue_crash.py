@@ -87,7 +87,7 @@ def test_a_job_that_is_killed_loses_nothing_and_delivers_nothing_twice(
     }
     job = Program("queues", ["submit", "queues"], settings, tmp_path, more)
     done = threading.Event()
-    with Publisher(kafka, client="p") as publisher, ThreadPoolExecutor(2) as pool:
+    with Publisher(kafka, name="p") as publisher, ThreadPoolExecutor(2) as pool:
         workers = list(pool.map(lambda name: Worker(kafka, name), "AB"))
         for number in range(MESSAGES):
             publisher.publish(b"%d" % number)

@@ -107,7 +107,7 @@ def _write(settings: Settings, writer: str, notes: Mapping[str, Path]) -> None:
     """Publish, and wait until settle says that everybody has acknowledged: then everybody has."""
     qos = WriterQos(max_samples=UNACKNOWLEDGED, max_blocking_ms=PATIENCE_SECONDS * 1000)
     with Publisher(
-        settings.kafka, client=writer, ack_timeout=20, logon_timeout=PATIENCE_SECONDS, writer_qos=qos
+        settings.kafka, name=writer, ack_timeout=20, logon_timeout=PATIENCE_SECONDS, writer_qos=qos
     ) as publisher:
         for seq in range(1, MESSAGES + 1):
             publisher.publish(b"%d" % seq)

@@ -37,11 +37,11 @@ def settlement(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPa
 
 
 def _publisher(settlement: Settlement, client: str, **options: Any) -> Publisher:
-    return Publisher(settlement.kafka, client=client, writer_qos=WriterQos(), logon_timeout=PATIENCE_SECONDS, **options)
+    return Publisher(settlement.kafka, name=client, writer_qos=WriterQos(), logon_timeout=PATIENCE_SECONDS, **options)
 
 
 def _reader(settlement: Settlement, name: str, **options: Any) -> SampleReader:
-    return SampleReader(settlement.kafka, name, start_timeout=PATIENCE_SECONDS, **options)
+    return SampleReader(settlement.kafka, name=name, start_timeout=PATIENCE_SECONDS, **options)
 
 
 def _take(reader: SampleReader, count: int) -> list[Sample]:

@@ -45,7 +45,7 @@ def _route(here: Kafka, there: Kafka, **options: Any) -> Route:
 
 
 def _publisher(kafka: Kafka, **options: Any) -> Publisher:
-    return Publisher(kafka, client="w1", writer_qos=WriterQos(), logon_timeout=PATIENCE_SECONDS, **options)
+    return Publisher(kafka, name="w1", writer_qos=WriterQos(), logon_timeout=PATIENCE_SECONDS, **options)
 
 
 def _take(reader: SampleReader, count: int) -> list[Sample]:
@@ -61,14 +61,14 @@ def test_rti_29_a_publisher_hears_the_route_and_never_the_reader_behind_it(syste
     here, there = systems
     heard: list[Callback] = []
     with (
-        SampleReader(there, "S", qos=EXPLICIT, start_timeout=PATIENCE_SECONDS) as reader,
+        SampleReader(there, name="S", qos=EXPLICIT, start_timeout=PATIENCE_SECONDS) as reader,
         _route(here, there) as route,
         _publisher(here, on_application_acknowledgment=heard.append) as publisher,
     ):
         publisher.publish(b"1", topic="orders", key=b"k", headers=[("colour", b"red")])
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         (sample,) = _take(reader, 1)
-        assert (sample.writer, sample.topic, sample.key, sample.value) == ("route-there", "orders", b"k", b"1")
+        assert (sample.publisher, sample.topic, sample.key, sample.value) == ("route-there", "orders", b"k", b"1")
         assert sample.headers == {
             "colour": b"red",
             "original-writer": b"w1",
@@ -92,7 +92,7 @@ def test_the_end_to_end_label_is_issued_when_the_reader_behind_the_route_has_fin
         ("ditto-entity-id", b"thing:org.acme:lamp"),
     ]
     with (
-        SampleReader(there, "S", qos=EXPLICIT, start_timeout=PATIENCE_SECONDS) as reader,
+        SampleReader(there, name="S", qos=EXPLICIT, start_timeout=PATIENCE_SECONDS) as reader,
         _route(here, there, label="there:delivered"),
         _publisher(here) as publisher,
     ):
@@ -109,7 +109,7 @@ def test_the_end_to_end_label_is_issued_when_the_reader_behind_the_route_has_fin
 def test_what_was_published_while_the_route_was_away_is_passed_on_by_its_next_run(systems: tuple[Kafka, Kafka]) -> None:
     here, there = systems
     with (
-        SampleReader(there, "S", start_timeout=PATIENCE_SECONDS) as reader,
+        SampleReader(there, name="S", start_timeout=PATIENCE_SECONDS) as reader,
         _publisher(here) as publisher,
     ):
         with _route(here, there):

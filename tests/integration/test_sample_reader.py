@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +18,14 @@ from ackstream.client.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
+from tests.harness import pages
 from tests.harness.acknowledging import TOPICS, Acknowledging
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ackstream.client.reader_acks import Callback
 
@@ -49,9 +49,7 @@ def topics(service: Acknowledging, kafka: Kafka) -> Kafka:
 
 
 def _publisher(kafka: Kafka, **options: Any) -> Publisher:
-    return Publisher(
-        kafka, **({"client": "w1", "writer_qos": WriterQos(), "logon_timeout": PATIENCE_SECONDS} | options)
-    )
+    return Publisher(kafka, **({"name": "w1", "writer_qos": WriterQos(), "logon_timeout": PATIENCE_SECONDS} | options))
 
 
 def _until(look: Callable[[], Any], what: str) -> Any:
@@ -74,13 +72,13 @@ def _take(reader: SampleReader, count: int) -> list[Sample]:
 
 def test_a_handler_gets_a_writers_messages_in_order_and_its_return_acknowledges(topics: Kafka) -> None:
     seen: list[Sample] = []
-    with SampleReader(topics, "r1", seen.append) as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1", handler=seen.append) as reader, _publisher(topics) as publisher:
         for number in range(1, 51):
             publisher.publish(b"%d" % number, topic="orders", key=b"k", headers=[("colour", b"red")])
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
         assert [(sample.seq, sample.value) for sample in seen] == [(n, b"%d" % n) for n in range(1, 51)]
         first = seen[0]
-        assert (first.writer, first.topic, first.key, first.headers) == ("w1", "orders", b"k", {"colour": b"red"})
+        assert (first.publisher, first.topic, first.key, first.headers) == ("w1", "orders", b"k", {"colour": b"red"})
         assert publisher.is_sample_app_acknowledged(50)
         assert (publisher.first_unacknowledged, publisher.waiting_for(PATIENCE_SECONDS)) == (None, ())
         assert (reader.statistics.received, reader.statistics.acknowledged) == (50, 50)
@@ -95,14 +93,14 @@ def test_a_handler_that_raises_acknowledges_nothing_and_gets_the_message_again_a
             raise ValueError("no")
 
     with _publisher(topics) as publisher:
-        with SampleReader(topics, "r1", handle) as reader:
+        with SampleReader(topics, name="r1", handler=handle) as reader:
             for _ in range(3):
                 publisher.publish(b"x")
             _until(lambda: reader.statistics.acknowledged == 2, "two acknowledgements")
             assert (seen, reader.statistics.failed) == ([1, 2, 3], 1)
             with pytest.raises(ReaderTimeout, match=r"Message 2 .* the oldest waits for r1"):
                 publisher.wait_for_acknowledgments(0.5)
-        with SampleReader(topics, "r1", seen.append):
+        with SampleReader(topics, name="r1", handler=seen.append):
             publisher.publish(b"x")
             sample = _until(lambda: seen[4:] and seen, "what comes again")
     assert [getattr(one, "seq", one) for one in sample] == [1, 2, 3, 2, 4]
@@ -111,7 +109,7 @@ def test_a_handler_that_raises_acknowledges_nothing_and_gets_the_message_again_a
 def test_explicit_acknowledgements_come_in_any_order_and_bring_their_responses_to_the_publisher(topics: Kafka) -> None:
     told: list[Callback] = []
     with (
-        SampleReader(topics, "r1", qos=EXPLICIT) as reader,
+        SampleReader(topics, name="r1", qos=EXPLICIT) as reader,
         _publisher(topics, on_application_acknowledgment=told.append) as publisher,
     ):
         for number in range(1, 4):
@@ -133,7 +131,7 @@ def test_explicit_acknowledgements_come_in_any_order_and_bring_their_responses_t
 
 
 def test_only_what_was_handed_out_can_be_acknowledged(topics: Kafka) -> None:
-    with SampleReader(topics, "r1", qos=EXPLICIT) as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1", qos=EXPLICIT) as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
         publisher.publish(b"2")
         (one,) = _take(reader, 1)
@@ -141,13 +139,13 @@ def test_only_what_was_handed_out_can_be_acknowledged(topics: Kafka) -> None:
         reader.acknowledge_all()
         _until(lambda: publisher.is_sample_app_acknowledged(1), "sample 1")
         with pytest.raises(PreconditionNotMetError, match="cannot acknowledge sample 2 of w1"):
-            reader.acknowledge_sample(Sample("w1", 2, None, None, None, {}, 0, 0, 0))
+            reader.acknowledge_sample(Sample("w1", None, None, None, {}, 0, 2, 0, 0))
         assert one.seq == 1
         assert not publisher.is_sample_app_acknowledged(2)
 
 
 def test_a_loan_acknowledges_when_it_comes_back_and_not_where_its_block_raises(topics: Kafka) -> None:
-    with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1") as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
         with reader.loan(timeout=PATIENCE_SECONDS) as samples:
             assert [sample.value for sample in samples] == [b"1"]
@@ -164,10 +162,10 @@ def test_what_a_reader_does_not_want_is_acknowledged_as_filtered(topics: Kafka) 
     told: list[Callback] = []
     with (
         SampleReader(
-            topics, "r1", topics=["orders", "or*"], filter=lambda sample: sample.value != b"2", writers=["w*"]
+            topics, name="r1", topics=["orders", "or*"], filter=lambda sample: sample.value != b"2", writers=["w*"]
         ) as reader,
         _publisher(topics, on_application_acknowledgment=told.append) as publisher,
-        _publisher(topics, client="other") as unread,
+        _publisher(topics, name="other") as unread,
     ):
         unread.publish(b"0", topic="orders")
         publisher.publish(b"1", topic="orders")
@@ -183,7 +181,7 @@ def test_what_a_reader_does_not_want_is_acknowledged_as_filtered(topics: Kafka) 
 
 
 def test_a_message_that_is_refused_or_not_stored_yet_is_never_shown(topics: Kafka, service: Acknowledging) -> None:
-    with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1") as reader, _publisher(topics) as publisher:
         service.holding.set()
         publisher.publish(b"1")
         publisher.publish(b"2", topic="secret")
@@ -196,7 +194,7 @@ def test_a_message_that_is_refused_or_not_stored_yet_is_never_shown(topics: Kafk
 
 
 def test_a_copy_on_the_wire_never_reaches_the_application(topics: Kafka, service: Acknowledging) -> None:
-    with SampleReader(topics, "r1") as reader, _publisher(topics, ack_timeout=0.1) as publisher:
+    with SampleReader(topics, name="r1") as reader, _publisher(topics, ack_timeout=0.1) as publisher:
         service.holding.set()
         publisher.publish(b"1")
         _until(lambda: publisher.statistics.resent >= 3, "repeats")
@@ -215,30 +213,30 @@ def test_required_roles_are_waited_for_with_their_quorum_whether_they_are_there_
         publisher.publish_flush(PATIENCE_SECONDS)
         # settle may read the question before it reads that the message is stored
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("Logger",), "the role to be waited for")
-        with SampleReader(kafka, "l1", lambda _: None, role="Logger") as first:
+        with SampleReader(kafka, name="l1", handler=lambda _: None, role="Logger") as first:
             _until(lambda: first.statistics.acknowledged == 1, "the first logger")
             with pytest.raises(ReaderTimeout, match="waits for Logger"):
                 publisher.wait_for_acknowledgments(0.5)
-        with SampleReader(kafka, "l2", lambda _: None, role="Logger"):
+        with SampleReader(kafka, name="l2", handler=lambda _: None, role="Logger"):
             publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_a_publisher_names_roles_that_its_own_messages_need_also_while_it_is_away(topics: Kafka) -> None:
     own = WriterQos(required={"Auditor": 1})
-    with _publisher(topics, writer_qos=own) as publisher, _publisher(topics, client="other") as other:
+    with _publisher(topics, writer_qos=own) as publisher, _publisher(topics, name="other") as other:
         publisher.publish(b"1")
         other.publish(b"1")
         other.wait_for_acknowledgments(PATIENCE_SECONDS)
         publisher.publish_flush(PATIENCE_SECONDS)
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("Auditor",), "the role to be waited for")
-    with SampleReader(topics, "a1", role="Auditor", start_timeout=PATIENCE_SECONDS) as reader:
-        assert [(sample.writer, sample.seq) for sample in _take(reader, 1)] == [("w1", 1)]
+    with SampleReader(topics, name="a1", role="Auditor", start_timeout=PATIENCE_SECONDS) as reader:
+        assert [(sample.publisher, sample.seq) for sample in _take(reader, 1)] == [("w1", 1)]
     with _publisher(topics, writer_qos=own) as publisher:
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_what_is_read_is_acknowledged_and_stays_until_it_is_taken(topics: Kafka) -> None:
-    with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1") as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
         assert [sample.value for sample in reader.read(timeout=PATIENCE_SECONDS)] == [b"1"]
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
@@ -246,7 +244,7 @@ def test_what_is_read_is_acknowledged_and_stays_until_it_is_taken(topics: Kafka)
         assert [sample.value for sample in reader.read(timeout=PATIENCE_SECONDS, unread=True)] == [b"2"]
         assert [sample.value for sample in _take(reader, 2)] == [b"1", b"2"]
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
-    with SampleReader(topics, "r1") as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1") as reader, _publisher(topics) as publisher:
         publisher.publish(b"3")
         assert [sample.value for sample in _take(reader, 1)] == [b"3"]
 
@@ -255,7 +253,7 @@ def test_a_time_based_filter_acknowledges_what_it_drops(topics: Kafka) -> None:
     told: list[Callback] = []
     qos = ReaderQos(minimum_separation_ms=3_600_000)
     with (
-        SampleReader(topics, "r1", qos=qos) as reader,
+        SampleReader(topics, name="r1", qos=qos) as reader,
         _publisher(topics, on_application_acknowledgment=told.append) as publisher,
     ):
         for key in (b"a", b"a", b"b", b"a"):
@@ -268,7 +266,7 @@ def test_a_time_based_filter_acknowledges_what_it_drops(topics: Kafka) -> None:
 
 def test_nobody_waits_for_a_temporary_reader_that_has_left(topics: Kafka) -> None:
     with _publisher(topics) as publisher:
-        with SampleReader(topics, "r1", qos=EXPLICIT, durable=False) as reader:
+        with SampleReader(topics, name="r1", qos=EXPLICIT, durable=False) as reader:
             publisher.publish(b"1")
             _take(reader, 1)
             with pytest.raises(ReaderTimeout):
@@ -279,23 +277,23 @@ def test_nobody_waits_for_a_temporary_reader_that_has_left(topics: Kafka) -> Non
 def test_a_reader_is_waited_for_until_it_is_removed_by_itself_or_by_its_name(topics: Kafka) -> None:
     with _publisher(topics) as publisher:
         for name in ("r1", "r2"):
-            SampleReader(topics, name).close()
+            SampleReader(topics, name=name).close()
         publisher.publish(b"1")
         publisher.publish_flush(PATIENCE_SECONDS)
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r1", "r2"), "both to be waited for")
-        SampleReader(topics, "r1", qos=EXPLICIT).unregister()
+        SampleReader(topics, name="r1", qos=EXPLICIT).unregister()
         _until(lambda: publisher.waiting_for(PATIENCE_SECONDS) == ("r2",), "the removal of r1")
-        (known,) = [found for found in known_readers(topics, PATIENCE_SECONDS) if found.durable]
+        (known,) = [found for found in known_readers(topics, timeout=PATIENCE_SECONDS) if found.durable]
         assert (known.reader, known.unacknowledged) == ("r2", 1)
-        delete_durable_subscription(topics, "r2", PATIENCE_SECONDS)
+        delete_durable_subscription(topics, name="r2", timeout=PATIENCE_SECONDS)
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
 
 
 def test_a_reader_whose_clock_is_behind_starts_nevertheless(topics: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    SampleReader(topics, "r1").close()
+    SampleReader(topics, name="r1").close()
     clock = SimpleNamespace(time_ns=lambda: 1_000_000, monotonic=time.monotonic)
     monkeypatch.setattr("ackstream.client.sample_reader.time", clock)
-    with SampleReader(topics, "r1", start_timeout=PATIENCE_SECONDS) as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1", start_timeout=PATIENCE_SECONDS) as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
         assert [sample.value for sample in _take(reader, 1)] == [b"1"]
         publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
@@ -303,7 +301,7 @@ def test_a_reader_whose_clock_is_behind_starts_nevertheless(topics: Kafka, monke
 
 def test_a_protocol_reader_acknowledges_before_any_code_has_seen_it(topics: Kafka) -> None:
     with (
-        SampleReader(topics, "r1", qos=ReaderQos(kind="protocol")) as reader,
+        SampleReader(topics, name="r1", qos=ReaderQos(kind="protocol")) as reader,
         _publisher(topics) as publisher,
     ):
         publisher.publish(b"1")
@@ -316,7 +314,7 @@ def test_keep_last_gives_the_place_of_what_nobody_has_read_to_what_is_newer(topi
     told: list[Callback] = []
     qos = ReaderQos(kind="application-auto", history="keep-last", depth=1)
     with (
-        SampleReader(topics, "r1", qos=qos) as reader,
+        SampleReader(topics, name="r1", qos=qos) as reader,
         _publisher(topics, on_application_acknowledgment=told.append) as publisher,
     ):
         for number in (1, 2, 3):
@@ -331,7 +329,7 @@ def test_keep_last_gives_the_place_of_what_nobody_has_read_to_what_is_newer(topi
 
 def test_a_writer_writes_no_more_than_its_readers_keep_up_with(topics: Kafka) -> None:
     qos = WriterQos(max_samples=2, max_blocking_ms=200)
-    with SampleReader(topics, "r1", qos=EXPLICIT) as reader, _publisher(topics, writer_qos=qos) as publisher:
+    with SampleReader(topics, name="r1", qos=EXPLICIT) as reader, _publisher(topics, writer_qos=qos) as publisher:
         publisher.publish(b"1")
         publisher.publish(b"2")
         began = time.monotonic()
@@ -345,7 +343,7 @@ def test_a_writer_writes_no_more_than_its_readers_keep_up_with(topics: Kafka) ->
 
 
 def test_a_publisher_that_starts_again_still_waits_for_what_it_wrote_before(topics: Kafka) -> None:
-    with SampleReader(topics, "r1", qos=EXPLICIT) as reader:
+    with SampleReader(topics, name="r1", qos=EXPLICIT) as reader:
         with _publisher(topics) as publisher:
             publisher.publish(b"1")
             publisher.publish(b"2")
@@ -365,7 +363,7 @@ def test_reading_stops_while_the_application_has_too_much_and_goes_on(
 ) -> None:
     # what is missing is looked for often while reading is paused, as with an application that is slow for minutes
     monkeypatch.setattr("ackstream.client.reader_session.RECOVER_SECONDS", 0.01)
-    with SampleReader(topics, "r1", qos=EXPLICIT, max_samples=10) as reader, _publisher(topics) as publisher:
+    with SampleReader(topics, name="r1", qos=EXPLICIT, max_samples=10) as reader, _publisher(topics) as publisher:
         taken = 0
         for number in range(1_200):
             publisher.publish(b"%d" % number)
@@ -397,7 +395,9 @@ def test_a_requested_label_of_the_reader_is_acknowledged_with_the_response(topic
             sample.acknowledge(b'{"ok":true}')
 
     with (
-        SampleReader(topics, "r1", handle, qos=EXPLICIT, labels=["shop:done"], topics=["orders"]) as reader,
+        SampleReader(
+            topics, name="r1", handler=handle, qos=EXPLICIT, labels=["shop:done"], topics=["orders"]
+        ) as reader,
         _publisher(topics) as publisher,
     ):
         assert reader.labels == {"shop:done"}
@@ -424,7 +424,7 @@ def test_a_requested_label_of_the_reader_is_acknowledged_with_the_response(topic
 
 def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(topics: Kafka) -> None:
     with _publisher(topics) as publisher:
-        with SampleReader(topics, "r1", qos=EXPLICIT) as reader:
+        with SampleReader(topics, name="r1", qos=EXPLICIT) as reader:
             for number in range(1, 8):
                 publisher.publish(b"%d" % number)
             for sample in _take(reader, 5):
@@ -432,7 +432,7 @@ def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(to
                     sample.acknowledge()
             _until(lambda: publisher.is_sample_app_acknowledged(4), "sample 4")
         publisher.publish(b"8")
-        with SampleReader(topics, "r1", qos=EXPLICIT) as reader:
+        with SampleReader(topics, name="r1", qos=EXPLICIT) as reader:
             publisher.publish(b"9")
             assert [sample.seq for sample in _take(reader, 6)] == [3, 5, 6, 7, 8, 9]
             assert reader.take() == []
@@ -442,7 +442,10 @@ def test_a_reader_that_starts_again_gets_exactly_what_it_had_not_acknowledged(to
 
 def test_a_second_reader_of_a_name_ends_the_first(topics: Kafka) -> None:
     told: list[Exception] = []
-    with SampleReader(topics, "r1", lambda _: None, on_error=told.append) as first, SampleReader(topics, "r1"):
+    with (
+        SampleReader(topics, name="r1", handler=lambda _: None, on_error=told.append) as first,
+        SampleReader(topics, name="r1"),
+    ):
         with pytest.raises(TakenOverError, match="started as r1"):
             first.wait_closed(PATIENCE_SECONDS)
         with pytest.raises(TakenOverError, match="started as r1"):
@@ -455,13 +458,13 @@ def test_without_settle_neither_a_reader_nor_a_publisher_that_asks_begins(
 ) -> None:
     service.silent.set()
     with pytest.raises(SettleTimeout, match="ackstream submit settle"):
-        SampleReader(topics, "r1", start_timeout=0.3)
+        SampleReader(topics, name="r1", start_timeout=0.3)
     with pytest.raises(SettleTimeout, match="ackstream submit settle"):
         _publisher(topics, logon_timeout=1.0)
 
 
 def test_a_closed_reader_says_so(topics: Kafka) -> None:
-    reader = SampleReader(topics, "r1")
+    reader = SampleReader(topics, name="r1")
     reader.close()
     reader.close()
     with pytest.raises(ReaderClosedError):
@@ -491,14 +494,14 @@ def test_without_a_qos_a_publisher_knows_no_readers(topics: Kafka) -> None:
         publisher.wait_for_acknowledgments(1)
 
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "connext.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-
-
-def test_the_examples_of_the_page_run_one_after_the_other(topics: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {"kafka": topics}
-    for example in EXAMPLES:
-        exec(compile(example, "docs", "exec"), names)
+def test_the_examples_of_the_page_run_one_after_the_other(
+    topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    for example in pages.examples("docs/connext.md"):
+        own: dict[str, Any] = {}
+        pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch, own)
+        names |= own
     told = capsys.readouterr().out
     assert "('shipping',) has not acknowledged 1" in told
     assert sorted((ack.seq, ack.response) for ack in names["confirmed"]) == [(1, b"shipped later"), (2, b"shipped")]

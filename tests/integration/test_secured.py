@@ -31,7 +31,7 @@ from ackstream.client import (
     SampleReader,
     Subscriber,
 )
-from ackstream.errors import RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka import acls
 from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
@@ -151,12 +151,20 @@ def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
         # gateway, correlate, twin, subscriber
         events = [subscription("events")]
         stack.enter_context(
-            Subscriber(kafkas["subscriber"], lambda _: Ack(204), events, labels=["app:seen"], start="earliest")
+            Subscriber(
+                kafkas["subscriber"],
+                handler=lambda _: Ack(204),
+                subscriptions=events,
+                labels=["app:seen"],
+                start="earliest",
+            )
         )
         eventually(runs(lambda: _put(port)), "an answer of the gateway with both acknowledgements")
         # requester, and a responder that shares its work
         group = "responder-meters"
-        answers = Responder(kafkas["responder"], lambda it: Ack(payload=it.value), labels=["meter"], group=group)
+        answers = Responder(
+            kafkas["responder"], handler=lambda it: Ack(payload=it.value), labels=["meter"], group=group
+        )
         stack.enter_context(answers)
         requester = stack.enter_context(Requester(kafkas["requester"]))
         command = Command.modify_attribute(THING, "n", 2)
@@ -164,9 +172,9 @@ def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
         assert (reply.ok, sorted(reply.acks)) == (True, ["meter", "twin-persisted"])
         # persist, mirror, settle, publisher, reader
         reader = stack.enter_context(
-            SampleReader(kafkas["reader"], "P1", role="Processor", start_timeout=PATIENCE_SECONDS)
+            SampleReader(kafkas["reader"], name="P1", role="Processor", start_timeout=PATIENCE_SECONDS)
         )
-        publisher = stack.enter_context(Publisher(kafkas["publisher"], client="p1", logon_timeout=PATIENCE_SECONDS))
+        publisher = stack.enter_context(Publisher(kafkas["publisher"], name="p1", logon_timeout=PATIENCE_SECONDS))
         publisher.publish_await_acknowledgement(b"1", PATIENCE_SECONDS, topic="orders")
         (sample,) = eventually(runs(lambda: reader.take(timeout=1.0)), "the sample")
         reader.acknowledge_sample(sample)
@@ -175,7 +183,7 @@ def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
         consumer = stack.enter_context(QueueConsumer(kafkas["worker"], **options))
         message = eventually(runs(lambda: consumer.receive(1.0)), "the message of the queue")
         message.settle()
-        query = stack.enter_context(QueryClient(kafkas["query-client"], client="q1", timeout=PATIENCE_SECONDS))
+        query = stack.enter_context(QueryClient(kafkas["query-client"], name="q1", timeout=PATIENCE_SECONDS))
         stream = query.subscribe("orders", bookmark="EPOCH")
         found = eventually(runs(lambda: stream.receive(1.0)), "the message of the subscription")
         assert (sample.value, message.value, found.value) == (b"1", b"1", b"1")
@@ -233,7 +241,9 @@ def test_jobs_and_clients_log_in_by_certificate_by_token_and_by_password(
     jobs = Program("jobs", ["-c", programs.JOBS, "correlate", "twin"], Settings(kafka=own, lake=lake), tmp_path)
     with ExitStack() as stack:
         stack.callback(jobs.kill)
-        stack.enter_context(Responder(own, lambda it: Ack(payload=it.value), labels=["meter"], start="earliest"))
+        stack.enter_context(
+            Responder(own, handler=lambda it: Ack(payload=it.value), labels=["meter"], start="earliest")
+        )
         requester = stack.enter_context(Requester(own))
         asked = requester.send(Command.create_thing(THING), acks=["twin-persisted"], timeout=PATIENCE_SECONDS)
         eventually(lambda: alive([jobs]) and asked.done(), "the answer of the jobs")
@@ -256,7 +266,7 @@ def test_the_settings_of_the_manual_are_those_of_a_login(broker: SecuredBroker) 
 
 
 def _refusal(kafka: Kafka) -> str:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(AccessRefusedError) as caught:
         Requester(kafka)
     return str(caught.value)
 
@@ -317,21 +327,23 @@ def test_a_missing_acl_is_one_sentence(kafkas: dict[str, Kafka], operator: Setti
     remedy = "an ACL is missing. `ackstream acls` prints those that each party needs"
     events = [subscription("events")]
     attempts: dict[str, Any] = {
-        "s-requester to read the topic s-signals": lambda: Responder(kafkas["requester"], lambda _: None),
+        "s-requester to read the topic s-signals": lambda: Responder(kafkas["requester"], handler=lambda _: None),
         "s-archive to read the topic s-replies": lambda: Requester(kafkas["archive"]),
         "s-gateway to write the topic s-dead-letters": lambda: check_topics(
             None, kafkas["gateway"], writes=["s-dead-letters"]
         ),
         "s-responder to use the consumer group mine": lambda: Responder(
-            kafkas["responder"], lambda _: None, group="mine"
+            kafkas["responder"], handler=lambda _: None, group="mine"
         ),
-        "s-responder to read the topic s-events": lambda: Subscriber(kafkas["responder"], lambda _: None, events),
-        "s-reader to write the topic s-messages": lambda: Publisher(kafkas["reader"], client="p"),
-        "s-publisher to read the topic s-messages": lambda: SampleReader(kafkas["publisher"], "P"),
+        "s-responder to read the topic s-events": lambda: Subscriber(
+            kafkas["responder"], handler=lambda _: None, subscriptions=events
+        ),
+        "s-reader to write the topic s-messages": lambda: Publisher(kafkas["reader"], name="p"),
+        "s-publisher to read the topic s-messages": lambda: SampleReader(kafkas["publisher"], name="P"),
         "s-publisher to read the topic s-queue-deliveries": lambda: QueueConsumer(
             kafkas["publisher"], queue="q", name="A"
         ),
-        "s-publisher to read the topic s-query-results": lambda: QueryClient(kafkas["publisher"], client="q"),
+        "s-publisher to read the topic s-query-results": lambda: QueryClient(kafkas["publisher"], name="q"),
         "s-archive to read the topic s-signals": lambda: prepare(
             Settings(kafka=kafkas["archive"]), PARTIES["correlate"].topics, PARTIES["correlate"]
         ),
@@ -340,13 +352,13 @@ def test_a_missing_acl_is_one_sentence(kafkas: dict[str, Kafka], operator: Setti
         ),
     }
     for what, attempt in attempts.items():
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(AccessRefusedError) as caught:
             attempt()
         assert f"{where} {what}: {remedy}" in str(caught.value)
 
 
 def test_a_missing_topic_is_hidden_from_all_but_the_operator(kafkas: dict[str, Kafka], operator: Settings) -> None:
-    with pytest.raises(RefusedError, match="to read the topic none-replies"):
+    with pytest.raises(AccessRefusedError, match="to read the topic none-replies"):
         Requester(kafkas["requester"].model_copy(update={"topic_prefix": "none-"}))
     with pytest.raises(UnreachableError, match="There is no topic none-"):
         Requester(operator.kafka.model_copy(update={"topic_prefix": "none-"}))

@@ -81,7 +81,7 @@ def test_what_a_handler_returns_or_raises_becomes_the_acknowledgement(world: Wor
                 return Ack(204)
         return None
 
-    with Subscriber(world.kafka, handle, EVENTS, labels=["a-a", "b-b"]) as subscriber:
+    with Subscriber(world.kafka, handler=handle, subscriptions=EVENTS, labels=["a-a", "b-b"]) as subscriber:
         for value in ("automatic", "returned", "one itself", "raise", "refuse"):
             world.event(f"c-{value}", value, requested_acks=["twin-persisted", "b-b", "other", "a-a"])
         found = world.answers(10)
@@ -101,8 +101,8 @@ def test_what_it_does_not_get_is_acknowledged_weakly(world: World):
     seen: list[Any] = []
     with Subscriber(
         world.kafka,
-        lambda signal: seen.append(signal.value),
-        [subscription("events", filter="gt(attributes/x,1)")],
+        handler=lambda signal: seen.append(signal.value),
+        subscriptions=[subscription("events", filter="gt(attributes/x,1)")],
         labels=["a-a"],
         visible=lambda signal: signal.correlation_id != "hidden",
     ):
@@ -118,7 +118,10 @@ def test_what_it_does_not_get_is_acknowledged_weakly(world: World):
 
 def test_live_messages_get_a_response(world: World):
     with Subscriber(
-        world.kafka, lambda signal: Response(200, {"heard": signal.value}), [subscription("messages")], labels=["a-a"]
+        world.kafka,
+        handler=lambda signal: Response(200, {"heard": signal.value}),
+        subscriptions=[subscription("messages")],
+        labels=["a-a"],
     ):
         world.message("c-1", "hello", requested_acks=["a-a"])
         response, ack = world.answers(2)
@@ -130,8 +133,8 @@ def test_extra_fields_are_there_for_the_filter_and_the_handler(world: World):
     extra: list[Any] = []
     with Subscriber(
         world.kafka,
-        lambda signal: extra.append(json.loads(bytes(signal.envelope.extra))),
-        [subscription("events", filter='eq(attributes/room,"hall")', extra_fields="attributes/room")],
+        handler=lambda signal: extra.append(json.loads(bytes(signal.envelope.extra))),
+        subscriptions=[subscription("events", filter='eq(attributes/room,"hall")', extra_fields="attributes/room")],
         extra=lambda thing_id, fields: {"attributes": {"room": "hall"}, "asked": [thing_id, fields]},
     ):
         world.event("c-1")
@@ -145,8 +148,8 @@ def test_without_its_extra_fields_a_signal_is_answered_with_the_reason(world: Wo
 
     with Subscriber(
         world.kafka,
-        lambda _signal: None,
-        [subscription("events", extra_fields="attributes")],
+        handler=lambda _signal: None,
+        subscriptions=[subscription("events", extra_fields="attributes")],
         labels=["a-a"],
         extra=extra,
     ) as subscriber:
@@ -158,7 +161,7 @@ def test_without_its_extra_fields_a_signal_is_answered_with_the_reason(world: Wo
 
 def test_labels_are_taken_until_the_subscriber_is_closed_and_groups_share_them(world: World):
     def subscriber(labels: list[str], group: str | None = None) -> Subscriber:
-        return Subscriber(world.kafka, lambda _signal: None, EVENTS, labels=labels, group=group)
+        return Subscriber(world.kafka, handler=lambda _signal: None, subscriptions=EVENTS, labels=labels, group=group)
 
     with subscriber(["a-a", "b-b"], "workers"), subscriber(["b-b", "a-a"], "workers"):
         for labels, group in ((["a-a"], None), (["a-a"], "workers"), (["b-b", "c-c"], "others")):
@@ -209,7 +212,13 @@ def test_a_group_goes_on_where_it_was_and_what_was_not_acknowledged_comes_again(
 
     def subscriber(handle: Any) -> Subscriber:
         return Subscriber(
-            world.kafka, handle, EVENTS, labels=["a-a"], group="workers", start="earliest", automatic=False
+            world.kafka,
+            handler=handle,
+            subscriptions=EVENTS,
+            labels=["a-a"],
+            group="workers",
+            start="earliest",
+            automatic=False,
         )
 
     def some(signal: Delivered) -> None:

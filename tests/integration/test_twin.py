@@ -40,7 +40,7 @@ def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
 
 def twin_system(kafka: Kafka, path: Path, **correlate: Any) -> System:
     system = System(kafka, path, **correlate)
-    system.settings = system.settings.model_copy(update={"twin": Twin(index_trigger="1 second")})
+    system.settings = system.settings.model_copy(update={"twin": Twin(index_trigger="1s")})
     ensure_topics(system.settings, twin_job.JOB.topics)
     return system
 

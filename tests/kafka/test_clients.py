@@ -66,7 +66,7 @@ def test_spark_gets_its_options_and_what_is_set_here_wins_over_them() -> None:
     "connect",
     [
         Requester,
-        lambda kafka: Responder(kafka, lambda _signal: None),
+        lambda kafka: Responder(kafka, handler=lambda _signal: None),
         clients.connect_admin,
         lambda kafka: clients.connect_consumer(kafka, None),
         lambda kafka: clients.connect_producer(kafka, None, delivery_timeout=1),

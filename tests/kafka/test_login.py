@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.errors import SaslAuthenticationFailedError
 
-from ackstream.errors import RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.login import PatientClient, addresses, check_login
 from ackstream.settings import Kafka
@@ -68,7 +68,7 @@ def _context(certificate: Path, client_ca: Path | None = None) -> ssl.SSLContext
 
 
 def _refusal(bootstrap: str, **tls: Any) -> str:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(AccessRefusedError) as caught:
         check_login(bootstrap, KafkaSecurity(protocol="SSL", tls=Tls(**tls)))
     return str(caught.value)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.errors import RefusedError, UnreachableError
+from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka.tokens import TokenProvider
 from ackstream.settings.security import OAuth, Secret
 from tests.harness.certificates import Authority
@@ -67,7 +69,7 @@ def test_a_server_that_is_away_does_no_harm_before_the_token_has_expired(server:
 
 
 def test_a_wrong_secret_is_a_sentence_without_it(server: TokenServer) -> None:
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(AccessRefusedError) as refusal:
         _provider(server, secret="wrong-47110815").token()
     sentence = str(refusal.value)
     assert f"The authorisation server at {server.token_url} refuses the client {CLIENT} (401 invalid_client" in sentence
@@ -80,6 +82,22 @@ def test_a_server_that_does_not_answer_is_named() -> None:
     oauth = OAuth(token_url=f"http://localhost:{port}/token", client_id="me", client_secret=Secret("x"))
     with pytest.raises(UnreachableError, match=rf"^The authorisation server at http://localhost:{port}/token gives no"):
         TokenProvider(oauth).token()
+
+
+def test_a_redirect_takes_the_secret_nowhere_else(server: TokenServer) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", server.token_url)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("localhost", 0), Elsewhere) as redirecting:
+        threading.Thread(target=redirecting.serve_forever, daemon=True).start()
+        url = f"http://localhost:{redirecting.server_port}/token"
+        with pytest.raises(UnreachableError, match=r"answers without a token \(302\)"):
+            TokenProvider(OAuth(token_url=url, client_id=CLIENT, client_secret=Secret(SECRET))).token()
+        redirecting.shutdown()
+    assert server.issued == []
 
 
 def test_only_a_server_of_the_named_authority_gets_the_secret(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import io
 import json
+import sys
 import threading
 import zipfile
 from typing import TYPE_CHECKING
@@ -275,10 +276,30 @@ def test_a_cache_that_cannot_be_written_is_named(ivy: Ivy, tmp_path: Path, monke
         jars.resolve("spark")
 
 
-def test_an_installation_without_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(installation, "find_spec", lambda _: None)
-    with pytest.raises(LocalError, match=r"^PySpark is not installed"):
+def test_a_directory_in_the_place_of_pyspark_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    (tmp_path / "pyspark").mkdir()
+    with pytest.raises(LocalError, match=r"^The directory pyspark on Python's path is not PySpark: rename it\.$"):
         installation.spark_home()
+
+
+@pytest.mark.parametrize(("jar", "kind"), [("", "no Spark"), ("spark-core_2.12-3.5.1.jar", "Spark 3.5.1")])
+def test_another_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar: str, kind: str):
+    (tmp_path / "jars").mkdir()
+    if jar:
+        (tmp_path / "jars" / jar).touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(LocalError, match=rf"^SPARK_HOME is .*, which has {kind}: set it to a Spark 4\.2, or unset it"):
+        installation.spark_home()
+
+
+def test_the_spark_of_spark_home_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars/spark-core_2.13-4.2.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert installation.spark_home() == tmp_path
 
 
 def test_a_pyspark_without_ivy_is_reported(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ackstream.errors import LocalError, SettingsError
+from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars, submit
 from ackstream.settings import Settings, Spark
 
@@ -30,12 +30,12 @@ def test_an_installation_without_its_files_is_reported():
 
 def test_an_unknown_job_is_answered_with_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(installation, "installation_root", lambda: tmp_path)
-    with pytest.raises(LocalError, match=r"There is no job 'twin'; the jobs in .* are: none\.$"):
+    with pytest.raises(InputError, match=r"There is no job 'twin'; the jobs in .* are: none\.$"):
         installation.entry_point("twin")
     (tmp_path / "jobs").mkdir()
     for name in ("correlate.py", "archive.py"):
         (tmp_path / "jobs" / name).touch()
-    with pytest.raises(LocalError, match=r"are: archive, correlate\.$"):
+    with pytest.raises(InputError, match=r"are: archive, correlate\.$"):
         installation.entry_point("twin")
 
 
@@ -66,7 +66,8 @@ def entries(command: list[str]) -> dict[str, str]:
     return {key: value.encode("ascii").decode("unicode_escape") for key, _, value in found}
 
 
-def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path):
+def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "kafka.example:9092")
     spark = Spark(master="spark://host:7077", driver_memory="3g", conf={"spark.a": " 1 2", "spark.b": "=x\\:#\né"})
     home = installation.spark_home()
     command = submit.submit_command(Settings(spark=spark), "correlate", "an", "argument")
@@ -74,25 +75,54 @@ def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path):
         f"{home}/bin/spark-submit",
         *("--name", "ackstream correlate"),
         *("--master", "spark://host:7077"),
-        *("--driver-memory", "3g"),
+        *("--deploy-mode", "client"),
         *("--properties-file", str(tmp_path / ".ackstream/submit/correlate.properties")),
+        "--load-spark-defaults",
         *("--jars", "/jars/one.jar,/jars/two.jar"),
         str(installation.entry_point("correlate")),
         "an",
         "argument",
     ]  # fmt: skip
     assert os.access(home / "bin" / "spark-submit", os.X_OK)
-    assert entries(command) == {**submit.defaults(), **spark.conf}
+    assert entries(command) == {
+        **submit.defaults(),
+        "spark.driver.memory": "3g",
+        submit.MERGED: "true",
+        **spark.conf,
+    }
 
 
 def test_an_unknown_job_is_refused_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jars, "resolve", lambda *_: pytest.fail("fetched"))
-    with pytest.raises(LocalError, match=r"There is no job 'corelate'; the jobs in .* are: .*correlate"):
+    with pytest.raises(InputError, match=r"There is no job 'corelate'; the jobs in .* are: .*correlate"):
         submit.submit_command(Settings(), "corelate")
 
 
+def test_what_suits_a_laptop_is_for_local_masters_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "kafka.example:9092")
+    laptop = submit.defaults("spark-local.conf").keys()
+    assert "spark.ui.enabled" in laptop
+    here, there = (
+        entries(submit.submit_command(Settings(spark=Spark(master=master)), "correlate"))
+        for master in ("local[4]", "yarn")
+    )
+    assert laptop <= here.keys()
+    assert not laptop & there.keys()
+    assert submit.defaults().keys() <= there.keys()
+
+
+def test_spark_runs_this_interpreter_unless_another_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert "PYSPARK_PYTHON" not in submit.submit_environment("yarn")
+    assert submit.submit_environment("yarn")["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    for master in ("local[2]", "yarn"):
+        assert submit.submit_environment(master)["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
 def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SPARK_HOME", "/opt/an-older-spark")
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "LOG4J_CONFIGURATION_FILE"):
+        monkeypatch.delenv(name, raising=False)
     environment = submit.submit_environment()
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert environment["SPARK_HOME"] == str(installation.spark_home())
@@ -103,7 +133,7 @@ def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.Monkey
 def test_running_becomes_the_command(monkeypatch: pytest.MonkeyPatch):
     became: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(os, "execve", lambda program, command, _: became.append((program, command)))
-    submit.run(["/bin/spark-submit", "job.py"])
+    submit.run(["/bin/spark-submit", "job.py"], {})
     assert became == [("/bin/spark-submit", ["/bin/spark-submit", "job.py"])]
 
 
@@ -111,7 +141,7 @@ def test_a_wrong_java_is_reported_before_spark_starts(monkeypatch: pytest.Monkey
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("ran"))
     with pytest.raises(LocalError, match=r"^JAVA_HOME is /nowhere"):
-        submit.run(["spark-submit"])
+        submit.run(["spark-submit"], {})
 
 
 def test_on_one_machine_spark_needs_no_host_name():

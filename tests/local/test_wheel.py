@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ackstream import __version__
 from ackstream.local import jars
 
 if TYPE_CHECKING:
@@ -62,6 +63,21 @@ def test_an_installed_command_explains_itself(ackstream: Callable[..., str]) -> 
     assert all(name in text for name in ("demo", "up", "submit", "gateway", "migrate"))
 
 
+def test_the_package_is_typed_and_has_its_licence(installed: Path) -> None:
+    (package,) = installed.glob("lib/python*/site-packages/ackstream")
+    assert (package / "py.typed").is_file()
+    (licence,) = package.parent.glob("ackstream-*.dist-info/licenses/LICENSE")
+    assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_client_and_the_command_line_show_the_version_of_the_package(
+    ackstream: Callable[..., str], installed: Path
+) -> None:
+    (metadata,) = installed.glob("lib/python*/site-packages/ackstream-*.dist-info/METADATA")
+    assert f"\nVersion: {__version__}\n" in metadata.read_text("utf-8")
+    assert ackstream("--version") == f"ackstream {__version__}\n"
+
+
 def test_all_files_of_conf_and_all_jobs_are_installed(installed: Path) -> None:
     (data,) = installed.glob("lib/python*/site-packages/ackstream/_data")
     for name in ("conf", "jobs"):
@@ -74,11 +90,13 @@ def test_all_files_of_conf_and_all_jobs_are_installed(installed: Path) -> None:
 
 @pytest.mark.parametrize("job", sorted(path.stem for path in (ROOT / "jobs").glob("*.py")))
 def test_an_installed_job_is_submitted_with_the_files_of_its_installation(
-    ackstream: Callable[..., str], installed: Path, job: str
+    ackstream: Callable[..., str], installed: Path, tmp_path: Path, job: str
 ) -> None:
     assert jars.present("spark"), "`make jars` fetches them"
-    command = shlex.split(ackstream("submit", job, "--dry-run"))
-    script, properties = Path(command[-1]), Path(command[command.index("--properties-file") + 1])
+    settings, arguments = tmp_path / "settings.toml", ("copy",) if job == "mirror" else ()
+    settings.write_text('[[destinations]]\nname = "copy"\npath = "/copy"\ntype = "async"\n', "utf-8")
+    command = shlex.split(ackstream("--settings", str(settings), "submit", job, "--dry-run", *arguments))
+    script, properties = Path(command[-1 - len(arguments)]), Path(command[command.index("--properties-file") + 1])
     assert (script.name, properties.name) == (f"{job}.py", f"{job}.properties")
     assert script.is_file()
     assert script.resolve().is_relative_to(installed.resolve())

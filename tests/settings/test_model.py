@@ -208,7 +208,7 @@ def test_the_ages_of_a_destination_are_off_unless_they_are_given() -> None:
 @pytest.mark.parametrize(
     ("destinations", "words"),
     [
-        ([{"name": "standby", "path": "/standby"}], ["destinations.0.type", "Field required"]),
+        ([{"name": "standby", "path": "/standby"}], ["destinations.0.type is missing"]),
         ([{**STANDBY, "type": "both"}], ["destinations.0.type is 'both'", "'sync' or 'async'"]),
         ([{**STANDBY, "name": "a/b"}], ["destinations.0.name is 'a/b'"]),
         ([{**STANDBY, "path": ""}], ["destinations.0.path is ''"]),

@@ -104,3 +104,38 @@ def test_tables_and_checkpoints_are_their_owner_s_alone(
 
 def test_spark_itself_hides_what_the_product_calls_a_secret(spark: SparkSession) -> None:
     assert spark.conf.get("spark.redaction.regex") == SECRET.pattern
+
+
+SUBMITTED = """
+from ackstream.settings import load
+from ackstream.spark.session import session
+
+spark = session(load(), "submitted")
+print("found", *(spark.conf.get(f"spark.of.{name}", "-") for name in ("settings", "option", "user")))
+"""
+
+
+def test_options_win_over_the_settings_and_these_over_the_defaults_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/ackstream.toml").write_text(
+        '[spark]\ndriver_memory = "700m"\n[spark.conf]\n"spark.of.settings" = "1"\n"spark.of.option" = "1"\n', "utf-8"
+    )
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/spark-defaults.conf").write_text("spark.of.user 3\nspark.of.settings 3\n", "utf-8")
+    (tmp_path / "program.py").write_text(SUBMITTED, "utf-8")
+    # as a job is started, with this program in its place
+    code = (
+        "from ackstream.local import submit; run = submit.run\n"
+        "submit.run = lambda command, environment: run([*command[:-1], 'program.py'], environment)\n"
+        "from ackstream.__main__ import main; main()"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code, "submit", "correlate", "--conf", "spark.of.option=2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "SPARK_CONF_DIR": str(tmp_path / "user")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "found 1 2 3" in finished.stdout.splitlines(), finished.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Group
 from rich.text import Text
 
@@ -12,7 +13,7 @@ from ackstream.cli.console.terminal import PlainTable, data
 from ackstream.gateway.meter import VERDICTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ackstream.gateway.meter import Lag, Snapshot, Verdict
     from ackstream.jobs.correlate.inflight import InFlight
@@ -82,6 +83,25 @@ def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Plain
     for row in rows:
         table.add_row(*(_cell(column, value) for column, value in zip(columns, row, strict=True)))
     return table
+
+
+def story(records: Sequence[Mapping[str, Any]]) -> Group:
+    """Return the events of a request, each with its content, indented where it is JSON."""
+    shown: list[Text] = []
+    for record in records:
+        words = (_cell("occurred_at", record["occurred_at"]), record["event"], record["label"], record["status"])
+        shown.append(data(" ".join(str(word) for word in words if word is not None), "bold"))
+        shown += [data(f"  {text}") for text in (record["detail"], record["id"]) if text]
+        shown += [data(f"  {line}", "dim") for line in _indented(record["content"]).splitlines()]
+    return Group(*shown)
+
+
+def _indented(content: str | None) -> str:
+    try:
+        # numbers and texts stay as they were written
+        return msgspec.json.format(content or "", indent=2)
+    except (msgspec.DecodeError, UnicodeError):
+        return content or ""
 
 
 def _cell(column: str, value: Any) -> str:

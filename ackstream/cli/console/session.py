@@ -1,11 +1,7 @@
-"""Ctrl-C at any time, and Spark behind a command: its output goes to a file, and the JVM ends with the command.
-
-One Ctrl-C is enough; the cleanup that follows is not interrupted.
-"""
+"""Spark behind a command: its output goes to a file, and the JVM ends with the command."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
@@ -13,9 +9,9 @@ from typing import IO, TYPE_CHECKING, Any
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
+from ackstream.cli.console.interrupts import uninterrupted
 from ackstream.cli.console.terminal import Terminal
 from ackstream.errors import LocalError
-from ackstream.kafka.clients import Closing
 from ackstream.local import installation, jars, submit
 from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.spark.session import session
@@ -24,60 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackstream.settings import Settings
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Defer signals until the end of the block, which should be short; for the main thread."""
-    seen: list[int] = []
-    before = {number: signal.signal(number, lambda found, _frame: seen.append(found)) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for found in seen:
-            signal.raise_signal(found)
-
-
-class Interrupts(Closing):
-    """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt`` until it is closed; for the main thread."""
-
-    def __init__(self) -> None:
-        self.seen = False
-        self._deaf = False
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
-        self.listen()
-
-    def close(self) -> None:
-        """Restore the handlers."""
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def listen(self) -> None:
-        """Handle the signals; call again after a library has replaced the handlers, as PySpark does."""
-        for number in SIGNALS:
-            signal.signal(number, self._take)
-
-    def check(self) -> None:
-        """Raise for a signal whose exception was lost, as an exception in a destructor is only printed.
-
-        :raises KeyboardInterrupt: a signal was received
-        """
-        if self.seen and not self._deaf:
-            raise KeyboardInterrupt
-
-    def ignore(self) -> None:
-        """Ignore further signals, so that the cleanup is not interrupted."""
-        self._deaf = True
-
-    def _take(self, _number: int, _frame: object) -> None:
-        self.seen = True
-        if not self._deaf:
-            raise KeyboardInterrupt
 
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseParallelGC"

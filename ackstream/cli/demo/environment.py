@@ -98,7 +98,7 @@ def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings
             "lake": Lake(path=str(home / "lake"), checkpoints=str(home / "checkpoints")),
             "clock": Clock(),
             # an archive batch keeps a core busy for seconds, and here it shares two cores with correlate
-            "archive": settings.archive.model_copy(update={"trigger": "10 seconds"}),
+            "archive": settings.archive.model_copy(update={"trigger": 10_000}),
         }
     )
 

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ackstream.cli.console.session import Interrupts, kill, quiet_session
+from ackstream.cli.console.interrupts import Interrupts
+from ackstream.cli.console.session import kill, quiet_session
 from ackstream.cli.demo import summary
 from ackstream.cli.demo.check import caught_up, check, gather
 from ackstream.cli.demo.environment import as_party, environment, serve_gateway
@@ -112,7 +113,7 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     fleet_settings = as_party(own, "responder")
-    responder = stack.enter_context(Responder(fleet_settings.kafka, partial(respond, devices), labels=LABELS))
+    responder = stack.enter_context(Responder(fleet_settings.kafka, handler=partial(respond, devices), labels=LABELS))
     console.print(f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second", highlight=False)
     console.print()
     tally = send_all(requester, things, number, rate, console, healthy)

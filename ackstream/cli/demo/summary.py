@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,8 +139,6 @@ def shell_queries(settings: Settings) -> list[tuple[str, str]]:
 def show_queries(console: Console, settings: Settings) -> None:
     """Print the commands unwrapped, so that they can be copied."""
     _title(console, "How to query them")
-    if find_spec("deltalake") is None or find_spec("duckdb") is None:
-        console.print("pandas and DuckDB need: pip install deltalake duckdb", highlight=False)
     for name, line in shell_queries(settings):
         console.print(Text(f"# {name}", style="dim"))
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -156,7 +153,7 @@ def _program() -> str:
         return "ackstream"
     if beside.exists():
         return _short(beside)
-    return f'{_short(Path(sys.executable))} -c "from ackstream.cli.main import app; app()"'
+    return f"{_short(Path(sys.executable))} -m ackstream"
 
 
 def _short(path: Path) -> str:

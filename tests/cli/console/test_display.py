@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from ackstream.cli.console.display import span, watch_screen
+from ackstream.cli.console.display import result_table, span, story, watch_screen
+from ackstream.cli.console.terminal import Terminal, escaped
 from ackstream.gateway.meter import Lag, Meter
 
 LAGS = [
@@ -52,3 +56,30 @@ def test_the_screen_is_whole_in_a_narrow_terminal(width: int):
 
 def test_a_note_is_shown_below():
     assert shown(80, "Kafka does not answer").rstrip().endswith("Kafka does not answer")
+
+
+def _printed(shown: Any) -> str:
+    output = io.StringIO()
+    Terminal(file=output, soft_wrap=True).print(shown)
+    return output.getvalue()
+
+
+@given(st.text(), st.text(), st.text())
+def test_what_others_wrote_is_shown_as_it_is_in_tables_and_stories(detail: str, content: str, label: str):
+    record = {"occurred_at": "now", "event": "request", "label": label, "status": 200, "detail": detail, "id": "i"}
+    told = _printed(story([record | {"content": content}]))
+    assert f"now request {escaped(label)} 200" in told
+    assert escaped(detail) in told
+    assert all(escaped(line) in told for line in content.splitlines())
+
+
+@pytest.mark.parametrize("text", ["[true,false]", '{"x":[red]}', "closing [/attributes/on] tag", ":smile:", "\x1b[31m"])
+def test_no_text_is_markup(text: str):
+    assert escaped(text) in _printed(result_table(["event", "content"], [["request", text]]))
+
+
+def test_the_content_of_a_story_is_indented_where_it_is_json():
+    record = {"occurred_at": "now", "event": "outcome", "label": None, "status": 200, "detail": "timeout", "id": "i"}
+    told = _printed(story([record | {"content": '{"a":{"b":[1.00,1e400]}}'}]))
+    assert told.splitlines()[0] == "now outcome 200"
+    assert '  {\n    "a": {\n      "b": [\n        1.00,\n        1e400\n' in told

@@ -234,7 +234,7 @@ class System:
 
 def sample(number: int) -> Sample:
     """Return a sample of the writer."""
-    return Sample(WRITER, number, None, None, None, {}, 0, 0, number)
+    return Sample(WRITER, None, None, None, {}, 0, number, 0, number)
 
 
 def _app_ack(report: AppAck, now: int) -> Json:

@@ -49,7 +49,7 @@ class Application:
     def connect(self, **options: Any) -> None:
         self._publisher = Publisher(
             self._kafka,
-            client=self._client,
+            name=self._client,
             on_ack=self._on_ack,
             on_receipt=self.receipts.append,
             on_failed_write=self.failed.append,

@@ -102,7 +102,7 @@ class _System:
         self._publisher = stack.enter_context(
             Publisher(
                 settlement.kafka,
-                client=writer,
+                name=writer,
                 writer_qos=WriterQos(reliable=given.get("reliability") != "BEST_EFFORT", **options),
                 on_application_acknowledgment=self._on_acknowledged,
             )
@@ -235,7 +235,7 @@ class _System:
         reader = self._readers[name] = self._stack.enter_context(
             SampleReader(
                 self._settlement.kafka,
-                f"{self._writer}-{name}",
+                name=f"{self._writer}-{name}",
                 qos=self._qos,
                 role=self._roles.get(name),
                 durable=not self._loses,

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
+from ackstream.testing.records import hash_of
+from ackstream.testing.system import ShardRun
 
 if TYPE_CHECKING:
+    from ackstream.jobs.correlate.emissions import Emission
     from tests.harness.pieces import MemoryPieces
 
 THING = "org.acme/lamp"
-
-
-def hash_of(correlation_id: str | None) -> int:
-    digest = blake2b((correlation_id or "").encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 class Log:
@@ -43,7 +38,7 @@ class Log:
             headers = {"reply_id": reply_id(correlation_id or "", "signals", self.partition, signal)} | headers
         data = value if isinstance(value, (bytes, type(None))) else json.dumps(value).encode()
         return Record(
-            time, source, self.partition, offset, hash_of(correlation_id), correlation_id, b"key", data,
+            time, source, self.partition, offset, hash_of(correlation_id or ""), correlation_id, b"key", data,
             len(data or b""), {name.replace("_", "-"): text.encode() for name, text in headers.items()},
         )  # fmt: skip
 
@@ -125,8 +120,8 @@ class Log:
         return self.record(DECLARATIONS, time, None, {"labels": labels, "lease_ms": lease_ms})
 
 
-class Run:
-    """Feeds a shard batch by batch; its state goes through bytes in between."""
+class Run(ShardRun):
+    """A shard that keeps what it has written."""
 
     def __init__(
         self,
@@ -136,28 +131,14 @@ class Run:
         store: MemoryPieces | None = None,
         **limits: Any,
     ) -> None:
-        self.topics = CorrelateTopics(reply_topics=reply_topics or {}, record_bytes=record_bytes)
-        self.limits = Correlate(**limits)
-        self.state: tuple[int, bytes] | None = None
-        self.batch = 0
+        topics = CorrelateTopics(reply_topics=reply_topics or {}, record_bytes=record_bytes)
+        super().__init__(Correlate(**limits), topics, slack, store)
         self.emissions: list[Emission] = []
-        self.next_timeout: int | None = None
-        self.slack = slack
-        self.store = store
 
     def feed(self, *records: Record, watermark: int = 0) -> list[Emission]:
-        writer = Writer(self.topics, "query", self.batch)
-        self.batch += 1
-        if self.store is not None:
-            self.store.batch = self.batch
-        shard = CorrelateShard(self.limits, self.topics, writer, self.slack, self.store)
-        if self.state is not None:
-            shard.load(*self.state)
-        shard.process(list(records), watermark)
-        self.state = shard.dump()
-        self.next_timeout = shard.next_timeout
-        self.emissions += writer.emissions
-        return writer.emissions
+        written = self.process(records, watermark)
+        self.emissions += written
+        return written
 
     def replies(self) -> list[dict[str, Any]]:
         """All replies so far, as JSON, with what their record headers say."""

@@ -55,7 +55,7 @@ class _World:
                     self.deliver(name, seq)
 
     def deliver(self, name: str, seq: int) -> None:
-        self.readers[name].add(Sample("w1", seq, None, None, None, {}, 0, 0, seq))
+        self.readers[name].add(Sample("w1", None, None, None, {}, 0, seq, 0, seq))
 
     def write(self) -> None:
         self.publications.write()

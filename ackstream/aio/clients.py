@@ -1,0 +1,242 @@
+"""Clients for asyncio: made, used and closed without blocking the loop.
+
+The clients of the SDK work in threads of their own. A twin adds one thread, which makes the calls that may wait, in the
+order in which they are awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from ackstream.client.lifetime import Client
+from ackstream.client.publisher import Publisher
+from ackstream.client.receivers import Responder, Subscriber
+from ackstream.client.requester import Requester
+from ackstream.errors import PreconditionNotMetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from ackstream.client.open_requests import Stored
+    from ackstream.client.receipts import Receipt, Stage
+    from ackstream.client.replies import Reply
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.settings import Kafka
+
+C = TypeVar("C", bound=Client)
+T = TypeVar("T")
+
+
+class AsyncClient(Generic[C]):
+    """Base of the twins: connects when its ``async with`` block is entered, and closes when that is left.
+
+    For one event loop. Cancelling the entry closes the client as soon as it is connected; cancelling the exit does not
+    stop it.
+    """
+
+    _kind: ClassVar[Callable[..., Any]]
+
+    def __init__(self, bootstrap_servers: str | Kafka, **options: Any) -> None:
+        """Take the arguments of the client; a handler may be a coroutine function, which runs in the loop.
+
+        Signals and messages are handled one after the other, as they are by a plain function. Other callbacks, such as
+        ``on_error``, are called in threads of the client.
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param options: as of the client that it is the twin of
+        :raises TypeError: the client has no such option, or one is missing
+        """
+        inspect.signature(self._kind).bind(bootstrap_servers, **options)
+        self._arguments: tuple[str | Kafka, dict[str, Any]] = bootstrap_servers, options
+        self._client: C | None = None
+        self._thread = ThreadPoolExecutor(1, "ackstream-aio")
+
+    @classmethod
+    def over(cls, client: C) -> Self:
+        """Return the twin of a client that exists, such as one of ``ackstream.testing``; it is closed with the twin."""
+        twin = cls.__new__(cls)
+        AsyncClient._hold(twin, client)
+        return twin
+
+    def _hold(self, client: C) -> None:
+        self._client = client
+        self._thread = ThreadPoolExecutor(1, "ackstream-aio")
+
+    @property
+    def client(self) -> C:
+        """The client itself, for all that does not wait: ``statistics``, ``alive``, settings of its session.
+
+        :raises PreconditionNotMetError: outside of the ``async with`` block
+        """
+        if self._client is None:
+            raise PreconditionNotMetError(
+                f"This {type(self).__name__} is not connected: use it inside of its `async with` block."
+            )
+        return self._client
+
+    async def wait_closed(self, timeout: float | None = None) -> bool:
+        """Wait until the client is closed, for at most ``timeout`` seconds; return whether it is.
+
+        :raises ClientError: the error that ended the client
+        """
+        return await asyncio.to_thread(self.client.wait_closed, timeout)
+
+    async def close(self) -> None:
+        """Close the client, as its own ``close`` does; may be called twice."""
+        if self._client is not None:
+            await asyncio.shield(asyncio.to_thread(self._client.close))
+        self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        if self._client is None:
+            making = asyncio.ensure_future(asyncio.to_thread(self._make, asyncio.get_running_loop()))
+            try:
+                self._client = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                making.add_done_callback(_close_made)
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> C:
+        bootstrap_servers, options = self._arguments
+        for name in ("handler", "batch_handler"):
+            if inspect.iscoroutinefunction(options.get(name)):
+                options = options | {name: partial(_call_in, loop, options[name])}
+        client: C = self._kind(bootstrap_servers, **options)
+        return client
+
+    def _in_order(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Call a function that may wait in the thread of this twin, after all earlier ones."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, handler: Callable[[Any], Any], argument: Any) -> Any:
+    return asyncio.run_coroutine_threadsafe(handler(argument), loop).result()
+
+
+def _close_made(making: asyncio.Future[Any]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.get_loop().run_in_executor(None, making.result().close)
+
+
+class AsyncRequester(AsyncClient[Requester]):
+    """The twin of :class:`Requester`.
+
+    A request whose wait is cancelled has been sent: the service answers it, and the reply is dropped.
+    """
+
+    _kind = Requester
+
+    def send(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        response_required: bool | None = None,
+        correlation_id: str | None = None,
+    ) -> asyncio.Future[Reply]:
+        """Send a request; the future ends with its reply. Parameters and errors are those of ``Requester.send``."""
+        return asyncio.wrap_future(
+            self.client.send(
+                command,
+                timeout=timeout,
+                acks=acks,
+                response_required=response_required,
+                correlation_id=correlation_id,
+            )
+        )
+
+    async def request(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+    ) -> Reply:
+        """Send a request and wait for its reply; parameters and errors are those of ``Requester.send``."""
+        return await self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id)
+
+    async def publish(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+    ) -> Stored:
+        """Send a request without a reply; return once the broker has stored it. Errors as of ``Requester.publish``."""
+        sent = self.client.publish(command, timeout=timeout, acks=acks, correlation_id=correlation_id)
+        return await asyncio.wrap_future(sent)
+
+
+class AsyncPublisher(AsyncClient[Publisher]):
+    """The twin of :class:`Publisher`. Messages have the order in which :meth:`publish` is called."""
+
+    _kind = Publisher
+
+    async def publish(self, value: bytes, **options: Any) -> asyncio.Future[Receipt]:
+        """Keep a message and send it; return the future of its receipt.
+
+        While the window is full, or readers are too far behind, this waits, and the loop does not. A call that is
+        cancelled has published its message, or not; so has one whose future is cancelled.
+
+        :param options: as of ``Publisher.publish``, as are the errors
+        """
+        return asyncio.wrap_future(await self._in_order(partial(self.client.publish, value, **options)))
+
+    async def publish_many(self, values: Iterable[bytes], **options: Any) -> list[asyncio.Future[Receipt]]:
+        """Keep messages and send them in their order; return the futures of their receipts.
+
+        :param options: as of ``Publisher.publish_many``, as are the errors
+        """
+        sent = await self._in_order(partial(self.client.publish_many, values, **options))
+        return [asyncio.wrap_future(one) for one in sent]
+
+    async def publish_await_acknowledgement(self, value: bytes, **options: Any) -> Receipt:
+        """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
+
+        :raises RefusedError: with the reason
+        """
+        return await (await self.publish(value, **{"ack_immediately": True, **options}))
+
+    async def publish_flush(self, max_wait: float | None = None, stage: Stage | None = None) -> None:
+        """Wait until every message published so far is acknowledged or refused, as ``Publisher.publish_flush`` does.
+
+        :param max_wait: seconds; ``None``: forever
+        :raises FlushTimeout: some are not; they are kept
+        """
+        await asyncio.to_thread(self.client.publish_flush, max_wait, stage)
+
+    async def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
+        """Wait until readers have acknowledged every message, as ``Publisher.wait_for_acknowledgments`` does.
+
+        :param max_wait: seconds; ``None``: forever
+        :raises ReaderTimeout: some messages are not complete
+        """
+        await asyncio.to_thread(self.client.wait_for_acknowledgments, max_wait)
+
+
+class AsyncResponder(AsyncClient[Responder]):
+    """The twin of :class:`Responder`; its ``handler`` is a coroutine function that returns the answer to a signal."""
+
+    _kind = Responder
+
+
+class AsyncSubscriber(AsyncClient[Subscriber]):
+    """The twin of :class:`Subscriber`; its ``handler`` is a coroutine function that returns the answer to a signal."""
+
+    _kind = Subscriber

@@ -1,0 +1,29 @@
+"""What commands share: options, how durations are read, exit codes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ackstream.errors import InputError
+
+FAILED, WRONG_INPUT, NO_ANSWER, INTERRUPTED = 1, 2, 3, 130
+"""The exit codes of all commands, beside 0; ``docs/operations.md`` has their table."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one object per line.")]
+Timeout = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the settle job.")]
+
+
+def milliseconds(option: str, text: str) -> int:
+    """Read a duration in the notation of the settings, such as ``10s``.
+
+    :param option: its name, for the sentence
+    :raises InputError: it is none
+    """
+    from ackstream.settings.base import milliseconds as read
+
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError(f"{option} is {text!r}: {error}.") from None

@@ -1,0 +1,217 @@
+"""``ackstream outcomes``, ``maintain``, ``migrate``: tables and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ackstream.cli.console.arguments import FAILED, AsJson, milliseconds
+from ackstream.cli.console.terminal import PlainTable, Terminal, echo, echo_json
+from ackstream.errors import InputError, StartError
+
+if TYPE_CHECKING:
+    from ackstream.settings import Settings
+
+STORY = "story"
+"""The question about one request."""
+
+
+def _questions(incomplete: str) -> list[str]:
+    from ackstream.lake.questions import QUESTIONS
+
+    return [name for name in QUESTIONS if name.startswith(incomplete.replace("-", "_"))]
+
+
+def outcomes(
+    question: Annotated[
+        str | None,
+        typer.Argument(help="The question; without it, all are listed.", metavar="QUESTION", autocompletion=_questions),
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Argument(help=f"The request, for the question {STORY}.", metavar="CORRELATION-ID")
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a predefined question from the Delta tables, such as which labels are slow or missing.
+
+    Exit 1 if the story of a request is asked for that is in no table.
+    """
+    from ackstream.cli.console.display import result_table, story
+    from ackstream.lake import questions
+    from ackstream.settings import load
+
+    if question is None:
+        _list_questions(as_json=as_json)
+        return
+    name = question.replace("-", "_")
+    if name not in questions.QUESTIONS:
+        raise InputError(f"Unknown question {question!r}; the questions are {', '.join(questions.QUESTIONS)}.")
+    if (name == STORY) != (correlation_id is not None):
+        raise InputError(
+            f"The question {name} is about one request: add its correlation-id."
+            if correlation_id is None
+            else f"The question {name} is about all requests: leave out the correlation-id."
+        )
+    columns, rows = ask(load(), name, correlation_id or "")
+    records = [dict(zip(columns, row, strict=True)) for row in rows]
+    if as_json:
+        for record in records:
+            echo_json(record)
+    elif name == STORY and records:
+        Terminal(soft_wrap=True).print(story(records))
+    else:
+        Terminal().print(result_table(columns, rows) if rows else "No rows match.")
+    raise typer.Exit(FAILED if name == STORY and not rows else 0)
+
+
+def _list_questions(*, as_json: bool) -> None:
+    from ackstream.lake import questions
+
+    table = PlainTable("question", "")
+    for name in questions.QUESTIONS:
+        table.add_row(name, questions.about(name))
+        if as_json:
+            echo_json({"question": name, "about": questions.about(name)})
+    if not as_json:
+        Terminal().print(table)
+
+
+def maintain(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tables to maintain; all if omitted.", metavar="TABLE")
+    ] = None,
+    *,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help="Remove changes of things older than this, such as 90d; no state is lost.", metavar="DURATION"
+        ),
+    ] = None,
+    erase: Annotated[
+        list[str] | None, typer.Option(help="Remove all changes of this deleted thing first.", metavar="THING")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compact the Delta tables and delete files no longer needed; the jobs may keep running.
+
+    If a table fails, the others are maintained, and the exit code is 1.
+    """
+    from ackstream.cli.console.display import result_table
+    from ackstream.cli.console.session import quiet_session
+    from ackstream.lake import maintenance, things
+    from ackstream.settings import load
+
+    settings = load()
+    journal_ms = None if journal is None else milliseconds("--journal", journal)
+    maintenance.check(settings.lake, names)
+    with quiet_session(settings, "maintain") as spark:
+        for thing_id in erase or ():
+            things.erase(spark, settings.lake, thing_id)
+        reports = maintenance.maintain(spark, settings, names or None, journal_ms=journal_ms)
+    if as_json:
+        for report in reports:
+            echo_json(report)
+    else:
+        rows = [tuple(asdict(report).values())[:-1] for report in reports]
+        Terminal().print(result_table(list(asdict(reports[0]))[:-1], rows))
+    failed = [report for report in reports if report.failure]
+    for report in failed:
+        echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def migrate(
+    job: Annotated[str, typer.Argument(help="The stopped job: correlate, settle or queues.", metavar="JOB")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Move the checkpoint of a stopped job to other shards, shuffle partitions or another state store.
+
+    The new values are those of the settings. Open requests, offsets and time are kept; the former checkpoint stays
+    beside the new one. A migration that was interrupted can be repeated.
+    """
+    from ackstream.cli.console.session import quiet_session
+    from ackstream.jobs.correlate.job import JOB as CORRELATE
+    from ackstream.jobs.queues.job import JOB as QUEUES
+    from ackstream.jobs.settle.job import JOB as SETTLE
+    from ackstream.settings import load
+    from ackstream.spark.job import fixed_values
+    from ackstream.spark.migration import migrate as move
+
+    jobs = {known.name: known for known in (CORRELATE, SETTLE, QUEUES)}
+    if job not in jobs:
+        raise InputError(f"The checkpoint of {job!r} cannot be migrated; the jobs are {', '.join(jobs)}.")
+    settings = load()
+    with quiet_session(settings, "migrate") as spark:
+        found = move(spark, settings, jobs[job])
+    if as_json:
+        echo_json({"job": job, "changed": found.changed if found else {}, "former": found.former if found else None})
+        return
+    if found is None:
+        values = ", ".join(f"{key} = {value}" for key, value in fixed_values(settings, jobs[job].movable).items())
+        echo(f"The checkpoint of {job} has the values of the settings: {values}.")
+        return
+    for key, (before, now) in found.changed.items():
+        echo(f"{key}: {before} -> {now}")
+    echo(f"Start {job} again; delete {found.former} when it runs.")
+
+
+Answer = tuple[list[str], Sequence[Sequence[Any]]]
+"""Columns and rows."""
+
+
+def ask(settings: Settings, name: str, correlation_id: str = "") -> Answer:
+    """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB for a local lake, else with Spark.
+
+    Both give the same rows, with times in UTC; DuckDB needs no JVM and answers at once.
+
+    :param correlation_id: of the request that ``story`` is about
+    :raises StartError: a table does not exist yet
+    """
+    local = "://" not in settings.lake.path
+    columns, rows = (ask_duckdb if local else ask_spark)(settings, name, correlation_id)
+    # Spark returns naive times in the local zone
+    in_utc = [
+        [value.astimezone(timezone.utc) if isinstance(value, datetime) else value for value in row] for row in rows
+    ]
+    return columns, in_utc
+
+
+def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answer:
+    """Answer without a JVM."""
+    import duckdb
+    from deltalake.exceptions import TableNotFoundError
+
+    from ackstream.lake import questions, reading
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("CREATE MACRO explode(list) AS unnest(list)")
+        for table in questions.tables_of(name):
+            try:
+                connection.register(table, reading.dataset(settings.lake, table))
+            except TableNotFoundError:
+                location = Path(settings.lake.table(table)).absolute()
+                raise StartError(
+                    f"The table {table} does not exist at {location}; start the archive job, or correct lake.path."
+                ) from None
+        question = questions.sql(name)
+        found = connection.execute(question, [correlation_id] * question.count("?"))
+        return [column[0] for column in found.description or ()], found.fetchall()
+
+
+def ask_spark(settings: Settings, name: str, correlation_id: str = "") -> Answer:
+    """Answer with Spark, wherever the tables are stored."""
+    from ackstream.cli.console.session import quiet_session
+    from ackstream.lake import questions
+
+    with quiet_session(settings, "outcomes") as spark:
+        frame = questions.ask(spark, settings.lake, name, correlation_id)
+        return frame.columns, frame.collect()

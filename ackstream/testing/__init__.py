@@ -1,0 +1,20 @@
+"""ackstream in memory, for the unit tests of programs that use it: no Spark, no Kafka, and no waiting.
+
+Feed commands, answers and time; read replies and events. All decisions are those of the jobs: their own pure code runs.
+"""
+
+from ackstream.testing.queue import DrivenConsumer, QueueSystem
+from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
+from ackstream.testing.records import TopicRecord
+from ackstream.testing.requester import DrivenRequester
+from ackstream.testing.system import RequestSystem
+
+__all__ = [
+    "DrivenConsumer",
+    "DrivenRequester",
+    "DrivenResponder",
+    "DrivenSubscriber",
+    "QueueSystem",
+    "RequestSystem",
+    "TopicRecord",
+]

@@ -1,0 +1,256 @@
+"""A work queue in memory: its rules are those of the queues job, its consumers those of the SDK."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.lifetime import Lifetime
+from ackstream.client.messages import MAX_BATCH, handler_of
+from ackstream.client.queue_consumer import QueueConsumer
+from ackstream.client.queued_messages import QueueMessage
+from ackstream.client.samples import Sample
+from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
+from ackstream.jobs.queues.queue import Queue
+from ackstream.protocol.queues import MessageDelivered
+from ackstream.testing.virtual_time import VirtualTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackstream.client.messages import Message
+    from ackstream.client.queue_session import AckMode
+    from ackstream.jobs.queues.model import Event
+    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings.queues import QueueSettings
+
+
+class QueueSystem(VirtualTime):
+    """One work queue, its messages and its consumers; for one thread.
+
+    A message is delivered when it is published, or when its consumer has room again; handlers run at once.
+
+    Supported: deliveries, outcomes, leases, delays, limits of deliveries and failures, times to live, dead letters,
+    fairness and exclusive queues.
+    Not supported: sessions that end because a consumer is silent, ``ack_batch``, transport acks, barriers.
+
+    :ivar events: what has happened to messages, as rows of the table ``queue_events``
+    """
+
+    def __init__(self, settings: QueueSettings, *, start_ms: int = 0) -> None:
+        """Start with an empty queue.
+
+        :param settings: one of ``[[queues]]``: its rules
+        :param start_ms: the time at first, in epoch milliseconds
+        """
+        super().__init__(start_ms)
+        self.settings = settings
+        self.events: list[Event] = []
+        self._messages: dict[str, Sample] = {}
+        self._queue = Queue(settings, self._note)
+        self._links: dict[str, QueueLinkInMemory] = {}
+        self._busy = False
+
+    def consumer(
+        self,
+        *,
+        name: str,
+        handler: Callable[[QueueMessage], object] | None = None,
+        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
+        max_batch: int = MAX_BATCH,
+        mode: AckMode = "client",
+        backlog: int | None = None,
+        outcomes: Iterable[SampleOutcome] = (),
+    ) -> DrivenConsumer:
+        """Return a consumer of the queue; a second one of the same name takes the messages of the first.
+
+        Parameters are those of ``QueueConsumer``; ``receive`` does not wait: it returns ``None`` if there is nothing.
+        """
+        declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
+        replaced = self._links.pop(name, None)
+        if replaced is not None:
+            replaced.end()
+        link = self._links[name] = QueueLinkInMemory(self, name, declared)
+        made = DrivenConsumer(self.settings.name, link, handler_of(handler, batch_handler, max_batch), mode)
+        self._queue.bind(name, self.now, backlog=backlog, outcomes=declared)
+        self.settle()
+        return made
+
+    def publish(
+        self,
+        value: bytes,
+        *,
+        topic: str | None = None,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes | None] | None = None,
+        ttl_ms: int = 0,
+    ) -> str:
+        """Put a message into the queue, whatever its topic; return its id there.
+
+        :param ttl_ms: its own time to live, if the queue respects those; 0: none
+        """
+        number = len(self._messages)
+        identity = f"messages-0-{number}"
+        self._messages[identity] = Sample(
+            "publisher", topic, key, value, dict(headers or {}), self.now, number + 1, 0, number
+        )
+        self._queue.enqueue(identity, self.now, ttl_ms=ttl_ms)
+        self.settle()
+        return identity
+
+    @property
+    def depth(self) -> int:
+        """The number of messages in the queue, those that consumers hold included."""
+        return len(self._queue.messages)
+
+    @property
+    def dead_letters(self) -> list[tuple[Message, str]]:
+        """The messages that were given up, each with the reason."""
+        return [
+            (self._messages[event.message], str(event.reason))
+            for event in self.events
+            if event.outcome == "dead-letter"
+        ]
+
+    def settle(self) -> None:
+        """Deliver what can be delivered, and let the handlers work, until nothing moves."""
+        if self._busy:
+            # a handler settles, or publishes: the loop below goes on
+            return
+        self._busy = True
+        try:
+            moved = True
+            while moved:
+                before = len(self.events)
+                self._queue.dispatch(self.now)
+                for link in list(self._links.values()):
+                    link.handle()
+                moved = len(self.events) > before
+        finally:
+            self._busy = False
+
+    def settled_by(self, consumer: str, message: str, outcome: SampleOutcome) -> str | None:
+        """Apply a settlement; return why it has no effect, if it has none."""
+        refusal = self._queue.settle(consumer, message, outcome, self.now)
+        self.settle()
+        return refusal
+
+    def unbind(self, name: str, link: QueueLinkInMemory) -> None:
+        """Remove a consumer, whose messages go to others; not one that has taken its name."""
+        if self._links.get(name) is link:
+            del self._links[name]
+            self._queue.unbind(name, self.now, "closed")
+            self.settle()
+
+    def _note(self, event: Event) -> None:
+        self.events.append(event)
+        link = self._links.get(event.consumer or "")
+        if link is None:
+            return
+        if event.event == "delivered":
+            link.deliver(event, self._messages[event.message])
+        elif event.event == "returned":
+            link.take_back(event.message)
+
+    def _due(self) -> int | None:
+        deadline = self._queue.deadline
+        return None if deadline is None else max(self.now, deadline)
+
+    def _step(self, now: int) -> None:
+        self.now = now
+        self._queue.advance(now)
+        self.settle()
+
+
+class QueueLinkInMemory:
+    """Stands for the connection that a consumer of a broker has."""
+
+    bound = None
+
+    def __init__(self, system: QueueSystem, name: str, outcomes: Iterable[str]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.consumer: Callable[[], None] | None = None
+        self._system, self._name = system, name
+        self._outcomes = {"accepted", *outcomes}
+        self._ready: deque[QueueMessage] = deque()
+        self._held: set[str] = set()
+        self._open = True
+        self._halted = False
+        self.apply: Callable[[QueueMessage, SampleOutcome], None] = lambda _message, _outcome: None
+
+    def deliver(self, event: Event, content: Sample) -> None:
+        """Take a delivery."""
+        delivery = MessageDelivered(
+            event.queue, self._name, 0, len(self._system.events), event.message, "messages", 0, content.offset, 0,
+            event.count, content.topic,
+        )  # fmt: skip
+        self.counts["received"] += 1
+        self._held.add(event.message)
+        self._ready.append(QueueMessage.of(content, delivery, self.apply, None))
+
+    def take_back(self, message: str) -> None:
+        """Forget a message that the queue has taken back."""
+        self._held.discard(message)
+        kept = [one for one in self._ready if one.id != message]
+        self.counts["expired"] += len(self._ready) - len(kept)
+        self._ready = deque(kept)
+
+    def next(self, _timeout: float | None) -> QueueMessage | None:
+        """Return the next message; ``None`` if there is none."""
+        return self._ready.popleft() if self._ready and self._open and not self._halted else None
+
+    def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
+        """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
+        if outcome not in self._outcomes:
+            raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
+        if not self._open:
+            raise NotConnectedError(
+                f"The consumer {self._name} is no longer bound; the queue delivers the message again."
+            )
+        self._held.discard(delivery.message)
+        refusal = self._system.settled_by(self._name, delivery.message, outcome)
+        self.counts[outcome if refusal is None else "refused"] += 1
+
+    def halt(self, *, halted: bool) -> None:
+        """Hand out nothing more, or go on."""
+        self._halted = halted
+        self._system.settle()
+
+    def handle(self) -> None:
+        """Let the handler work, if there is one and something is ready."""
+        if self.consumer is not None and self._ready and self._open:
+            self.consumer()
+
+    def end(self) -> None:
+        """Hand out nothing more, and settle nothing."""
+        self._open = False
+        self._ready.clear()
+
+    stop = end
+
+    def close(self) -> None:
+        """Give back what is held."""
+        self._system.unbind(self._name, self)
+
+
+class DrivenConsumer(QueueConsumer):
+    """A consumer of a queue in memory, made by :meth:`QueueSystem.consumer`: the real one, but for its connection."""
+
+    def __init__(
+        self,
+        queue: str,
+        link: QueueLinkInMemory,
+        handling: tuple[Callable[[list[QueueMessage]], object], int] | None,
+        mode: AckMode,
+    ) -> None:
+        self._queue, self._mode = queue, mode
+        self._previous = threading.local()
+        self._closing = threading.Event()
+        self._life = Lifetime()
+        self._link: Any = link
+        self._handling = None
+        link.apply = self._settle_call
+        if handling is not None:
+            link.consumer = partial(self._handle_all, *handling)

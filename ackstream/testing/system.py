@@ -1,0 +1,272 @@
+"""The requests plane in memory: correlate and the twin, in a time that the test moves.
+
+Supported: commands and messages, acknowledgements, live responses, the twin with its things and events, timeouts, late
+and early acknowledgements, repeated requests, delayed answers.
+Not supported: several partitions, lost brokers and jobs, leases of labels, ``correlate.refuse_undeclared``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ackstream.errors import BadParameterError
+from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.topics import CorrelateTopics
+from ackstream.jobs.twin.batch import fold
+from ackstream.jobs.twin.messages import search_persisted
+from ackstream.protocol import ledger
+from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
+from ackstream.protocol.ditto.envelopes import encode, raw
+from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
+from ackstream.settings import Kafka, Settings
+from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
+from ackstream.testing.records import SOURCES, TopicRecord, for_correlate, for_twin, headers_of
+from ackstream.testing.requester import DrivenRequester
+from ackstream.testing.virtual_time import VirtualTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.client.signals import Answer, Delivered, Signal
+    from ackstream.jobs.correlate.emissions import Emission
+    from ackstream.jobs.correlate.state import Record
+    from ackstream.jobs.twin.changes import Thing
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.subscriptions import Subscription
+    from ackstream.protocol.ledger import LedgerRecord
+    from ackstream.settings import Correlate
+    from ackstream.spark.pieces import PieceStore
+
+
+class ShardRun:
+    """Feeds a shard of correlate batch by batch; its state goes through bytes in between, as it does in Spark."""
+
+    def __init__(
+        self, limits: Correlate, topics: CorrelateTopics, slack_ms: int = 0, store: PieceStore | None = None
+    ) -> None:
+        self.topics, self.limits, self.store = topics, limits, store
+        self.state: tuple[int, bytes] | None = None
+        self.batch = 0
+        self.next_timeout: int | None = None
+        self._slack_ms = slack_ms
+
+    def process(self, records: Iterable[Record], tick: int = 0) -> list[Emission]:
+        """Process a batch; return what it writes.
+
+        :param tick: epoch milliseconds; all records before it have been given, with this batch or an earlier one
+        """
+        writer = Writer(self.topics, "query", self.batch)
+        self.batch += 1
+        if self.store is not None:
+            self.store.batch = self.batch
+        shard = CorrelateShard(self.limits, self.topics, writer, self._slack_ms, self.store)
+        if self.state is not None:
+            shard.load(*self.state)
+        shard.process(list(records), tick)
+        self.state, self.next_timeout = shard.dump(), shard.next_timeout
+        return writer.emissions
+
+
+class RequestSystem(VirtualTime):
+    """Everything between requesters and those who answer them; for one thread.
+
+    A record acts when it is fed: what the jobs and the receivers make of it has been written when the call returns.
+    Time stands still until the test moves it (:meth:`advance`), or waits for a future of :meth:`requester`.
+
+    :ivar records: the records of each topic, by its name: ``signals``, ``acks``, ``replies``, ``ledger``, ``events`` …
+    :ivar things: the things of the twin, by their ids
+    :ivar now: the time in epoch milliseconds
+    """
+
+    def __init__(self, settings: Settings | None = None, *, twin: bool = False, start_ms: int = 0) -> None:
+        """Start with empty topics.
+
+        :param settings: limits and times of the jobs; ``None``: the defaults
+        :param twin: whether the twin runs: it carries out commands, and answers ``twin-persisted`` and
+            ``search-persisted``; a command about a thing that does not exist is an error then
+        :param start_ms: the time at first, in epoch milliseconds
+        :raises BadParameterError: a setting that is not supported here
+        """
+        super().__init__(start_ms)
+        self.settings = settings or Settings()
+        if self.settings.correlate.refuse_undeclared:
+            raise BadParameterError("correlate.refuse_undeclared is on, but leases do not run here: leave it out.")
+        # topics have their plain names here
+        self.settings = self.settings.model_copy(update={"kafka": Kafka()})
+        self._correlate = ShardRun(self.settings.correlate, CorrelateTopics())
+        self._twin = twin
+        self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
+        self.things: dict[str, Thing] = {}
+        self._unread: deque[TopicRecord] = deque()
+        self._agenda: list[tuple[int, int, Callable[[], Any]]] = []
+        self._order = count()
+        self._listeners: defaultdict[str, list[Callable[[TopicRecord], None]]] = defaultdict(list)
+        self._labels: set[str] = set()
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def requester(self) -> DrivenRequester:
+        """Return a requester of this system; waiting for its futures lets time pass until they end."""
+        return DrivenRequester(self)
+
+    def responder(self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = ()) -> DrivenResponder:
+        """Call a handler for each command and message from now on, as a ``Responder`` with these labels does.
+
+        :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in
+        """
+        return DrivenResponder(self, handler, labels)
+
+    def subscriber(
+        self,
+        *,
+        handler: Callable[[Delivered], Answer],
+        subscriptions: Iterable[Subscription],
+        labels: Iterable[str] = (),
+    ) -> DrivenSubscriber:
+        """Call a handler for each signal that is subscribed to, as a ``Subscriber`` with these labels does.
+
+        :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in
+        """
+        return DrivenSubscriber(self, handler, subscriptions, labels)
+
+    def declare(self, labels: frozenset[str]) -> None:
+        """Give labels to a receiver.
+
+        :raises DittoError: 409, another one has one of them
+        """
+        if labels & self._labels:
+            raise label_not_unique()
+        self._labels |= labels
+
+    def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:
+        """Call a function with each record of a topic from now on."""
+        self._listeners[topic].append(receive)
+
+    # -- records in ----------------------------------------------------------------------------------------------------
+
+    def send(self, command: Envelope) -> TopicRecord:
+        """Write a command or message to ``signals`` as a program of any language does; nobody waits for its reply."""
+        return self.feed("signals", encode(command), key=command.topic.thing_id.encode())
+
+    def acknowledge(
+        self, correlation_id: str, label: str, status: int = 200, *, thing_id: str, payload: Any = msgspec.UNSET
+    ) -> TopicRecord:
+        """Write an acknowledgement to ``acks``.
+
+        :param thing_id: that of the request
+        :param payload: any JSON value
+        """
+        value = payload if payload is msgspec.UNSET else raw(payload)
+        ack = acknowledgement(label, status, value, {CORRELATION_ID: correlation_id})
+        return self.feed("acks", encode(write_ack(ack, thing_id)), key=thing_id.encode())
+
+    def feed(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> TopicRecord:
+        """Write any record, and let it act; return it.
+
+        :param topic: ``signals``, ``acks`` or ``twin-acks``; a record of another topic is only kept
+        """
+        record = self.append(topic, value, key, headers)
+        self.settle()
+        return record
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: delayed answers are sent and deadlines fire, each at its time.
+
+        What arrives at a deadline is still in time; the deadline itself has passed a millisecond later.
+
+        :raises BadParameterError: a negative number of seconds
+        """
+        super().advance(seconds)
+
+    def schedule(self, seconds: float, act: Callable[[], Any]) -> None:
+        """Do something after a number of seconds."""
+        heapq.heappush(self._agenda, (self.now + round(seconds * 1000), next(self._order), act))
+
+    def _due(self) -> int | None:
+        """Return the next time at which something happens."""
+        times = [self._agenda[0][0]] if self._agenda else []
+        if self._correlate.next_timeout is not None:
+            times.append(self._correlate.next_timeout + 1)
+        return max(self.now, min(times)) if times else None
+
+    def _step(self, now: int) -> None:
+        self.now = now
+        while self._agenda and self._agenda[0][0] <= now:
+            heapq.heappop(self._agenda)[2]()
+        self.settle()
+        self._write(self._correlate.process([], self.now))
+        self.settle()
+
+    # -- records out ---------------------------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> list[LedgerRecord]:
+        """What correlate has decided: outcomes, and acknowledgements that were not used with their disposition."""
+        return [ledger.decode(record.value or b"") for record in self.records["ledger"]]
+
+    @property
+    def dead_letters(self) -> list[str]:
+        """Why records could not be used, one reason for each."""
+        return [dict(record.headers)["reason"].decode() for record in self.records["dead-letters"]]
+
+    # -- the jobs ------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, topic: str, value: bytes | None, key: bytes | None, headers: Iterable[tuple[str, bytes]]
+    ) -> TopicRecord:
+        """Store a record, which acts with the next :meth:`settle`."""
+        record = TopicRecord(topic, len(self.records[topic]), self.now, key, value, tuple(headers))
+        self.records[topic].append(record)
+        self._unread.append(record)
+        return record
+
+    def settle(self) -> None:
+        """Let the stored records act, and what these cause."""
+        while self._unread:
+            record = self._unread.popleft()
+            if record.topic in SOURCES:
+                # only a tick lets time pass
+                shown = for_correlate(record, self.settings.correlate.max_value_bytes)
+                self._write(self._correlate.process([shown]))
+            if self._twin and record.topic == "signals":
+                self._fold(record)
+            for receive in list(self._listeners[record.topic]):
+                receive(record)
+
+    def _write(self, emissions: list[Emission]) -> None:
+        for emission in emissions:
+            self.append(emission.topic, emission.value, emission.key, headers_of(emission))
+
+    def _fold(self, record: TopicRecord) -> None:
+        """Give a signal to the twin; store its answers, its events and the acknowledgements of its index."""
+        for result in fold([for_twin(record)], self.things, self.settings):
+            indexed = [
+                search_persisted(
+                    row.thing_id,
+                    row.correlation_id,
+                    ledger.reply_id(row.correlation_id, *record.coordinates),
+                    visible=row.visible,
+                )
+                for row in result.rows
+                if row.search_persisted
+            ]
+            for message in (*result.messages, *indexed):
+                answers = () if message.reply_id is None else ((REPLY_ID, message.reply_id.encode()),)
+                headers = [(CORRELATION_ID, message.correlation_id.encode()), *answers]
+                self.append(message.topic, message.value, message.key.encode(), headers)

@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.aio import (
+    AsyncClient,
+    AsyncMessageStream,
+    AsyncPublisher,
+    AsyncQueryClient,
+    AsyncQueueConsumer,
+    AsyncRequester,
+    AsyncResponder,
+    AsyncSampleReader,
+    AsyncSubscriber,
+)
+from ackstream.client import (
+    ClosedError,
+    CommandTimeout,
+    PreconditionNotMetError,
+    PublisherClosedError,
+    QueryClient,
+    SampleReader,
+    StreamClosedError,
+)
+from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client.message_stream import MessageStream
+from ackstream.protocol.messages import CommandAck
+from ackstream.testing import RequestSystem
+from tests.aio import memory
+from tests.aio.memory import COMMAND
+from tests.client.test_message_stream import _add, _message
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from tests.client.test_queue_consumer import Service
+
+TWINS = (
+    *(AsyncRequester, AsyncPublisher, AsyncResponder, AsyncSubscriber),
+    *(AsyncSampleReader, AsyncQueueConsumer, AsyncQueryClient),
+)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    return memory.play(monkeypatch)
+
+
+class Slow(Client):
+    """Connects and closes when the test lets it."""
+
+    made: list[Slow] = []  # noqa: RUF012 - one test at a time
+
+    def __init__(self, _bootstrap_servers: object, may: threading.Event, began: threading.Event) -> None:
+        began.set()
+        assert may.wait(PATIENCE_SECONDS)
+        self._life = Lifetime()
+        self.closed = threading.Event()
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.closed.set()
+        self._life.close()
+
+
+class AsyncSlow(AsyncClient[Slow]):
+    _kind = Slow
+
+
+# -- all twins ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
+def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[AsyncClient[Any]]) -> None:
+    first, *options = inspect.signature(twin._kind).parameters.values()
+    given = {option.name: "x" for option in options if option.default is inspect.Parameter.empty}
+    twin("localhost:9092", **given)
+    with pytest.raises(TypeError, match="colour"):
+        twin("localhost:9092", **given, colour="red")
+    for name in given:
+        with pytest.raises(TypeError, match=name):
+            twin("localhost:9092", **{other: "x" for other in given if other != name})
+    assert first.name == "bootstrap_servers"
+
+
+def test_a_twin_that_is_not_connected_says_so() -> None:
+    with pytest.raises(PreconditionNotMetError, match="This AsyncRequester is not connected"):
+        AsyncRequester("localhost:9092").send(COMMAND)
+
+
+def test_the_loop_goes_on_while_a_client_connects_and_an_entry_that_is_cancelled_leaves_nothing_open() -> None:
+    may, began = threading.Event(), threading.Event()
+
+    async def main() -> Slow:
+        entering = asyncio.ensure_future(AsyncSlow("b", may=may, began=began).__aenter__())
+        assert await asyncio.to_thread(began.wait, PATIENCE_SECONDS)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        may.set()
+        await asyncio.to_thread(eventually, lambda: Slow.made and Slow.made[0].closed.is_set(), "the end")
+        return Slow.made.pop()
+
+    assert not asyncio.run(main()).alive
+
+
+def test_a_block_that_raises_closes_the_client() -> None:
+    requester = RequestSystem().requester()
+
+    async def main() -> None:
+        async with AsyncRequester.over(requester) as twin:
+            assert twin.client is requester
+            assert not await twin.wait_closed(0)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        asyncio.run(main())
+    assert not requester.alive
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_that_is_cancelled_leaves_its_request_to_the_service() -> None:
+    system = RequestSystem()
+
+    async def main() -> None:
+        async with AsyncRequester.over(system.requester()) as requester:
+            waiting = asyncio.ensure_future(requester.request(COMMAND, acks=["a:a"], timeout="2s"))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            system.advance(3)
+            assert requester.client.statistics.answered == 1
+            stored = await requester.publish(COMMAND, acks=["a:a"])
+            assert (stored.topic, stored.offset) == ("signals", 1)
+            left = requester.send(COMMAND, acks=["a:a"])
+        with pytest.raises(ClosedError):
+            await left
+
+    asyncio.run(main())
+    assert len(system.records["replies"]) == 1
+
+
+# -- publishers --------------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_many_tasks_have_the_order_of_their_calls(service: Service) -> None:
+    assert service
+
+    async def main() -> list[int]:
+        async with AsyncPublisher("b", name="p1", window=3) as publisher:
+            calls = [publisher.publish_await_acknowledgement(b"%d" % number, context=number) for number in range(30)]
+            receipts = await asyncio.gather(*calls)
+            more = await publisher.publish_many([b"31", b"32"], topic="orders")
+            assert [(await receipt).seq for receipt in more] == [31, 32]
+            await publisher.publish_flush(PATIENCE_SECONDS)
+            assert publisher.client.unpersisted_count == 0
+        return [receipt.seq - receipt.context for receipt in receipts]
+
+    assert set(asyncio.run(main())) == {1}
+
+
+def test_the_loop_goes_on_while_the_window_is_full_and_closing_ends_the_wait(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service
+    silent = threading.Event()
+    monkeypatch.setattr(memory.Obliging, "answer", _silenced(memory.Obliging.answer, silent))
+
+    async def main() -> None:
+        async with AsyncPublisher("b", name="p1", window=1, ack_timeout=60.0) as publisher:
+            silent.set()
+            first = await publisher.publish(b"1")
+            second = asyncio.ensure_future(publisher.publish(b"2"))
+            # the loop runs, and the second one waits for room
+            done, _ = await asyncio.wait([second], timeout=0.05)
+            assert not done
+        with pytest.raises(PublisherClosedError):
+            await first
+        with pytest.raises(PublisherClosedError):
+            await second
+
+    asyncio.run(main())
+
+
+def _silenced(answer: Any, silent: threading.Event) -> Any:
+    def after(self: Any, *acks: CommandAck) -> None:
+        if not silent.is_set():
+            answer(self, *acks)
+
+    return after
+
+
+# -- what is received --------------------------------------------------------------------------------------------------
+
+
+def _stream() -> MessageStream:
+    return MessageStream("c1", "s", {"completed"}, live=False, bookmarks=None, handler=None)
+
+
+def test_a_stream_is_iterated_over_to_its_end_and_its_acknowledgements_are_awaited() -> None:
+    stream = _stream()
+
+    async def main() -> list[bytes | None]:
+        twin = AsyncMessageStream(stream)
+        waiting = asyncio.ensure_future(twin.receive())
+        await asyncio.sleep(0)
+        _add(stream, _message(2, "sow"), _message(1, "sow"))
+        first = await waiting
+        stream.add_ack("1", CommandAck(ack_type="completed", cid="c1", matches=2))
+        assert (await twin.wait("completed")).matches == 2
+        with pytest.raises(StreamClosedError):
+            await twin.stats()
+        return [first and first.value, *[message.value async for message in twin]]
+
+    assert asyncio.run(main()) == [b"2", b"1"]
+
+
+def test_a_wait_for_a_message_that_is_cancelled_loses_none() -> None:
+    stream = _stream()
+
+    async def main() -> list[bytes | None]:
+        twin, found = AsyncMessageStream(stream), []
+        for number in range(1, 6):
+            for _ in range(2):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(twin.receive(), 0.001)
+            _add(stream, _message(number))
+            message = await twin.receive()
+            found.append(message and message.value)
+        stream.end()
+        assert await twin.receive() is None
+        return found
+
+    assert asyncio.run(main()) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_two_tasks_share_a_stream_without_getting_a_message_twice() -> None:
+    stream = _stream()
+
+    async def main() -> list[list[bytes | None]]:
+        twin = AsyncMessageStream(stream)
+
+        async def take() -> list[bytes | None]:
+            return [message.value async for message in twin]
+
+        tasks = [asyncio.ensure_future(take()) for _ in range(2)]
+        await asyncio.sleep(0)
+        _add(stream, *map(_message, range(1, 21)))
+        stream.end()
+        return await asyncio.gather(*tasks)
+
+    one, other = asyncio.run(main())
+    assert sorted([*one, *other]) == sorted(b"%d" % number for number in range(1, 21))
+
+
+def test_an_error_that_ends_a_stream_is_raised_where_it_is_awaited() -> None:
+    stream = _stream()
+    stream.end(CommandTimeout("gone"))
+
+    async def main() -> None:
+        twin = AsyncMessageStream(stream)
+        for _ in range(2):
+            with pytest.raises(CommandTimeout):
+                await twin.receive()
+
+    asyncio.run(main())
+
+
+def test_a_sample_is_acknowledged_when_the_next_one_is_asked_for_and_not_if_its_turn_raises(service: Service) -> None:
+    assert service
+    acknowledged: list[int] = []
+
+    async def main() -> SampleReader:
+        async with AsyncSampleReader("b", name="r1") as twin:
+            async for sample in twin:
+                acknowledged.append(twin.client.statistics.acknowledged)
+                if sample.seq == 3:
+                    raise LookupError
+        raise AssertionError
+
+    with pytest.raises(LookupError):
+        asyncio.run(main())
+    assert acknowledged == [0, 1, 2]
+
+
+def test_closing_a_reader_or_a_consumer_ends_its_iteration(service: Service) -> None:
+    assert service
+
+    async def main() -> list[int]:
+        found = []
+        for twin in (AsyncSampleReader("b", name="r1"), AsyncQueueConsumer("b", queue="q", name="A")):
+            async with twin:
+                messages = [await anext(twin) for _ in range(3)]
+                waiting = asyncio.ensure_future(twin.receive())
+                await asyncio.sleep(0)
+            assert await waiting is None
+            found.append(len(messages))
+        return found
+
+    assert asyncio.run(main()) == [3, 3]
+
+
+def test_a_consumer_that_settles_by_itself_accepts_a_message_when_the_next_one_is_asked_for(service: Service) -> None:
+    async def main() -> list[list[str]]:
+        settled = []
+        async with AsyncQueueConsumer("b", queue="q", name="A", mode="auto") as consumer:
+            for _ in range(3):
+                assert await consumer.receive()
+                settled.append(service.settled())
+        return settled
+
+    assert asyncio.run(main()) == [[], ["m2"], ["m2", "m3"]]
+
+
+def test_a_coroutine_function_handles_messages_in_the_loop_one_after_the_other(service: Service) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    async def main() -> None:
+        handled, busy, thread = asyncio.Event(), asyncio.Lock(), threading.current_thread()
+
+        async def handle(message: Any) -> None:
+            assert not busy.locked()
+            async with busy:
+                await asyncio.sleep(0.001)
+            seen.append((message.id, threading.current_thread() is thread))
+            if len(seen) == 3:
+                handled.set()
+
+        async with AsyncQueueConsumer("b", queue="q", name="A", handler=handle, mode="auto"):
+            await asyncio.wait_for(handled.wait(), PATIENCE_SECONDS)
+
+    asyncio.run(main())
+    assert seen == [("m2", True), ("m3", True), ("m4", True)]
+    assert service.settled() == ["m2", "m3", "m4"]
+
+
+def test_commands_of_a_query_client_are_awaited() -> None:
+    called: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    class Queries(Client):
+        def __init__(self) -> None:
+            self._life = Lifetime()
+
+        def __getattr__(self, name: str) -> Any:
+            def command(*arguments: Any, **options: Any) -> MessageStream:
+                called.append((name, arguments, options))
+                return _stream()
+
+            return command
+
+        def close(self) -> None:
+            self._life.close()
+
+    async def main() -> None:
+        async with AsyncQueryClient.over(Queries()) as client:  # type: ignore[arg-type]
+            stream = await client.subscribe("orders", "/price > 1", bookmark="EPOCH")
+            assert isinstance(stream, AsyncMessageStream)
+            await client.sow("orders", top_n=1)
+            await client.sow_and_subscribe("orders", sub_id="mine")
+            await client.unsubscribe(stream)
+            await client.sow_delete("orders", keys=["a"])
+            await client.flush()
+            assert called[3][1] == (stream.stream,)
+
+    asyncio.run(main())
+    assert [name for name, *_ in called] == [
+        *("subscribe", "sow", "sow_and_subscribe", "unsubscribe", "sow_delete", "flush"),
+    ]
+    assert called[0][1:] == (("orders", "/price > 1"), {"bookmark": "EPOCH"})
+    for name, arguments, options in called:
+        assert getattr(QueryClient, name)
+        assert not name.startswith("sow_delete") or (arguments, options) == (("orders", None), {"keys": ["a"]})
+
+
+def test_a_stream_with_much_at_hand_leaves_other_tasks_their_turns() -> None:
+    stream = _stream()
+    _add(stream, *map(_message, range(1, 101)))
+    stream.end()
+
+    async def main() -> tuple[int, int]:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.ensure_future(count())
+        seen = len([message async for message in AsyncMessageStream(stream)])
+        counting.cancel()
+        return seen, turns
+
+    seen, turns = asyncio.run(main())
+    assert seen == 100
+    assert turns >= seen

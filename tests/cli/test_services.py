@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from ackstream.cli.main import app
+from ackstream.kafka import clients
+from tests.harness.ports import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_connections_there_is_nothing_to_run() -> None:
+    result = CliRunner().invoke(app, ["connect"])
+    assert result.exit_code == 2
+    assert "[[connections]]" in result.stderr
+
+
+def test_without_the_system_s_broker_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"localhost:{port}")
+    monkeypatch.setenv("ACKSTREAM_CONNECTIONS", json.dumps([{"id": "plant", "type": "mqtt"}]))
+    monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 200)
+    result = CliRunner().invoke(app, ["connect"])
+    assert result.exit_code == 3
+    assert "ackstream up" in result.stderr
+
+
+def test_an_open_gateway_on_an_address_others_reach_does_not_start() -> None:
+    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_GATEWAY_HOST": "0.0.0.0"})
+    assert result.exit_code == 2
+    assert "gateway.host" in result.stderr
+    assert "gateway.users" in result.stderr
+
+
+def test_without_kafka_it_says_what_to_do() -> None:
+    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_KAFKA_BOOTSTRAP": "localhost:1"})
+    assert result.exit_code == 3
+    assert "ackstream up" in result.stderr
+
+
+def test_without_routes_the_command_says_what_to_add() -> None:
+    result = CliRunner().invoke(app, ["route"])
+    assert (result.exit_code, "add [[routes]]" in result.stderr) == (2, True)

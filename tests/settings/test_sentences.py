@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.errors import SettingsError
+from ackstream.settings import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONNECTION = '[[connections]]\nid = "x"\n'
+
+
+def _refusal(path: Path, text: str) -> str:
+    (path / "a.toml").write_text(text, "utf-8")
+    with pytest.raises(SettingsError) as refused:
+        load(path / "a.toml", {})
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[correlate]\nshards = 'many'", "correlate.shards is 'many': must be a whole number."),
+        ("[gateway]\nport = 3.5", "gateway.port is 3.5: must be a whole number."),
+        ("[kafka]\npartitions = 0", "kafka.partitions is 0: must be 1 or more."),
+        ("[local]\nport = 65536", "local.port is 65536: must be 65535 or less."),
+        ("[kafka]\nbootstrap = ''", "kafka.bootstrap is '': must not be empty."),
+        ("[lake]\npath = 3", "lake.path is 3: must be a text."),
+        ("[correlate]\nreply_topics = 3", "correlate.reply_topics: must be a list."),
+        ("kafka = 3", "kafka: must be a table."),
+        ("[correlate]\nstate_store = 'rock'", "correlate.state_store is 'rock': must be 'hdfs' or 'rocksdb'."),
+        ("[local]\nheap = 'big'", "local.heap is 'big': must be a whole number with k, m or g, such as 512m."),
+        (
+            "[kafka]\ntopic_prefix = 'a b'",
+            "kafka.topic_prefix is 'a b': may have letters, digits, dots, ",
+        ),
+        (
+            "[correlate]\ntrigger = 'every minute'",
+            "correlate.trigger is 'every minute': a duration is a text with ",
+        ),
+        ("[correlate]\ntrigger = '5 seconds'", "correlate.trigger is '5 seconds': a duration is a text with its unit"),
+        ("[correlate]\norphan_hold = '10'", "correlate.orphan_hold is '10': a duration is a text with its unit, such"),
+        (
+            "[correlate]\norphan_hold = '99999999999999999d'",
+            "correlate.orphan_hold is '99999999999999999d': a duration of hun",
+        ),
+        (f"{CONNECTION}type = 'amqp'", "connections.0.type is 'amqp': must be one of 'kafka', 'mqtt', 'mqtt-5', "),
+        (CONNECTION, "connections.0.type is missing: write it in the settings file or in ACKSTREAM_CONNECTIONS."),
+        ("[[queues]]\nname = 'q'", "queues.0.topics is missing: write it in the settings file or in ACKSTREAM_QUEUES."),
+    ],
+)
+def test_what_is_wrong_is_said_in_words_of_the_product(tmp_path: Path, text: str, sentence: str) -> None:
+    assert _refusal(tmp_path, text).startswith(f"The setting {sentence}")
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    text = (
+        "[gatway]\nport = 1\n[correlate]\nshrads = 1\nshards = 0\nmode = 2\n[[connections]]\nid = 'x'\ntype = 'mqtt'\n"
+        "[[connections.sources]]\naddreses = ['in']\nqos = 9\n"
+    )
+    keys = [re.match(r"The setting (\S+)", line) for line in _refusal(tmp_path, text).splitlines()]
+    assert {found[1] for found in keys if found} == {
+        "gatway",
+        "correlate.shrads",
+        "correlate.shards",
+        "correlate.mode",
+        "connections.0.sources.0.addreses",
+        "connections.0.sources.0.addresses",
+        "connections.0.sources.0.qos",
+    }
+    assert None not in keys
+
+
+def test_a_key_that_resembles_no_other_is_answered_with_all(tmp_path: Path) -> None:
+    assert _refusal(tmp_path, "[local]\nwhatever = 1").startswith(
+        "The setting local.whatever is not known; known are data"
+    )
+
+
+def test_a_trigger_may_have_no_pause(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[correlate]\ntrigger = '0s'\n[archive]\ntrigger = '2m'", "utf-8")
+    settings = load(tmp_path / "a.toml", {})
+    assert (settings.correlate.trigger, settings.archive.trigger) == (0, 120_000)
