@@ -128,6 +128,7 @@ command: Callable[..., None]
 for command in (local.up, local.down, local.status):
     app.command()(command)
 app.command("jars")(local.print_jars)
+app.command("run")(submission.run_together)
 for command in (
     submission.submit,
     services.gateway,

@@ -1,8 +1,9 @@
-"""``ackstream submit``: start a job by ``spark-submit``, on this machine or a cluster."""
+"""``ackstream submit`` and ``run``: start jobs by ``spark-submit``, on this machine or a cluster."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -67,6 +68,31 @@ def submit(
         echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
         run(command, submit_environment(settings.spark.master, deploy_mode))
+
+
+def run_together(
+    jobs: Annotated[
+        list[str], typer.Argument(help="Jobs, such as correlate archive twin.", metavar="JOB…", autocompletion=_jobs)
+    ],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
+) -> None:
+    """Run several jobs in one Spark session, which takes less of a small machine than one for each.
+
+    Ctrl-C stops all of them; when one ends, all end. A mirror runs by itself: `ackstream submit mirror NAME`.
+    """
+    from ackstream.local import installation
+    from ackstream.local.submit import run, submit_command, submit_environment
+    from ackstream.settings import load
+
+    settings, known = load(), [name for name in installation.jobs() if name != MIRROR]
+    if unknown := [name for name in jobs if name not in known]:
+        raise InputError(f"{unknown[0]!r} cannot be run with others: the jobs are {', '.join(known)}.")
+    names, script = list(dict.fromkeys(jobs)), Path(__file__).parent / "together" / "__main__.py"
+    command = submit_command(settings, "+".join(names), *names, script=script, console=Terminal(stderr=True))
+    echo(shlex.join(command), err=not dry_run)
+    if not dry_run:
+        run(command, submit_environment(settings.spark.master))
 
 
 def _entry(text: str) -> tuple[str, str]:

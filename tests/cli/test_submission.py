@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from ackstream.cli import together
 from ackstream.cli.main import app
-from ackstream.local import jars, submit
+from ackstream.local import installation, jars, submit
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -142,3 +143,27 @@ def test_which_entries_the_settings_and_options_make_is_shown_but_not_their_valu
     dry = run("correlate", "--dry-run", "--conf", "spark.more=hunter2")
     assert dry.stderr == "".join(f"  {key}=**********\n" for key in [*conf, "spark.more"])
     assert "hunter2" not in dry.stdout
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+
+
+def test_several_jobs_run_in_one_session(ran: Ran):
+    result = CliRunner().invoke(app, ["run", "correlate", "twin", "correlate"])
+    assert result.exit_code == 0, result.stderr
+    ((command, _),) = ran
+    assert following(command, "--name") == "ackstream correlate+twin"
+    assert command[-3:] == [str(Path(together.__file__).with_name("__main__.py")), "correlate", "twin"]
+    assert [job.name for job in together.named(command[-2:])] == ["correlate", "twin", "twin-index"]
+
+
+@pytest.mark.parametrize("name", ["mirror", "corelate"])
+def test_what_cannot_run_with_others_is_refused(ran: Ran, name: str):
+    result = CliRunner().invoke(app, ["run", "correlate", name])
+    assert (result.exit_code, ran) == (2, [])
+    assert result.stderr.startswith(f"'{name}' cannot be run with others: the jobs are archive, correlate, persist,")
+
+
+def test_each_job_but_the_mirror_can_run_with_others():
+    names = [name for name in installation.jobs() if name != "mirror"]
+    assert {job.name for job in together.named(names)} == {*names, "twin-index"}
