@@ -141,8 +141,10 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
     files = local_files(fetched) if re.match(r"local(?:\[|$)", settings.spark.master) else {}
     if files and CLASS_PATH in conf:
         files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
-    pools = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": installation.conf("pools.xml").as_uri()}
-    return {**defaults("spark-local.conf"), **LOOPBACK, **pools, **conf, **files}
+    # as Hadoop reads a path: what a URI would escape stands for itself
+    pools = f"file:{installation.conf('pools.xml')}"
+    fair = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": pools}
+    return {**defaults("spark-local.conf"), **LOOPBACK, **fair, **conf, **files}
 
 
 def local_files(fetched: Sequence[Path]) -> dict[str, str]:

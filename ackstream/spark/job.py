@@ -97,7 +97,7 @@ class Job:
     :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
     :ivar lease: the topic on which it shows that it runs, so that no second one does
     :ivar conf: what it needs of its Spark session
-    :ivar answers: whether somebody waits for what it does: its tasks go before those of other jobs in its session
+    :ivar answers: whether clients wait for its results: its tasks go before those of other jobs in its session
     :ivar compiles: whether its batches are so large, and so alike, that Spark's code for them is worth compiling
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change

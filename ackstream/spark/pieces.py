@@ -252,11 +252,6 @@ class Pieces:
         return sum(reference.live for reference in self._kept.named)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether anything can be put aside."""
-        return self._store is not None
-
-    @property
     def next_time(self) -> int | None:
         """No entry has an earlier time; ``None``: there is none."""
         return min((reference.next_time for reference in self._kept.named), default=None)

@@ -168,7 +168,14 @@ def test_java_itself_sets_the_permissions_of_files_where_spark_is_one_process(
     found = submit.own_entries(Settings(spark=Spark(master=master, conf=conf)), [Path("/jars/other.jar"), Path(FILES)])
     assert found.get(submit.CLASS_PATH) == class_path
     assert ("spark.scheduler.allocation.file" in found) == master.startswith("local")
+
     assert ("spark.hadoop.fs.file.impl" in found) == (FILES in (class_path or ""))
+
+
+def test_the_installation_may_be_in_a_directory_with_spaces(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(installation, "conf", lambda name: Path("/a b%/conf", name))
+    monkeypatch.setattr(submit, "defaults", lambda _: {})
+    assert submit.own_entries(Settings())["spark.scheduler.allocation.file"] == "file:/a b%/conf/pools.xml"
 
 
 SECRETS = {
