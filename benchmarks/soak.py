@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -52,17 +53,18 @@ START_SECONDS, STEP_SECONDS = 240.0, 90.0
 """The first step is long: Java compiles the code of nine queries for minutes."""
 BEHIND_SECONDS, BEHIND_BATCHES = 60.0, 3.0
 """A plane that has more than this before it at the end of a step falls behind, unless it is a few of its batches."""
+SLOW_SECONDS = 5.0
+"""Nor is a rate carried at which half of the clients wait longer for their reply."""
 DRAIN_SECONDS = 300.0
 HISTOGRAM_MINUTES, TOP = 10, 12
 """How often live objects are counted: by a full collection, as Spark asks for one itself every 30 minutes."""
 MAINTENANCES = 6
 """How often the tables are maintained in the whole run: a day's growth, and its maintenance, in small."""
 DRIVERS = {
-    "requests": ("correlate", "archive", "twin", "twin-index"),
-    "messages": ("persist", "settle", "queues"),
-    "copies": ("query", "mirror"),
+    "jobs": ("correlate", "archive", "twin", "twin-index", "persist", "settle", "queues", "query", "mirror"),
 }
-"""Which jobs share a driver."""
+"""Which jobs share a driver: on a small machine all of them, or each JVM compiles the same code."""
+DRIVER_MEMORY = "4g"
 
 
 class Soak(Storm):
@@ -77,6 +79,7 @@ class Soak(Storm):
         options = {
             "JDK_JAVA_OPTIONS": "",
             "ACKSTREAM_SPARK_CONF": "{}",
+            "ACKSTREAM_SPARK_DRIVER_MEMORY": DRIVER_MEMORY,
             "ACKSTREAM_QUEUES": json.dumps([{"name": QUEUE, "topics": [QUEUE], "backoff": {"initial": "200ms"}}]),
             "SPARK_LOCAL_DIRS": str(temporary),
         }
@@ -251,16 +254,21 @@ class Run:
         return {name: program.session for name, program in self._soak.programs.items()} | own
 
     def _late(self, rate: float) -> bool:
-        """Tell which plane is furthest behind, by its own measure; return whether that is too far."""
+        """Tell which plane is furthest behind, by its own measure; return whether that is too far, or replies slow."""
         behind, batches = self._behind(), self._probe.batches()
         limits = {name: max(BEHIND_SECONDS, BEHIND_BATCHES * batches.get(f"batch/{name} p50", 0.0)) for name in behind}
         worst = max(behind, key=lambda name: behind[name] / limits[name])
-        self.steps.append({"rate": rate, "worst": worst, "behind": behind[worst], "limit": limits[worst]})
+        latencies, _, _ = self._requests.take()
+        reply = statistics.median(latencies) if latencies else None
+        self.steps.append(
+            {"rate": rate, "worst": worst, "behind": behind[worst], "limit": limits[worst], "reply": reply}
+        )
         self._console.print(
-            f"{time.strftime('%X')} {rate:.1f}/s: {worst} is {behind[worst]:.1f} s behind, of {limits[worst]:.0f} s",
+            f"{time.strftime('%X')} {rate:.1f}/s: {worst} is {behind[worst]:.1f} s behind, of {limits[worst]:.0f} s; "
+            f"{'no replies' if reply is None else f'replies after {reply:.1f} s'}",
             highlight=False,
         )
-        return behind[worst] > limits[worst]
+        return behind[worst] > limits[worst] or reply is None or reply > SLOW_SECONDS
 
     def _behind(self) -> dict[str, float]:
         found = self._probe.backlogs(self._probe.tables()).items()
