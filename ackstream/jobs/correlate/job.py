@@ -133,7 +133,6 @@ JOB = Job(
     ticks=TICKS,
     reads=READ,
     conf=conf,
-    compiles=True,
     # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
     # did not refuse undeclared labels has passed the declarations by
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
