@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ackstream.client.errors import TakenOverError, refused
 from ackstream.client.publications import Publications
+from ackstream.client.receipts import Open
 from ackstream.client.storage import KeptMessage, MemoryMessages
 from ackstream.client.unacknowledged import UnacknowledgedMessages
 from ackstream.jobs.persist.admission import Admission
@@ -118,8 +119,8 @@ class Process:
     def publish(self, value: bytes, topic: str) -> None:
         future: Future[Receipt] = Future()
         if self.alive:
-            number = self.messages.add(KeptMessage(value, [("topic", topic.encode())]), future, None, None)
-            if number is not None:
+            message = KeptMessage(value, [("topic", topic.encode())])
+            for number in self.messages.add([(message, Open(future, None))]):
                 self.futures[value] = number, future
                 self.outbox.append(number)
 
