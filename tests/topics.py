@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent.parent / "docs"
 _HEAD = """# Topics
 
-What each topic carries, written by `python -m tests.topics` from the formats of the product. The same for programs, with JSON
-Schemas of keys, record headers and values, is [asyncapi.json](asyncapi.json), an AsyncAPI 3 document; `ackstream topics --asyncapi`
-prints that of your system, with its topic prefix and its broker. How the records follow each other is in [the wire
-contract](wire.md).
+What each topic carries, written by `python -m tests.topics` from the formats of the product. The same for programs,
+with JSON Schemas of keys, record headers and values, is [asyncapi.json](asyncapi.json), an AsyncAPI 3 document;
+`ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
+each other is in [the wire contract](wire.md).
 
-All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. A header in *italics* may
-be left out. Readers ignore members and headers that they do not know, since a later release may add some.
+All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. A header in
+*italics* may be left out. Readers ignore members and headers that they do not know: a later release may add some.
 """
 
 
@@ -59,10 +59,14 @@ def _kind(name: str, message: dict[str, Any]) -> str:
 def _headers(message: dict[str, Any]) -> Iterator[str]:
     headers = message["headers"]
     if headers["properties"]:
-        fixed = {name: f" = `{schema['const']}`" for name, schema in headers["properties"].items() if "const" in schema}
-        needed = headers["required"]
-        named = [f"`{name}`{fixed.get(name, '')}" if name in needed else f"*`{name}`*" for name in headers["properties"]]
+        named = [_header(name, schema, headers["required"]) for name, schema in headers["properties"].items()]
         yield f"Headers: {', '.join(named)}."
+
+
+def _header(name: str, schema: dict[str, Any], required: list[str]) -> str:
+    if name not in required:
+        return f"*`{name}`*"
+    return f"`{name}`" + (f" = `{schema['const']}`" if "const" in schema else "")
 
 
 def _example(example: dict[str, Any]) -> str:

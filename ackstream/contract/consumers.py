@@ -70,7 +70,7 @@ PUBLISHER_ACKS = TopicFormat(
                 readers.SamplesDone(_WRITER, ((1, 41),), 41),
                 readers.WriterState(_WRITER, 45, 41, waiting_for=(_READER,), required={"Auditor": 1}),
                 readers.ReaderRemoved(_READER, 0, 1),
-                readers.KnownReaders("console-1", 0, 1, (readers.KnownReader(_READER, "Logger", durable=True),), number=1),
+                readers.KnownReaders("console-1", 0, 1, (readers.KnownReader(_READER, durable=True),), number=1),
             ),
         ),
     ),
@@ -104,9 +104,7 @@ DEAD_LETTERS = TopicFormat(
             content_type=BYTES,
             required=(REASON,),
             optional=("queue", "message", "deliveries", TOPIC, "partition", "offset"),
-            examples=(
-                Example("A signal.", "not JSON", {REASON: "json.invalid: Failed to parse JSON string. (signals-3-1042)"}),
-            ),
+            examples=(Example("A signal.", "not JSON", {REASON: "json.invalid: it is no JSON (signals-3-7)"}),),
         ),
     ),
 )

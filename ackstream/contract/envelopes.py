@@ -86,7 +86,10 @@ _PARTS: Json = {
     "revision": {"type": ["integer", "null"], **_BIG, "description": "Of the thing, after the change."},
     "timestamp": {"type": ["string", "null"], "description": "Of an event, ISO 8601."},
     "metadata": {},
-    "fields": {"type": ["string", "null"], "description": "Of a query: the parts to return, such as `thingId,features`."},
+    "fields": {
+        "type": ["string", "null"],
+        "description": "Of a query: the parts, such as `thingId,features`.",
+    },
 }
 
 

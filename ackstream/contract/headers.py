@@ -1,4 +1,4 @@
-"""Record headers: their values, which are UTF-8 text unless it says otherwise. Of a repeated name the last one counts."""
+"""Record headers: their values, UTF-8 text unless it says otherwise. Of a repeated name the last one counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADERS: dict[str, Json] = {
         "that arrives twice has the same one.",
         pattern="^[0-9a-f]{32}$",
     ),
-    names.REPLY_TO: _text("The topic for the reply, `replies` or one that `correlate.reply_topics` of the settings allows."),
+    names.REPLY_TO: _text("The topic for the reply: `replies`, or one that `correlate.reply_topics` allows."),
     names.ORIGINATOR_SIGNATURE: _bytes("HMAC-SHA256 by which correlate believes the header `ditto-originator`."),
     names.STATUS: _text("The HTTP status of the reply.", pattern="^[1-5][0-9]{2}$"),
     names.COMPLETED_BY: _text(

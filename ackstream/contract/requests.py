@@ -161,10 +161,8 @@ REPLIES = TopicFormat(
     "The answer to each request that requires a response; it may come twice, with one `reply-id` and the same bytes.",
     "The correlation-id.",
     (
-        _reply("acknowledgements", "Aggregate", "The acknowledgements, with 408 for missing ones.", _AGGREGATE,
+        _reply("acknowledgements", "Aggregate", "What was acknowledged, one or several labels; 408 for missing ones.", _AGGREGATE,
                "timeout"),
-        _reply("acknowledgement", "Acknowledgement", "The only acknowledgement that was requested.",
-               _envelope("twin/acks/fleet:done", status=200), "acknowledgements"),
         _reply("response", "CommandResponse", "The response to a command.",
                _envelope("twin/commands/modify", _POWER, status=204), "response"),
         _reply("message-response", "MessageResponse", "The response to a message.",
@@ -191,14 +189,15 @@ EVENTS = TopicFormat(
     ),
 )
 
-_ROW = AckRow(_ID, "fleet:received", 200, False, 1_767_268_800_120, 120, "accepted", "acks", 3, 977, 0)
+_ROW = AckRow(
+    correlation_id=_ID, label="fleet:received", status=200, weak=False, received_at=1_767_268_800_120, latency_ms=120,
+    disposition="accepted", topic="acks", partition=3, offset=977, index=0,
+)  # fmt: skip
 _OUTCOME = OutcomeRow(
     _ID, "org.acme:lamp-7", 424, "timeout", ("fleet:received", "fleet:done"), ["fleet:done"], 1_767_268_800_000,
     1_767_268_810_001, 10_001, _REPLY_ID, "replies",
 )  # fmt: skip
-_DECIDED = LedgerRecord(
-    "outcome", _REPLY_ID, "8c1f0e4a-6d0e-4c33-9d6d-0d1a5b1c9a55", 17, acks=[_ROW], outcome=_OUTCOME
-)
+_DECIDED = LedgerRecord("outcome", _REPLY_ID, "8c1f0e4a-6d0e-4c33-9d6d-0d1a5b1c9a55", 17, acks=[_ROW], outcome=_OUTCOME)
 
 LEDGER = TopicFormat(
     "One record per decision, from which the tables are made.",
@@ -227,8 +226,8 @@ DECLARATIONS = TopicFormat(
             name="claim",
             about="Claims labels, or renews the claim.",
             value=Claim,
-            examples=(Example("With those of the group, for the usual 30 s.", Claim(frozenset({"fleet:done"}), "lamps")),),
+            examples=(Example("Shared by a group, for 30 s.", Claim(frozenset({"fleet:done"}), "lamps")),),
         ),
-        RecordFormat(name="release", about="Ends the claim at once: a record without a value.", examples=(Example(""),)),
+        RecordFormat(name="release", about="Ends the claim at once: no value.", examples=(Example(""),)),
     ),
 )

@@ -77,12 +77,12 @@ MESSAGES = TopicFormat(
 
 COMMAND_ACK = RecordFormat(
     name="acknowledgement",
-    about="How far messages, or a command, have got. A merged one covers the numbers from `first` to `s`; a copy has the "
-    "same `ack_id`.",
+    about="How far messages, or a command, have got. A merged one covers the numbers from `first` to `s`; a copy "
+    "has the same `ack_id`.",
     value=CommandAck,
     examples=(
         Example("Up to 41 all is in the table.",
-                CommandAck(ack_type="persisted", client="orders-1", first=8, seq=41, session="logon-7f3a").identified()),
+                CommandAck(ack_type="persisted", client="orders-1", first=8, seq=41, session="logon-7").identified()),
         Example("One is refused.",
                 CommandAck(ack_type="persisted", status="failure", client="orders-1", first=42, seq=42,
                            session="logon-7f3a", reason="not entitled").identified()),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ackstream.contract import consumers, requests, storage
-from ackstream.contract.formats import TopicFormat
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
+
+if TYPE_CHECKING:
+    from ackstream.contract.formats import TopicFormat
 
 FORMATS: dict[str, TopicFormat] = {
     "signals": requests.SIGNALS,

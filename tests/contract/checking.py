@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class Contract:
     """The document of a system with the default settings."""
 
+    def __init__(self) -> None:
+        self._validators: dict[int, Draft7Validator] = {}
+
     @cached_property
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(json.dumps(document(Kafka())))
@@ -27,23 +30,28 @@ class Contract:
     def fits(self, topic: str, headers: Iterable[tuple[str, bytes]], value: bytes | None) -> list[str]:
         """Return the kinds of records of a topic that a record is one of."""
         messages = self.document["channels"][topic]["messages"]
-        return [name for name, message in messages.items() if not self.problems(message, headers, value)]
-
-    def problems(
-        self, message: dict[str, Any], headers: Iterable[tuple[str, bytes]], value: bytes | None
-    ) -> list[str]:
-        properties = message["headers"]["properties"]
-        shown = {name: _text(properties.get(name, {}), content) for name, content in headers}
-        found = self.errors(message["headers"], shown)
-        try:
-            return found + self.errors(message["payload"], _payload(message["contentType"], value))
-        except ValueError as error:
-            return [*found, str(error)]
+        return [name for name, message in messages.items() if self._fits(message, headers, value)]
 
     def errors(self, schema: dict[str, Any], value: Any) -> list[str]:
         """Return what is wrong with a value."""
-        whole = {"allOf": [schema], "components": self.document["components"]}
-        return [error.message for error in Draft7Validator(whole).iter_errors(value)]
+        return [error.message for error in self._validator(schema).iter_errors(value)]
+
+    def _fits(self, message: dict[str, Any], headers: Iterable[tuple[str, bytes]], value: bytes | None) -> bool:
+        properties = message["headers"]["properties"]
+        shown = {name: _text(properties.get(name, {}), content) for name, content in headers}
+        try:
+            payload = _payload(message["contentType"], value)
+        except ValueError:
+            return False
+        return not self.errors(message["headers"], shown) and not self.errors(message["payload"], payload)
+
+    def _validator(self, schema: dict[str, Any]) -> Draft7Validator:
+        # of a part of the document, which stays as it is
+        known = self._validators.get(id(schema))
+        if known is None:
+            whole = {"allOf": [schema], "components": self.document["components"]}
+            known = self._validators[id(schema)] = Draft7Validator(whole)
+        return known
 
 
 def _text(schema: dict[str, Any], content: bytes) -> str:
