@@ -230,7 +230,7 @@ def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
             assert browser.run("document.documentElement.scrollWidth") <= width
             browser.screenshot(tmp_path / f"{name}.png")
             browser.open(running.url + "/doc")
-            browser.until("document.querySelectorAll('details').length > 40")
+            browser.until("document.querySelectorAll('.opblock').length > 40")
             assert browser.run("document.documentElement.scrollWidth") <= width
             browser.screenshot(tmp_path / f"{name}-doc.png")
         assert browser.messages == []
