@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream.contract.asyncapi import document
-from ackstream.contract.topics import FORMATS
+from ackstream.contract.headers import HEADERS
+from ackstream.contract.topics import FORMATS, readers, writers
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka
 
@@ -38,12 +39,17 @@ def as_json() -> str:
 def as_page() -> str:
     """Return it as a page for people."""
     found = document(Kafka())
-    parts = [_HEAD]
+    parts = [_HEAD, "\n| topic | what it carries | written by | read by |\n| --- | --- | --- | --- |\n"]
     for topic, about in FORMATS.items():
-        compacted = ", compacted" if TOPICS[topic].compacted else ""
+        row = f"[{topic}](#{topic})", about.about, ", ".join(writers(topic)), ", ".join(readers(topic))
+        parts.append(f"| {' | '.join(row)} |\n")
+    for topic, about in FORMATS.items():
+        compacted = " Compacted: the last record of a key stays." if TOPICS[topic].compacted else ""
         channel = found["channels"][topic]
-        parts.append(f"\n## {topic}\n\n{about.about} {channel['description']} Key{compacted}: {about.key}\n\n")
+        parts.append(f"\n## {topic}\n\n{channel['summary']}{compacted} Key: {about.key}\n\n")
         parts += [_kind(name, message) for name, message in channel["messages"].items()]
+    parts.append("## Record headers\n\n| header | value |\n| --- | --- |\n")
+    parts += [f"| `{name}` | {schema['description']} |\n" for name, schema in HEADERS.items()]
     return "".join(parts)
 
 

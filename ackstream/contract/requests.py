@@ -161,7 +161,7 @@ REPLIES = TopicFormat(
     "The answer to each request that requires a response; it may come twice, with one `reply-id` and the same bytes.",
     "The correlation-id.",
     (
-        _reply("acknowledgements", "Aggregate", "What was acknowledged, one or several labels; 408 for missing ones.", _AGGREGATE,
+        _reply("acknowledgements", "Aggregate", "What was acknowledged; 408 for missing labels.", _AGGREGATE,
                "timeout"),
         _reply("response", "CommandResponse", "The response to a command.",
                _envelope("twin/commands/modify", _POWER, status=204), "response"),
