@@ -38,7 +38,7 @@ def java(*arguments: str) -> list[str]:
 
 
 def run_java(configuration: str, program: Path, *arguments: str) -> list[str]:
-    """Run a Java program of one file with the jars of a configuration of ``ivy.xml``; return what it prints, as lines."""
+    """Run a Java program of one file with the jars of a configuration of ``ivy.xml``; return the lines it prints."""
     java = str(installation.find_java().program)
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path(configuration)]
     return _run([java, *options, str(program), *arguments], {})
