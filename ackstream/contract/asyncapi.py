@@ -41,7 +41,7 @@ def document(kafka: Kafka) -> Json:
 
     :param kafka: the settings of its topics, and of the broker that the document names as its server
     """
-    host, secured = kafka.bootstrap, kafka.security.protocol != "PLAINTEXT"
+    protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
     return {
         "asyncapi": VERSION,
         "info": {
@@ -52,11 +52,8 @@ def document(kafka: Kafka) -> Json:
         },
         "defaultContentType": "application/json",
         "servers": {
-            "kafka": {
-                "host": host,
-                "protocol": "kafka-secure" if secured else "kafka",
-                "description": "The bootstrap servers of `[kafka]` in the settings.",
-            }
+            f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}
+            for number, host in enumerate(kafka.bootstrap.split(","), 1)
         },
         "channels": {topic: _channel(topic, about, kafka) for topic, about in FORMATS.items()},
         "operations": dict(_operations()),

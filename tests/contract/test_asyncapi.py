@@ -90,9 +90,9 @@ def test_every_record_header_of_the_protocol_is_described() -> None:
     assert named - {record_headers.APPLICATION} <= HEADERS.keys()
 
 
-def test_the_topics_of_a_system_have_its_prefix_and_the_document_its_broker() -> None:
-    found = document(Kafka(bootstrap="kafka.example:9093", topic_prefix="plant."))
-    assert found["servers"]["kafka"]["host"] == "kafka.example:9093"
+def test_the_topics_of_a_system_have_its_prefix_and_the_document_its_brokers() -> None:
+    found = document(Kafka(bootstrap="kafka.example:9093,other.example:9093", topic_prefix="plant."))
+    assert [server["host"] for server in found["servers"].values()] == ["kafka.example:9093", "other.example:9093"]
     assert {channel["address"] for channel in found["channels"].values()} == {f"plant.{name}" for name in TOPICS}
 
 

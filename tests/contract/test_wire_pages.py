@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from ackstream.contract.headers import HEADERS
 from ackstream.contract.topics import FORMATS
 from ackstream.protocol.messages import DUPLICATE, SESSION_OVER
@@ -44,6 +46,18 @@ def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_pa
 def test_the_page_shows_springs_program_as_it_is_and_names_all() -> None:
     assert f"```java\n{(CLIENTS / 'SpringRequester.java').read_text('utf-8')}```" in LANGUAGES
     assert set(re.findall(r"clients/(\w+\.java)", LANGUAGES)) == {program.name for program in CLIENTS.iterdir()}
+
+
+@pytest.mark.parametrize("program", sorted(CLIENTS.iterdir()), ids=lambda program: program.name)
+def test_a_program_uses_members_headers_and_types_that_exist(program: Path) -> None:
+    text = program.read_text("utf-8")
+    members = set(re.findall(r'\.(?:path|put|set|has|withArray)\("(\w+)"', text))
+    # of Java's own maps of what is due
+    assert members - MEMBERS - {"again"} == set()
+    assert set(re.findall(r'(?:header\(\w+|\.add\(|record\([^;]*?), "([a-z-]+)"', text)) <= HEADERS.keys() | VALUES
+    assert set(re.findall(r'record\("(\w+)"\)|case "(\w+)"', text)) <= {(tag, "") for tag in TYPES} | {
+        ("", tag) for tag in TYPES
+    }
 
 
 def test_the_page_names_the_jars_that_the_tests_run_with() -> None:

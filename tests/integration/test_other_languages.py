@@ -78,9 +78,9 @@ def test_the_publisher_learns_what_is_stored_and_what_is_refused(topics: Kafka) 
         refused = _run("MessagePublisher", topics, "orders-1", "secret", "d")
         # a session goes on behind the numbers of the one before
         lines += _run("MessagePublisher", topics, "orders-1", "orders", "e")
-        found = [(one.seq, one.value) for one in reader.take(4, PATIENCE_SECONDS)]
-        while len(found) < 4:
-            found += [(one.seq, one.value) for one in reader.take(4, PATIENCE_SECONDS)]
+        found = []
+        while len(found) < 4 and (samples := reader.take(4, PATIENCE_SECONDS)):
+            found += [(one.seq, one.value) for one in samples]
     stored = [range(int(first), int(last) + 1) for _, first, last in map(str.split, lines)]
     assert [number for run in stored for number in run] == [1, 2, 3, 5]
     assert refused == ["refused 4 not entitled"]
