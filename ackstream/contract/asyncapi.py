@@ -143,4 +143,4 @@ def _schemas() -> Iterator[tuple[str, Json]]:
     values = [one for about in FORMATS.values() for one in about.formats if one.value is not None]
     yield from envelopes.SCHEMAS.items()
     yield from of_types(dict.fromkeys(one.value for one in values if not one.schema)).items()
-    yield from {one.schema: one.value for one in values if one.schema and one.value}.items()
+    yield from {one.schema: one.value for one in values if one.schema}.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ackstream.contract.envelopes import SCHEMAS
 from ackstream.contract.formats import DITTO, Example, RecordFormat, TopicFormat
 from ackstream.protocol.ditto.labels import Claim
 from ackstream.protocol.ledger import AckRow, LedgerRecord, OutcomeRow, reply_id
@@ -28,8 +29,8 @@ _POWER = "/attributes/power"
 
 def _ditto(name: str, schema: str, about: str, *examples: Example, headers: tuple[str, ...] = ()) -> RecordFormat:
     return RecordFormat(
-        name=name, about=about, value={}, schema=schema, content_type=DITTO, optional=(CORRELATION_ID, *headers),
-        examples=examples,
+        name=name, about=about, value=SCHEMAS[schema], schema=schema, content_type=DITTO,
+        optional=(CORRELATION_ID, *headers), examples=examples,
     )  # fmt: skip
 
 
@@ -152,8 +153,9 @@ _REPLIED = (CORRELATION_ID, REPLY_ID, STATUS, COMPLETED_BY, CONTENT_TYPE)
 def _reply(name: str, schema: str, about: str, envelope: dict[str, Any], completed_by: str) -> RecordFormat:
     headers = {**_NAMED, REPLY_ID: _REPLY_ID, STATUS: str(envelope["status"]), COMPLETED_BY: completed_by}
     return RecordFormat(
-        name=name, about=about, value={}, schema=schema, content_type=DITTO, required=_REPLIED,
-        optional=(SPRING_CORRELATION_ID,), examples=(Example(about, envelope, headers | {CONTENT_TYPE: DITTO}),),
+        name=name, about=about, value=SCHEMAS[schema], schema=schema, content_type=DITTO,
+        required=_REPLIED, optional=(SPRING_CORRELATION_ID,),
+        examples=(Example(about, envelope, headers | {CONTENT_TYPE: DITTO}),),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -10,6 +11,7 @@ import pytest
 
 from ackstream.contract.headers import HEADERS
 from ackstream.contract.topics import FORMATS
+from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.messages import DUPLICATE, SESSION_OVER
 from ackstream.protocol.record_headers import APPLICATION
 from tests.contract.checking import Contract
@@ -30,11 +32,18 @@ def test_the_wire_page_names_what_exists() -> None:
     known |= {one.name for about in FORMATS.values() for one in about.formats}
     known |= {text for about in FORMATS.values() for one in about.formats for text in one.fixed.values()}
     named = set(re.findall(r"`([^`\n]+)`", WIRE))
+    named -= {"c-1", reply_id("c-1", "signals", 3, 1042)}
     own = {name for name in named if not re.match(r"ackstream |correlate\.|[a-z-]+: ", name)}
     assert own - known == {DUPLICATE, SESSION_OVER}
     for pair in named - own:
         header, _, text = pair.partition(": ")
         assert not text or header in {*HEADERS, *MEMBERS}, pair
+
+
+def test_the_id_of_a_reply_is_made_as_the_wire_page_says() -> None:
+    (said,) = re.findall(r"\(`c-1`, `signals`, 3 and 1042 give\s+`([0-9a-f]+)`\)", WIRE)
+    assert said == hashlib.blake2b(b"c-1\nsignals\n3\n1042", digest_size=16).hexdigest()
+    assert said == reply_id("c-1", "signals", 3, 1042)
 
 
 def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_page() -> None:
