@@ -7,7 +7,7 @@ from typing import Any
 from ackstream.contract.envelopes import SCHEMAS
 from ackstream.contract.formats import DITTO, Example, RecordFormat, TopicFormat
 from ackstream.protocol.ditto.labels import Claim
-from ackstream.protocol.ledger import AckRow, LedgerRecord, OutcomeRow, reply_id
+from ackstream.protocol.ledger import AckRow, AuditRow, LedgerRecord, OutcomeRow, reply_id
 from ackstream.protocol.record_headers import (
     COMPLETED_BY,
     CONTENT_TYPE,
@@ -201,6 +201,12 @@ _OUTCOME = OutcomeRow(
 )  # fmt: skip
 _DECIDED = LedgerRecord("outcome", _REPLY_ID, "8c1f0e4a-6d0e-4c33-9d6d-0d1a5b1c9a55", 17, acks=[_ROW], outcome=_OUTCOME)
 
+_REFUSED = AuditRow(
+    correlation_id=_ID, received_at=1_767_268_800_000, event="command", subject="user:ada", roles=("operators",),
+    address="192.0.2.7", method="PUT", command="modify", thing_id="org.acme:lamp-7", path=_POWER, allowed=False,
+    count=1, status=403, reason="WRITE",
+)  # fmt: skip
+
 LEDGER = TopicFormat(
     "One record per decision, from which the tables are made.",
     "The correlation-id; of a dead letter without one, topic, partition and offset.",
@@ -217,7 +223,14 @@ LEDGER = TopicFormat(
 AUDIT = TopicFormat(
     "Who did or was refused what at a gateway, in the form of the ledger.",
     "The run of the gateway.",
-    (RecordFormat(name="entry", about="What someone did, or was refused.", value=LedgerRecord),),
+    (
+        RecordFormat(
+            name="entry",
+            about="What someone did, or was refused.",
+            value=LedgerRecord,
+            examples=(Example("A refused command.", LedgerRecord("audit", "5f0c-1", "5f0c", 1, audit=_REFUSED)),),
+        ),
+    ),
 )
 
 DECLARATIONS = TopicFormat(

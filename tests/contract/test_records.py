@@ -20,16 +20,19 @@ from ackstream.contract.topics import FORMATS
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata
-from ackstream.protocol import queues, readers
+from ackstream.protocol import ledger, queues, readers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import RecordError
+from ackstream.protocol.ledger import LedgerRecord
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.settings import Persist, PublishRule
 from ackstream.settings.queues import QueueSettings
 from ackstream.testing import RequestSystem
 from tests.contract.checking import Contract
+from tests.gateway.parts import Web
+from tests.gateway.test_authentication import ACCESS, USERS, as_
 from tests.jobs.queues.test_endpoint import Service
 from tests.jobs.settle.logs import Log, Run
 
@@ -150,6 +153,16 @@ def _envelopes(part: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(part, list):
         for one in part:
             yield from _envelopes(one)
+
+
+def test_what_a_gateway_records_of_its_clients_is_a_record_of_audit() -> None:
+    client = Web(users=USERS, access=ACCESS)
+    client("GET", "/whoami", auth=("ada", "wrong"))
+    client("PUT", "/things/org.bank:safe/attributes/a", json=1, **as_("ada"))
+    assert client.rows
+    for number, row in enumerate(client.rows, 1):
+        record = ledger.encode(LedgerRecord("audit", f"run-{number}", "run", number, audit=row))
+        assert FITS("audit", [], record) == ["entry"]
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
