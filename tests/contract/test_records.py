@@ -20,6 +20,8 @@ from ackstream.contract.topics import FORMATS
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata
+from ackstream.jobs.query.plan import Acknowledged, GroupMark
+from ackstream.jobs.query.results import _headers as result_headers
 from ackstream.protocol import ledger, queues, readers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.acknowledgements import read_issued
@@ -33,6 +35,7 @@ from ackstream.testing import RequestSystem
 from tests.contract.checking import Contract
 from tests.gateway.parts import Web
 from tests.gateway.test_authentication import ACCESS, USERS, as_
+from tests.jobs.query.test_execution import Server
 from tests.jobs.queues.test_endpoint import Service
 from tests.jobs.settle.logs import Log, Run
 
@@ -235,6 +238,36 @@ def test_what_workers_and_queues_write_are_records_of_their_topics() -> None:
     assert {len(FITS("app-acks", [], queues.write(request))) for request in requests} == {1}
     found = [FITS("queue-deliveries", [], queues.write(answer)) for answer in service.answers]
     assert {tuple(names) for names in found} == {("bound",), ("delivered",), ("not-settled",), ("unbound",)}
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+COMMANDS: list[dict[str, str]] = [
+    {"command": "logon", "ack": "processed", "options": "ack_conflation=1s"},
+    {"command": "sow", "ack": "received,processed,completed,stats", "filter": "/x > 1", "top_n": "3", "order_by": "/x"},
+    {"command": "subscribe", "ack": "processed,completed,persisted", "bookmark": "EPOCH", "sub_id": "s"},
+    {"command": "subscribe", "ack": "processed", "filter": "/x =="},
+    {"command": "sow_and_subscribe", "ack": "completed"},
+    {"command": "sow_delete", "ack": "processed,persisted,stats", "sow_keys": "a,b"},
+    {"command": "flush", "ack": "completed,persisted,processed"},
+    {"command": "heartbeat", "ack": "processed", "options": "beat"},
+    {"command": "unsubscribe", "sub_id": "s"},
+]
+
+
+def test_commands_and_what_they_are_answered_are_records_of_their_topics() -> None:
+    server, answers = Server(), []
+    for headers in COMMANDS:
+        named = {"topic": "orders", "cid": "c", **headers}
+        written = [(name, text.encode()) for name, text in named.items()]
+        assert FITS("queries", written, b"") == [headers["command"]]
+        for step in server.batch(server.command(headers["command"], **headers), newest=3):
+            if isinstance(step, Acknowledged):
+                answers.append((result_headers("ack", step.id, step.ack.cid, step.ack.sub_id), encode_ack(step.ack)))
+            elif isinstance(step, GroupMark):
+                answers.append((result_headers(step.mark, step.id, step.request.command.cid, None), None))
+    found = [FITS("query-results", [(one["key"], one["value"]) for one in named], value) for named, value in answers]
+    assert {tuple(names) for names in found} == {("ack",), ("group_begin",), ("group_end",)}
 
 
 # -- wrong records -----------------------------------------------------------------------------------------------------
