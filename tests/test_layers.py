@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "settings": WIRE,
     "local": BASE | {"kafka"},
     "kafka": BASE,
+    "contract": BASE | {"kafka"},
     "spark": BASE | {"kafka", "local"},
     "lake": BASE,
     **{
@@ -28,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "client": BASE | {"kafka", "lake"},
     "aio": BASE | {"client"},
-    "gateway": BASE | {"kafka", "lake", "client"},
+    "gateway": BASE | {"contract", "kafka", "lake", "client"},
     "connectivity": BASE | {"kafka", "client"},
 }
 """The command line, the demo inside it, the conformance runner and the system in memory are the top: they may import

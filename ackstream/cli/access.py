@@ -1,4 +1,4 @@
-"""``ackstream acls``, ``password``: what each party may do with Kafka, and the hash of a password."""
+"""``ackstream topics``, ``acls``, ``password``: topics, what parties may do with them, the hash of a password."""
 
 from __future__ import annotations
 
@@ -7,8 +7,36 @@ from typing import Annotated
 
 import typer
 
-from ackstream.cli.console.terminal import echo
+from ackstream.cli.console.arguments import AsJson  # noqa: TC001 - Typer reads the annotations at run time
+from ackstream.cli.console.terminal import PlainTable, Terminal, echo, echo_json
 from ackstream.errors import InputError
+
+
+def topics(
+    *,
+    asyncapi: Annotated[
+        bool, typer.Option("--asyncapi", help="Print the AsyncAPI document: schemas of keys, headers and values.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics of the settings: who writes and who reads them, and what they carry."""
+    from ackstream.contract.asyncapi import document
+    from ackstream.contract.topics import FORMATS, readers, writers
+    from ackstream.settings import load
+
+    kafka = load().kafka
+    if asyncapi:
+        echo_json(document(kafka))
+        return
+    table = PlainTable("topic", "written by", "read by", "what it carries")
+    for name, about in FORMATS.items():
+        row = kafka.topic(name), ", ".join(writers(name)), ", ".join(readers(name)), about.about
+        if as_json:
+            echo_json(dict(zip(("topic", "written_by", "read_by", "about"), row, strict=True)))
+        else:
+            table.add_row(*row)
+    if not as_json:
+        Terminal().print(table)
 
 
 def acls(

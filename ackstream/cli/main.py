@@ -143,5 +143,5 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(readers.readers, name="readers")
-for command in (access.acls, access.password, conformance):
+for command in (access.topics, access.acls, access.password, conformance):
     app.command()(command)

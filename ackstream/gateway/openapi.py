@@ -1,13 +1,12 @@
-"""The OpenAPI document, generated from the table of operations, and a self-contained HTML page of it."""
+"""The OpenAPI document, generated from the table of operations and the schemas of their bodies."""
 
 from __future__ import annotations
 
 from functools import cache
-from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ackstream import __version__
+from ackstream.gateway import bodies
 from ackstream.gateway.event_streams import MEDIA_TYPE
 from ackstream.gateway.operations import (
     COUNT_PARAMETERS,
@@ -21,7 +20,9 @@ from ackstream.gateway.operations import (
 from ackstream.gateway.translation import FORM, HEADER_PARAMETERS, MERGE_PATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
+
+    from ackstream.contract.formats import Json
 
 _PARAMETERS = {
     "fields": "Which fields to return, such as `thingId,attributes(location)`.",
@@ -62,7 +63,6 @@ _ERRORS = {
     "415": "The media type of the body is not supported.",
     "429": "The sender has too many requests, searches or streams: retry after Retry-After seconds.",
     "501": "A header, field or member is not available.",
-    "424": "Some acknowledgements failed or did not arrive in time; the body has an entry for each.",
     "503": "Kafka or the service is unavailable, or the gateway is stopping: retry after Retry-After seconds.",
 }
 _OWN_ERRORS = {
@@ -73,10 +73,32 @@ _OWN_ERRORS = {
 }
 
 
+_FAILED_ACKS = "Some acknowledgements failed or did not arrive in time; the body has an entry for each."
+_OTHER = "The status of the only acknowledgement, or of the device, with what it has sent."
+_TEXTS = {
+    "/": ("Show the live page", "text/html"),
+    "/page/{name}": ("Load a part of the live page", "*/*"),
+    "/doc": ("Show this document, and try its operations", "text/html"),
+    "/doc/{name}": ("Load a part of that page", "*/*"),
+    "/doc/openapi.json": ("Read this document", "application/json"),
+}
+"""What the gateway serves besides the API, and its media types."""
+
+_DATA = {
+    "/live.json": ("Read what the live page shows", "View"),
+    "/story.json": ("Read the history of a request", "Story"),
+}
+_GIVEN = {
+    "/page/{name}": ("name", "path", "The name of the file."),
+    "/doc/{name}": ("name", "path", "The name of the file."),
+    "/story.json": ("correlation-id", "query", "The id of the request, as its client or the wire has it."),
+}
+
+
 @cache
-def document() -> dict[str, Any]:
+def document() -> Json:
     """Return the document, OpenAPI 3.1."""
-    paths: dict[str, Any] = {}
+    paths: Json = {}
     for operation in OPERATIONS:
         template = PREFIX + operation.template.replace("+}", "}")
         paths.setdefault(template, {})[operation.method.lower()] = _operation(operation)
@@ -86,36 +108,75 @@ def document() -> dict[str, Any]:
             "title": "ackstream",
             "version": __version__,
             "description": "Things, their twins and messages over HTTP, as in Eclipse Ditto's HTTP API 2.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "security": [{}, {"basic": []}, {"bearer": []}],
-        "paths": paths,
+        "servers": [{"url": "/", "description": "This gateway."}],
+        "security": [{}, {"basic": []}, {"bearer": []}, {"certificate": []}],
+        "tags": [{"name": name} for name in dict.fromkeys(("Things", "Features", *_TAGS.values(), "Pages"))],
+        "paths": paths | {path: {"get": operation} for path, operation in _pages()},
         "components": {
             "securitySchemes": {
-                "basic": {"type": "http", "scheme": "basic"},
-                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "basic": {"type": "http", "scheme": "basic", "description": "A user of `gateway.users`."},
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "JWT",
+                    "description": "A token of one of `gateway.issuers`.",
+                },
+                "certificate": {"type": "mutualTLS", "description": "A certificate of `gateway.tls.client_ca`."},
             },
+            "headers": {name: {"description": about, "schema": {"type": "string"}} for name, about in _HEADERS.items()},
             "parameters": {name: _parameter(name, description) for name, description in HEADER_PARAMETERS.items()},
-            "schemas": {
-                "error": {
-                    "type": "object",
-                    "required": ["status", "error", "message"],
-                    "properties": {
-                        "status": {"type": "integer"},
-                        **{key: {"type": "string"} for key in ("error", "message", "description", "href")},
-                    },
-                }
+            "responses": {
+                status: _with_headers(status, {"description": about, "content": bodies.content("Error")})
+                for status, about in _ERRORS.items()
             },
+            "schemas": bodies.SCHEMAS,
         },
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+_HEADERS = {
+    "correlation-id": "The id of the request.",
+    "location": "The path of what was created.",
+    "retry-after": "Seconds until the request may succeed.",
+    "www-authenticate": "How to authenticate.",
+}
+_OF_STATUS = {"201": "location", "401": "www-authenticate", "429": "retry-after", "503": "retry-after"}
+
+
+def _pages() -> Iterator[tuple[str, Json]]:
+    """Describe what the gateway serves besides the API."""
+    for path, (summary, media_type) in _TEXTS.items():
+        yield path, _page(path, summary, {media_type: {"schema": {"type": "string"}}})
+    for path, (summary, name) in _DATA.items():
+        yield path, _page(path, summary, bodies.content(name))
+    socket = _page("/ws/2", "Open a WebSocket for Ditto Protocol messages", {})
+    socket["responses"] = {"101": {"description": "The WebSocket is open."}} | _errors("401", "403", "429", "503")
+    yield "/ws/2", socket
+
+
+def _page(path: str, summary: str, content: Json) -> Json:
+    given = [_GIVEN[path]] if path in _GIVEN else []
+    return {
+        "summary": summary,
+        "operationId": f"get{path.translate(_PUNCTUATION)}",
+        "tags": ["Pages"],
+        "parameters": [{**_parameter(name, about), "in": where, "required": True} for name, where, about in given],
+        "responses": {
+            "200": {"description": "The content.", "content": content},
+            **_errors("401", *(("404",) if given else ()), "429"),
+        },
+    }
+
+
+def _operation(operation: Operation) -> Json:
     names = [part.strip("{+}") for part in operation.template.split("/") if part.startswith("{")]
     parameters = [{**_parameter(name, _NAMES[name]), "in": "path", "required": True} for name in names]
     own = dict.fromkeys((*operation.parameters, *operation.event_parameters))
     parameters += [_parameter(name, _PARAMETERS[name]) for name in own]
     parameters += [{"$ref": f"#/components/parameters/{name}"} for name in HEADER_PARAMETERS]
-    found: dict[str, Any] = {
+    found: Json = {
         "summary": operation.summary,
         "operationId": f"{operation.method.lower()}{operation.template.translate(_PUNCTUATION)}",
         "tags": [_TAGS.get(operation.kind) or ("Features" if "/features" in operation.template else "Things")],
@@ -125,84 +186,60 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.events is not None:
         found["description"] = f"With `accept: {MEDIA_TYPE}`: {_EVENTS[operation.events]}"
     if operation.body is not None:
-        found["requestBody"] = {
-            "required": operation.body != "any",
-            "content": {_BODIES[operation.body]: _body(operation)},
-        }
+        content = _body(operation, _BODIES[operation.body])
+        found["requestBody"] = {"required": operation.body != "any", "content": content}
     return found
 
 
-def _body(operation: Operation) -> dict[str, Any]:
+def _body(operation: Operation, media_type: str) -> Json:
     if operation.body != "form":
-        return {}
+        return bodies.content(bodies.of_request(operation), media_type)
     names = SEARCH_PARAMETERS if operation.kind == "search" else COUNT_PARAMETERS
     fields = {name: {"type": "string", "description": _PARAMETERS[name]} for name in names}
-    return {"schema": {"type": "object", "properties": fields}}
+    example = {"filter": "eq(attributes/floor,3)"}
+    return {media_type: {"schema": {"type": "object", "properties": fields}, "example": example}}
 
 
-_PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": ""})
+_PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": "", ".": "_"})
 
 
-def _parameter(name: str, description: str) -> dict[str, Any]:
+def _parameter(name: str, description: str) -> Json:
     return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
 
 
-def _responses(operation: Operation) -> dict[str, Any]:
+def _responses(operation: Operation) -> Json:
     query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami", "permissions")
-    done = {"200": "The result."} if query else {"200": "The response, or an entry for each acknowledgement."}
-    if operation.kind in ("create", "modify", "merge"):
-        done["201"] = "Created; `location` has the URL."
-    if not query:
-        done |= {"202": "Accepted; no response was requested.", "204": "Done."}
-    elif operation.kind == "retrieve":
-        done["304"] = "Not modified since `if-none-match`."
-    errors = {
-        status: text
-        for status, text in _ERRORS.items()
-        if status not in _OWN_ERRORS or {operation.kind, operation.body} & {*_OWN_ERRORS[status]}
-    }
-    described: dict[str, Any] = {status: {"description": text} for status, text in done.items()}
+    result, entries = bodies.content(bodies.of_result(operation)), bodies.content("Acknowledgements")
+    found: Json = {}
+    if query:
+        found["200"] = {"description": "The result.", "content": {} if operation.kind == "messages" else result}
+    elif operation.kind == "message":
+        found["200"] = {"description": "What the device has answered.", "content": bodies.content("Value", "*/*")}
+    else:
+        found["200"] = {"description": "An entry for each acknowledgement.", "content": entries}
     if operation.events is not None:
-        plain: dict[str, Any] = {} if operation.kind == "messages" else {"application/json": {}}
-        described["200"]["content"] = plain | {MEDIA_TYPE: {"schema": {"type": "string"}}}
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/error"}}}
-    return described | {status: {"description": text, "content": content} for status, text in errors.items()}
+        found["200"]["content"] = found["200"]["content"] | {MEDIA_TYPE: {"schema": {"type": "string"}}}
+    if operation.kind in ("create", "modify", "merge"):
+        found["201"] = {"description": "Created.", "content": result}
+    if not query:
+        found |= {"202": {"description": "Accepted; no response was requested."}, "204": {"description": "Done."}}
+        found["424"] = {"description": _FAILED_ACKS, "content": entries}
+        found["default"] = {"description": _OTHER, "content": bodies.content("Value", "*/*")}
+    elif operation.kind == "retrieve":
+        found["304"] = {"description": "Not modified since `if-none-match`."}
+    return {status: _with_headers(status, response) for status, response in found.items()} | _errors(
+        *(
+            status
+            for status in _ERRORS
+            if status not in _OWN_ERRORS or {operation.kind, operation.body} & {*_OWN_ERRORS[status]}
+        )
+    )
 
 
-@cache
-def page() -> str:
-    """Return the document as one HTML page."""
-    found = document()
-    headers = found["components"]["parameters"]
-    parts = [
-        f"<p>{escape(found['info']['description'])} <a href='/doc/openapi.json'>OpenAPI document</a></p>",
-        "<h2>Headers</h2><p>Each can be sent as a header or as a query parameter.</p>",
-        _list((f"`{name}`", header["description"]) for name, header in headers.items()),
-        "<h2>Operations</h2>",
-    ]
-    for path, methods in found["paths"].items():
-        for method, operation in methods.items():
-            own = [parameter for parameter in operation["parameters"] if "name" in parameter]
-            given = [(f"`{parameter['name']}` ({parameter['in']})", parameter["description"]) for parameter in own]
-            if "requestBody" in operation:
-                given.append(("body", f"`{', '.join(operation['requestBody']['content'])}`"))
-            if "description" in operation:
-                given.append(("events", operation["description"]))
-            answers = [(status, answer["description"]) for status, answer in operation["responses"].items()]
-            parts.append(
-                f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code> "
-                f"<span>{escape(operation['summary'])}</span></summary>"
-                f"{_list(given)}<h3>Responses</h3>{_list(answers)}</details>"
-            )
-    frame = (Path(__file__).parent / "page" / "doc.html").read_text("utf-8")
-    return frame.replace("<!-- the document -->", "".join(parts))
+def _errors(*statuses: str) -> Json:
+    return {status: {"$ref": f"#/components/responses/{status}"} for status in statuses}
 
 
-def _list(entries: Iterable[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<dt>{_text(term)}</dt><dd>{_text(text)}</dd>' for term, text in entries)}</dl>"
-
-
-def _text(text: str) -> str:
-    """Render text between backquotes as code."""
-    parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+def _with_headers(status: str, response: Json) -> Json:
+    names = ["correlation-id", *([_OF_STATUS[status]] if status in _OF_STATUS else [])]
+    return response | {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names}}

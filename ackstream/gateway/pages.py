@@ -1,4 +1,4 @@
-"""The live page with its data, and the API documentation; nothing is loaded from other hosts."""
+"""The live page with its data; nothing is loaded from other hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from msgspec.structs import asdict, replace
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ackstream.gateway import openapi
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
 from ackstream.gateway.meter import Lag, LedgerFeed, Meter, Snapshot, epoch_milliseconds
@@ -147,7 +146,7 @@ HEADERS = {
 
 
 def page_routes(dependencies: Dependencies) -> list[Route]:
-    """Return the routes outside the API: the page, its data and the documentation; all require authentication."""
+    """Return the routes of the page and of its data; all require authentication."""
     access, reading = dependencies.access, asyncio.Semaphore(STORIES)
 
     async def identify(request: Request) -> tuple[str, ...]:
@@ -156,8 +155,6 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     directory = Path(__file__).parent / "page"
     contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}
     contents["/"] = contents["/page/index.html"]
-    contents["/doc"] = (openapi.page().encode(), "text/html")
-    contents["/doc/openapi.json"] = (msgspec.json.encode(openapi.document()), "application/json")
 
     async def content(request: Request) -> Response:
         await identify(request)
@@ -197,7 +194,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         shown = [replace(happening, request="") for happening in found.happenings if happening.request in seen]
         return _json(replace(found, happenings=shown))
 
-    paths = ("/", "/page/{name}", "/doc", "/doc/openapi.json")
+    paths = ("/", "/page/{name}")
     return [*(Route(path, content) for path in paths), Route("/live.json", live), Route("/story.json", story)]
 
 

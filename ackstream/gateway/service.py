@@ -22,6 +22,7 @@ from ackstream.gateway.audit import Audit
 from ackstream.gateway.audit_trail import recording
 from ackstream.gateway.authentication import Authenticator, access_of, watched_files
 from ackstream.gateway.certificates import check_transport
+from ackstream.gateway.documentation import documentation_routes
 from ackstream.gateway.errors import (
     body_incomplete,
     correlation_id_in_use,
@@ -257,6 +258,7 @@ def application(dependencies: Dependencies) -> Starlette:
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
+            *documentation_routes(dependencies),
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,3 +78,18 @@ def test_a_password_is_never_an_argument_and_not_empty() -> None:
     result = CliRunner().invoke(app, ["password"], input="")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "The password is empty" in result.stderr
+
+
+def test_the_topics_are_listed_with_those_who_write_and_read_them():
+    result = CliRunner().invoke(app, ["topics", "--json"])
+    rows = {row["topic"]: row for row in map(json.loads, result.stdout.splitlines())}
+    assert rows.keys() == {f"p-{name}" for name in topics.TOPICS}
+    assert rows["p-replies"]["written_by"] == "correlate"
+    assert rows["p-acks"]["read_by"] == "correlate"
+    assert "p-queue-deliveries" in CliRunner().invoke(app, ["topics"]).stdout
+
+
+def test_the_asyncapi_document_is_that_of_the_settings():
+    document = json.loads(CliRunner().invoke(app, ["topics", "--asyncapi"]).stdout)
+    assert document["asyncapi"] == "3.0.0"
+    assert document["channels"]["signals"]["address"] == "p-signals"

@@ -1,4 +1,4 @@
-"""The page and the documentation, without Kafka and without a browser."""
+"""The page, without Kafka and without a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from ackstream.gateway.journal import FailureEntry, Happening, LabelTally
 from ackstream.gateway.meter import VERDICTS, Count, Lag
-from ackstream.gateway.operations import OPERATIONS, PREFIX
 from ackstream.gateway.pages import FILES, Story, View
 from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
@@ -117,38 +116,3 @@ def test_labels_lags_and_places_are_shown_to_those_alone_who_may_read_everything
     assert all(notes)
     assert all((note == NOTE) is whole for note in notes)
     assert all("s3a:" in note for note in notes) is whole
-
-
-# -- the API's documentation -------------------------------------------------------------------------------------------
-
-
-def _document() -> Any:
-    return Web()("GET", "//doc/openapi.json").json()
-
-
-def test_the_document_has_every_operation_of_the_table_and_no_other() -> None:
-    described = {(method.upper(), path) for path, methods in _document()["paths"].items() for method in methods}
-    assert described == {(operation.method, PREFIX + operation.template.replace("+}", "}")) for operation in OPERATIONS}
-
-
-def test_every_reference_and_every_name_in_a_path_is_described() -> None:
-    document = _document()
-    operations = [(path, operation) for path, methods in document["paths"].items() for operation in methods.values()]
-    for path, operation in operations:
-        named = {parameter["name"] for parameter in operation["parameters"] if parameter.get("in") == "path"}
-        assert named == set(re.findall(r"\{(\w+)\}", path))
-        for parameter in operation["parameters"]:
-            if "$ref" in parameter:
-                assert parameter["$ref"].split("/")[-1] in document["components"]["parameters"]
-        assert "401" in operation["responses"]
-    names = [operation["operationId"] for _, operation in operations]
-    assert len(set(names)) == len(names)
-
-
-def test_the_document_can_be_read_without_a_network() -> None:
-    answer = Web()("GET", "//doc")
-    assert answer.status_code == 200
-    assert not re.search(r"(?:src|href)=['\"]https?:|<script", answer.text)
-    assert set(re.findall(r"href='([^']+)'", answer.text)) == {"/page/icon.svg", "/doc/openapi.json"}
-    for operation in OPERATIONS:
-        assert operation.template.replace("+}", "}") in answer.text

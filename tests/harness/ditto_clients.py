@@ -34,9 +34,19 @@ def stories(program: Path) -> list[str]:
 
 def java(*arguments: str) -> list[str]:
     """Run the program of the Java client; return the lines that it prints."""
-    class_path = os.pathsep.join(map(str, jars.resolve("ditto", module=Path(__file__).parent / "ivy.xml")))
-    program = str(installation.find_java().program)
-    return _run([program, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path, str(JAVA), *arguments], {})
+    return run_java("ditto", JAVA, *arguments)
+
+
+def run_java(configuration: str, program: Path, *arguments: str) -> list[str]:
+    """Run a Java program of one file with the jars of a configuration of ``ivy.xml``; return the lines it prints."""
+    java = str(installation.find_java().program)
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path(configuration)]
+    return _run([java, *options, str(program), *arguments], {})
+
+
+def class_path(configuration: str) -> str:
+    """Return the class path of a configuration of ``ivy.xml``."""
+    return os.pathsep.join(map(str, jars.resolve(configuration, module=Path(__file__).parent / "ivy.xml")))
 
 
 def javascript(*arguments: str) -> list[str]:

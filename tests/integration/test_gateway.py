@@ -230,7 +230,13 @@ def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
             assert browser.run("document.documentElement.scrollWidth") <= width
             browser.screenshot(tmp_path / f"{name}.png")
             browser.open(running.url + "/doc")
-            browser.until("document.querySelectorAll('details').length > 40")
+            browser.until("document.querySelectorAll('.opblock').length > 40")
+            own = "document.querySelector('#operations-Sender-get_whoami "
+            browser.run(f"{own}.opblock-summary-control').click()")
+            for button in (".try-out__btn", ".execute"):
+                browser.until(f"{own}{button}') !== null")
+                browser.run(f"{own}{button}').click()")
+            browser.until(f"{own}.live-responses-table tbody .response-col_status')?.textContent.includes('200')")
             assert browser.run("document.documentElement.scrollWidth") <= width
             browser.screenshot(tmp_path / f"{name}-doc.png")
         assert browser.messages == []

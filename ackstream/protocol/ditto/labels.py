@@ -54,7 +54,10 @@ Requested alone, it is answered with that response instead of an aggregate.
 """
 
 # the placeholder prefix does not count towards the length
-_PATTERN = re.compile(r"(?:\{\{[ \t\n\x0b\f\r]*[a-z]+:[a-z]+[ \t\n\x0b\f\r]*\}\}:)?[a-zA-Z0-9_:-]{3,165}")
+PATTERN: Final = r"(?:\{\{[ \t\n\x0b\f\r]*[a-z]+:[a-z]+[ \t\n\x0b\f\r]*\}\}:)?[a-zA-Z0-9_:-]{3,165}"
+"""The regular expression of a label."""
+
+_PATTERN = re.compile(PATTERN)
 
 # longer labels are checked but not cached
 _CACHED_LENGTH = 256

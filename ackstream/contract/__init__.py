@@ -1,0 +1,1 @@
+"""The wire contract for programs in any language: what each topic carries, as an AsyncAPI document."""

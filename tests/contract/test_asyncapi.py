@@ -1,0 +1,101 @@
+"""The document itself: it is valid AsyncAPI, complete, up to date, and its examples are what it describes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from ackstream.contract.asyncapi import document
+from ackstream.contract.headers import HEADERS
+from ackstream.contract.topics import FORMATS
+from ackstream.kafka.topics import TOPICS
+from ackstream.protocol import record_headers
+from ackstream.settings import Kafka
+from tests.contract.checking import Contract
+from tests.topics import PAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+CONTRACT = Contract()
+
+
+def test_it_is_valid_asyncapi() -> None:
+    # https://github.com/asyncapi/spec-json-schemas, Apache-2.0
+    schema = json.loads(gzip.decompress((VECTORS / "asyncapi-3.0.0.json.gz").read_bytes()))
+    assert [error.message for error in Draft7Validator(schema).iter_errors(CONTRACT.document)] == []
+
+
+def test_it_has_every_topic_and_no_other() -> None:
+    assert CONTRACT.document["channels"].keys() == TOPICS.keys()
+
+
+def test_its_schemas_are_json_schemas_and_all_are_used() -> None:
+    schemas = CONTRACT.document["components"]["schemas"]
+    for schema in schemas.values():
+        Draft7Validator.check_schema(schema)
+    text = json.dumps(CONTRACT.document)
+    assert not {name for name in schemas if f'"#/components/schemas/{name}"' not in text}
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for one in part.values():
+            yield from _references(one)
+    elif isinstance(part, list):
+        for one in part:
+            yield from _references(one)
+
+
+def test_its_references_lead_somewhere() -> None:
+    for reference in set(_references(CONTRACT.document)):
+        part = CONTRACT.document
+        for key in reference.removeprefix("#/").split("/"):
+            assert key in part, reference
+            part = part[key]
+
+
+@pytest.mark.parametrize(
+    ("topic", "name", "number"),
+    [(topic, one.name, number) for topic, about in FORMATS.items() for one in about.formats
+     for number in range(len(one.examples))],
+)  # fmt: skip
+def test_an_example_is_a_record_of_its_kind(topic: str, name: str, number: int) -> None:
+    message = CONTRACT.document["channels"][topic]["messages"][name]
+    example = message["examples"][number]
+    assert CONTRACT.errors(message["payload"], example["payload"]) == []
+    assert CONTRACT.errors(message["headers"], example.get("headers", {})) == []
+
+
+def test_every_kind_of_record_that_a_client_writes_has_an_example() -> None:
+    lacking = {
+        (topic, one.name)
+        for topic, about in FORMATS.items()
+        for one in about.formats
+        if not one.examples and one.value is not None
+    }
+    assert lacking == set()
+
+
+def test_every_record_header_of_the_protocol_is_described() -> None:
+    named = {value for name, value in vars(record_headers).items() if name.isupper() and isinstance(value, str)}
+    assert named - {record_headers.APPLICATION} <= HEADERS.keys()
+
+
+def test_the_topics_of_a_system_have_its_prefix_and_the_document_its_brokers() -> None:
+    found = document(Kafka(bootstrap="kafka.example:9093,other.example:9093", topic_prefix="plant."))
+    assert [server["host"] for server in found["servers"].values()] == ["kafka.example:9093", "other.example:9093"]
+    assert {channel["address"] for channel in found["channels"].values()} == {f"plant.{name}" for name in TOPICS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_are_those_of_the_present_formats(page: Path) -> None:
+    assert page.read_text("utf-8") == PAGES[page](), "run `python -m tests.topics`"

@@ -1,0 +1,79 @@
+"""The pages for other languages name what exists: topics, types of records, headers, programs, versions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from ackstream.contract.headers import HEADERS
+from ackstream.contract.topics import FORMATS
+from ackstream.protocol.ledger import reply_id
+from ackstream.protocol.messages import DUPLICATE, SESSION_OVER
+from ackstream.protocol.record_headers import APPLICATION
+from tests.contract.checking import Contract
+
+ROOT = Path(__file__).parent.parent.parent
+WIRE = (ROOT / "docs" / "wire.md").read_text("utf-8")
+LANGUAGES = (ROOT / "docs" / "other-languages.md").read_text("utf-8")
+CLIENTS = ROOT / "docs" / "clients"
+SCHEMAS = Contract().document["components"]["schemas"]
+TYPES = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}
+MEMBERS = {name for schema in SCHEMAS.values() for name in schema.get("properties", {})}
+VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace("'", '"')))
+OF_OTHERS = {"isolation.level=read_committed", "acks=all", "in", "headers.correlation-id"}
+
+
+def test_the_wire_page_names_what_exists() -> None:
+    known = {*FORMATS, *TYPES, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, APPLICATION}
+    known |= {one.name for about in FORMATS.values() for one in about.formats}
+    known |= {text for about in FORMATS.values() for one in about.formats for text in one.fixed.values()}
+    named = set(re.findall(r"`([^`\n]+)`", WIRE))
+    named -= {"c-1", reply_id("c-1", "signals", 3, 1042)}
+    own = {name for name in named if not re.match(r"ackstream |correlate\.|[a-z-]+: ", name)}
+    assert own - known == {DUPLICATE, SESSION_OVER}
+    for pair in named - own:
+        header, _, text = pair.partition(": ")
+        assert not text or header in {*HEADERS, *MEMBERS}, pair
+
+
+def test_the_id_of_a_reply_is_made_as_the_wire_page_says() -> None:
+    (said,) = re.findall(r"\(`c-1`, `signals`, 3 and 1042 give\s+`([0-9a-f]+)`\)", WIRE)
+    assert said == hashlib.blake2b(b"c-1\nsignals\n3\n1042", digest_size=16).hexdigest()
+    assert said == reply_id("c-1", "signals", 3, 1042)
+
+
+def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_page() -> None:
+    written = {one.value.__struct_config__.tag for one in FORMATS["app-acks"].formats}
+    # of publishers that wait for readers, of operators, and of libraries that acknowledge without their applications
+    assert {tag for tag in written if f"`{tag}`" not in WIRE} == {"writer_asks", "readers_asked", "protocol_ack"}
+
+
+def test_the_page_shows_springs_program_as_it_is_and_names_all() -> None:
+    assert f"```java\n{(CLIENTS / 'SpringRequester.java').read_text('utf-8')}```" in LANGUAGES
+    assert set(re.findall(r"clients/(\w+\.java)", LANGUAGES)) == {program.name for program in CLIENTS.iterdir()}
+
+
+@pytest.mark.parametrize("program", sorted(CLIENTS.iterdir()), ids=lambda program: program.name)
+def test_a_program_uses_members_headers_and_types_that_exist(program: Path) -> None:
+    text = program.read_text("utf-8")
+    members = set(re.findall(r'\.(?:path|put|set|has|withArray)\("(\w+)"', text))
+    # of Java's own maps of what is due
+    assert members - MEMBERS - {"again"} == set()
+    assert set(re.findall(r'(?:header\(\w+|\.add\(|record\([^;]*?), "([a-z-]+)"', text)) <= HEADERS.keys() | VALUES
+    assert set(re.findall(r'record\("(\w+)"\)|case "(\w+)"', text)) <= {(tag, "") for tag in TYPES} | {
+        ("", tag) for tag in TYPES
+    }
+
+
+def test_the_page_names_the_jars_that_the_tests_run_with() -> None:
+    pinned = {
+        f"{one.get('org')}:{one.get('name')}:{one.get('rev')}"
+        for one in ET.parse(ROOT / "tests" / "harness" / "ivy.xml").iter("dependency")
+    }
+    named = set(re.findall(r"`([a-z.]+:[a-z-]+:[\d.]+)`", LANGUAGES))
+    assert len(named) == 3
+    assert named <= pinned

@@ -1,0 +1,109 @@
+"""The Java programs of docs/clients on the real broker; what they write fits the schemas of the topics, too."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ackstream.client import Ack, Publisher, Responder, SampleReader, WriterQos
+from ackstream.kafka.topics import ensure_topics
+from ackstream.local import installation
+from ackstream.settings import Kafka, Settings
+from tests.contract.checking import Contract
+from tests.harness.acknowledging import TOPICS, Acknowledging
+from tests.harness.ditto_clients import class_path, run_java
+from tests.harness.kafka import records
+from tests.harness.system import System
+from tests.harness.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+CLIENTS = Path(__file__).parent.parent.parent / "docs" / "clients"
+PROGRAMS = sorted(CLIENTS.glob("*.java"))
+CONTRACT = Contract()
+
+
+def _run(program: str, kafka: Kafka, *arguments: str) -> list[str]:
+    return run_java("clients", CLIENTS / f"{program}.java", kafka.bootstrap, kafka.topic_prefix, *arguments)
+
+
+def _unfit(kafka: Kafka, topic: str) -> list[bytes]:
+    """Return the records of a topic that are none of its kinds."""
+    found = records(kafka, kafka.topic(topic))
+    assert found
+    return [record.value for record in found if len(CONTRACT.fits(topic, record.headers, record.value)) != 1]
+
+
+def test_the_programs_compile_without_a_warning(tmp_path: Path) -> None:
+    javac = installation.find_java().program.with_name("javac")
+    command = [javac, "-Xlint:all", "-Werror", "-proc:none", "-d", tmp_path, "-cp", class_path("clients"), *PROGRAMS]
+    assert subprocess.run(command, check=False, capture_output=True, text=True).stderr == ""
+
+
+def test_springs_template_gets_the_answer_and_the_timeout(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    with (
+        closing(System(kafka, tmp_path, clock=True)) as system,
+        system.correlate(spark),
+        Responder(kafka, handler=lambda _: Ack(204), labels=["fleet:done"]),
+    ):
+        (answered,) = _run("SpringRequester", kafka, "org.acme:lamp", "on", "fleet:done")
+        (silent,) = _run("SpringRequester", kafka, "org.acme:lamp", "off", "fleet:done", "nobody:here")
+    assert answered.startswith("204 acknowledgements ")
+    assert silent.startswith("424 timeout ")
+    assert '"nobody:here":{"status":408' in silent
+    for topic in ("signals", "acks", "replies"):
+        assert _unfit(kafka, topic) == []
+
+
+@pytest.fixture
+def topics(kafka: Kafka) -> Iterator[Kafka]:
+    """Return topics that are served: messages to the topic ``orders`` are stored, all others are refused."""
+    ensure_topics(Settings(kafka=kafka), TOPICS)
+    with Acknowledging(kafka):
+        yield kafka
+
+
+def test_the_publisher_learns_what_is_stored_and_what_is_refused(topics: Kafka) -> None:
+    with SampleReader(topics, name="r", writers=["orders-1"], start_timeout=PATIENCE_SECONDS) as reader:
+        lines = _run("MessagePublisher", topics, "orders-1", "orders", "a", "b", "c")
+        refused = _run("MessagePublisher", topics, "orders-1", "secret", "d")
+        # a session goes on behind the numbers of the one before
+        lines += _run("MessagePublisher", topics, "orders-1", "orders", "e")
+        found = []
+        while len(found) < 4 and (samples := reader.take(4, PATIENCE_SECONDS)):
+            found += [(one.seq, one.value) for one in samples]
+    stored = [range(int(first), int(last) + 1) for _, first, last in map(str.split, lines)]
+    assert [number for run in stored for number in run] == [1, 2, 3, 5]
+    assert refused == ["refused 4 not entitled"]
+    assert found == [(1, b"a"), (2, b"b"), (3, b"c"), (5, b"e")]
+    for topic in ("messages", "publisher-acks", "stored"):
+        assert _unfit(topics, topic) == []
+
+
+def test_the_reader_acknowledges_and_its_next_run_goes_on_behind(topics: Kafka) -> None:
+    with Publisher(topics, name="orders-1", writer_qos=WriterQos(), logon_timeout=PATIENCE_SECONDS) as publisher:
+        # nobody reads yet: these wait for nobody
+        for value in (b"a", b"b", b"c"):
+            publisher.publish(value, topic="orders").result(PATIENCE_SECONDS)
+        publisher.publish(b"x", topic="secret")
+        publisher.publish(b"d", topic="orders").result(PATIENCE_SECONDS)
+        # it is known from now on, and waited for
+        first = _run("MessageReader", topics, "java", "orders-1", "0")
+        for value in (b"e", b"f"):
+            publisher.publish(value, topic="orders").result(PATIENCE_SECONDS)
+        waiting = publisher.waiting_for()
+        second = _run("MessageReader", topics, "java", "orders-1", "1")
+        third = _run("MessageReader", topics, "java", "orders-1", "1")
+        publisher.wait_for_acknowledgments(max_wait=PATIENCE_SECONDS)
+    assert (first, waiting) == ([], ["java"])
+    assert second + third == ["read 6 e", "read 7 f"]
+    assert _unfit(topics, "app-acks") == []

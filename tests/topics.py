@@ -1,0 +1,89 @@
+"""Writes ``docs/asyncapi.json`` and ``docs/topics.md`` from what the product says of its topics.
+
+``python -m tests.topics`` after a change of a wire format.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ackstream.contract.asyncapi import document
+from ackstream.contract.headers import HEADERS
+from ackstream.contract.topics import FORMATS, readers, writers
+from ackstream.kafka.topics import TOPICS
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DOCS = Path(__file__).parent.parent / "docs"
+_HEAD = """# Topics
+
+What each topic carries, written by `python -m tests.topics` from the formats of the product. The same for programs,
+with JSON Schemas of keys, record headers and values, is [asyncapi.json](asyncapi.json), an AsyncAPI 3 document;
+`ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
+each other is in [the wire contract](wire.md).
+
+All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. A header in
+*italics* may be left out. Readers ignore members and headers that they do not know: a later release may add some.
+"""
+
+
+def as_json() -> str:
+    """Return the document of a system with the default settings."""
+    return json.dumps(document(Kafka()), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_page() -> str:
+    """Return it as a page for people."""
+    found = document(Kafka())
+    parts = [_HEAD, "\n| topic | what it carries | written by | read by |\n| --- | --- | --- | --- |\n"]
+    for topic, about in FORMATS.items():
+        row = f"[{topic}](#{topic})", about.about, ", ".join(writers(topic)), ", ".join(readers(topic))
+        parts.append(f"| {' | '.join(row)} |\n")
+    for topic, about in FORMATS.items():
+        compacted = " Compacted: the last record of a key stays." if TOPICS[topic].compacted else ""
+        channel = found["channels"][topic]
+        parts.append(f"\n## {topic}\n\n{channel['summary']}{compacted} Key: {about.key}\n\n")
+        parts += [_kind(name, message) for name, message in channel["messages"].items()]
+    parts.append("## Record headers\n\n| header | value |\n| --- | --- |\n")
+    parts += [f"| `{name}` | {schema['description']} |\n" for name, schema in HEADERS.items()]
+    return "".join(parts)
+
+
+def _kind(name: str, message: dict[str, Any]) -> str:
+    lines = [f"**{name}**: {message['summary']}", *_headers(message)]
+    if "$ref" in message["payload"]:
+        lines.append(f"Value: `{message['payload']['$ref'].rpartition('/')[2]}`, {message['contentType']}.")
+    else:
+        lines.append("No value.")
+    return " ".join(lines) + "\n\n" + "".join(map(_example, message.get("examples", ())))
+
+
+def _headers(message: dict[str, Any]) -> Iterator[str]:
+    headers = message["headers"]
+    if headers["properties"]:
+        named = [_header(name, schema, headers["required"]) for name, schema in headers["properties"].items()]
+        yield f"Headers: {', '.join(named)}."
+
+
+def _header(name: str, schema: dict[str, Any], required: list[str]) -> str:
+    if name not in required:
+        return f"*`{name}`*"
+    return f"`{name}`" + (f" = `{schema['const']}`" if "const" in schema else "")
+
+
+def _example(example: dict[str, Any]) -> str:
+    headers = "".join(f"{name}: {text}\n" for name, text in example.get("headers", {}).items())
+    if example["payload"] is None:
+        return f"```\n{headers}```\n\n" if headers else ""
+    return f"```\n{headers}{json.dumps(example['payload'], ensure_ascii=False)}\n```\n\n"
+
+
+PAGES: dict[Path, Callable[[], str]] = {DOCS / "asyncapi.json": as_json, DOCS / "topics.md": as_page}
+
+if __name__ == "__main__":
+    for page, text in PAGES.items():
+        page.write_text(text(), "utf-8")
