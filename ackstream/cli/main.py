@@ -12,7 +12,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream import __version__
-from ackstream.cli import access, local, monitoring, readers, send, services, submission, tables
+from ackstream.cli import access, local, monitoring, readers, send, services, sql, submission, tables
 from ackstream.cli.console.arguments import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT
 from ackstream.cli.console.terminal import Terminal, echo, show_error
 from ackstream.errors import AckstreamError, InputError, SettingsError, UnreachableError
@@ -138,6 +138,7 @@ for command in (
     monitoring.watch,
     monitoring.inflight,
     tables.outcomes,
+    sql.sql,
     tables.maintain,
     tables.migrate,
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from ackstream.cli.console.arguments import FAILED, AsJson
+from ackstream.cli.console.arguments import FAILED, AsJson, read_file
 from ackstream.cli.console.terminal import Terminal, data, echo_json, escaped
 from ackstream.errors import AckstreamError, InputError
 
@@ -72,7 +71,7 @@ def send(  # noqa: PLR0913 - the options of a command line
         elif thing is not None or live or message is not None or action is not None:
             raise InputError("--file contains the whole message: omit the thing, --live, --message and --action.")
         else:
-            envelope = decode(_read(file))
+            envelope = decode(read_file(str(file)))
         envelope.headers |= read_headers(_headers(ack, timeout, header, no_response=no_response))
     except DittoError as error:
         raise InputError(f"{error.message} {error.description or ''}".strip()) from None
@@ -149,15 +148,6 @@ def _label(text: str) -> str:
             f"--ack is {text!r}: a label has 3 to 165 letters, digits, colons, underscores and hyphens, such as "
             f"fleet:done."
         ) from None
-
-
-def _read(file: Path) -> bytes:
-    if str(file) == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"The file {file} cannot be read: {error.strerror}.") from None
 
 
 def _ask(settings: Settings, envelope: Envelope, *, as_json: bool) -> int:

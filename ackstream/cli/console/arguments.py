@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,3 +29,16 @@ def milliseconds(option: str, text: str) -> int:
         return read(text)
     except ValueError as error:
         raise InputError(f"{option} is {text!r}: {error}.") from None
+
+
+def read_file(path: str) -> bytes:
+    """Return the content of a file; ``-`` stands for standard input.
+
+    :raises InputError: it cannot be read
+    """
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be read: {error.strerror}.") from None
