@@ -12,7 +12,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream import __version__
-from ackstream.cli import access, local, monitoring, readers, send, services, sql, submission, tables
+from ackstream.cli import access, local, messages, monitoring, parties, readers, send, services, sql, submission, tables
 from ackstream.cli.console.arguments import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT
 from ackstream.cli.console.terminal import Terminal, echo, show_error
 from ackstream.errors import AckstreamError, InputError, SettingsError, UnreachableError
@@ -135,6 +135,11 @@ for command in (
     services.connect,
     services.route,
     send.send,
+    parties.ack,
+    parties.respond,
+    messages.publish,
+    messages.read,
+    messages.consume,
     monitoring.watch,
     monitoring.inflight,
     tables.outcomes,

@@ -6,11 +6,10 @@ import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from msgspec import UNSET
 
-from ackstream.cli.console.arguments import FAILED, AsJson, read_file
+from ackstream.cli.console.arguments import FAILED, AsJson, json_text, name_and_value, read_file
 from ackstream.cli.console.terminal import Terminal, data, echo_json, escaped
 from ackstream.errors import AckstreamError, InputError
 
@@ -96,25 +95,15 @@ def _from_arguments(
     if message is not None:
         if value is not None or live or action is not None:
             raise InputError("--message takes the thing and the payload only: omit the path, --live and --action.")
-        return Command.message(thing, message, UNSET if path is None else _json("payload", path))
+        return Command.message(thing, message, UNSET if path is None else json_text("payload", path))
     if action is not None and action not in ACTIONS:
         raise InputError(f"--action is {action!r}: use one of {', '.join(ACTIONS)}.")
     chosen: Any = action or ("retrieve" if value is None else "modify")
     path = path or "/"
     if not path.startswith("/"):
         raise InputError(f"The path is {path!r}: it must begin with a slash, such as /attributes/on.")
-    content = UNSET if value is None else _json("value", value)
+    content = UNSET if value is None else json_text("value", value)
     return Command.on_thing(chosen, thing, path, content, channel="live" if live else "twin")
-
-
-def _json(what: str, text: str) -> msgspec.Raw:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise InputError(
-            f"The {what} is {text!r}, which is not JSON ({error}): put text in quotes, as in '\"on\"'."
-        ) from None
-    return msgspec.Raw(text.encode())
 
 
 def _headers(
@@ -124,10 +113,8 @@ def _headers(
 
     headers: dict[str, Any] = {}
     for text in further or ():
-        name, equals, content = text.partition("=")
-        if not name.strip() or not equals:
-            raise InputError(f"--header is {text!r}: use NAME=VALUE.")
-        headers[name.strip()] = content
+        name, content = name_and_value("--header", text)
+        headers[name] = content
     if acks:
         headers[REQUESTED_ACKS] = [_label(label) for label in acks]
     if timeout is not None:

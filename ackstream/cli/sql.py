@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import sys
@@ -111,20 +110,20 @@ def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
 
 
 def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> None:
-    from ackstream.cli.console.display import result_table
+    from ackstream.cli.console.display import plain, result_table
 
-    plain = (tuple(map(_plain, row)) for row in rows)
+    cells = (tuple(map(plain, row)) for row in rows)
     if as_json:
-        for row in plain:
+        for row in cells:
             echo_json(dict(zip(columns, row, strict=True)))
     elif as_csv:
         echo_csv(columns)
-        for row in plain:
+        for row in cells:
             echo_csv(row)
     else:
-        shown = list(islice(plain, SHOWN))
+        shown = list(islice(cells, SHOWN))
         Terminal().print(result_table(columns, shown) if shown else "No rows match.")
-        if next(plain, None) is not None:
+        if next(cells, None) is not None:
             echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
 
 
@@ -135,18 +134,3 @@ def echo_csv(cells: Sequence[Any]) -> None:
         "" if cell is None else escaped(cell) if isinstance(cell, str) else cell for cell in cells
     )
     typer.echo(line.getvalue())
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with texts for bytes, at any depth."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        content = bytes(value)
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(content).decode()
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import base64
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -132,3 +133,25 @@ def span(milliseconds: int | None) -> str:
         return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"
     hours, rest = divmod(milliseconds // MINUTE_MS, 60)
     return f"{hours}h{rest:02d}m" if rest else f"{hours}h"
+
+
+def plain(value: Any) -> Any:
+    """Return a value with texts for bytes, at any depth: as UTF-8, or else base64."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        content = bytes(value)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(content).decode()
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return value
+
+
+def moment(at: int) -> str:
+    """Format a time in epoch milliseconds: the local time of day, with the day if that is not today."""
+    local = datetime.fromtimestamp(at / 1000, timezone.utc).astimezone()
+    today = datetime.now(timezone.utc).astimezone().date()
+    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M:%S")

@@ -110,3 +110,8 @@ def log_here(form: str, **levels: int) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+
+
+def log_warnings() -> None:
+    """Write what clients warn of to standard error."""
+    log_here("%(levelname)s %(message)s", kafka=logging.ERROR, ackstream=logging.WARNING)
