@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from contextlib import contextmanager
 from itertools import islice
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ackstream.cli.console.arguments import AsJson, read_file
-from ackstream.cli.console.terminal import Terminal, echo, echo_json, escaped
+from ackstream.cli.console.terminal import Terminal, echo, echo_csv, echo_json
 from ackstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -125,12 +123,3 @@ def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> 
         Terminal().print(result_table(columns, shown) if shown else "No rows match.")
         if next(cells, None) is not None:
             echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
-
-
-def echo_csv(cells: Sequence[Any]) -> None:
-    """Print a line of CSV; control characters are shown as JSON escapes."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(
-        "" if cell is None else escaped(cell) if isinstance(cell, str) else cell for cell in cells
-    )
-    typer.echo(line.getvalue())

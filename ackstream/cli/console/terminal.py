@@ -7,6 +7,8 @@ escapes.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import re
@@ -87,6 +89,15 @@ def echo(text: str, *, err: bool = False) -> None:
 def echo_json(value: object) -> None:
     """Print a value as JSON in one line, which means the same with its characters escaped."""
     typer.echo(escaped(msgspec.json.encode(value).decode()))
+
+
+def echo_csv(cells: Sequence[Any]) -> None:
+    """Print a line of CSV; control characters are shown as JSON escapes."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(
+        "" if cell is None else escaped(cell) if isinstance(cell, str) else cell for cell in cells
+    )
+    typer.echo(line.getvalue())
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
