@@ -155,7 +155,11 @@ class Answered:
         topic = signal.envelope.topic
         what = " ".join(filter(None, (signal.channel, topic.criterion, topic.action or topic.subject, signal.path)))
         if self._as_json:
-            shown = {"correlation_id": signal.correlation_id, "thing_id": signal.thing_id, "topic": str(topic)}
+            shown: dict[str, Any] = {
+                "correlation_id": signal.correlation_id,
+                "thing_id": signal.thing_id,
+                "topic": str(topic),
+            }
             shown |= {"path": signal.path, "value": signal.value, "labels": signal.labels}
             echo_json(shown | {"status": self._status, "at": signal.timestamp})
         else:

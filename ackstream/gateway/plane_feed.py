@@ -1,4 +1,4 @@
-"""Following the topics of all planes while somebody looks, and the signs of life of the jobs."""
+"""Following the topics of all planes while the page is open somewhere, and the signs of life of the jobs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class PlaneFeed(TopicFeed):
 
 
 class PlaneWatch(Closing):
-    """Follows the planes in a thread of its own while somebody looks: else reports of readers would cost the gateway.
+    """Follows the planes in a thread of its own, but only while it is looked at: reports of readers cost the gateway.
 
     What is shown begins one window before the first look.
     """

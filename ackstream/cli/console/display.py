@@ -62,7 +62,7 @@ def watch_screen(watched: Watched) -> Group:
     if planes is not None:
         tables += [_publishers_table(planes, now), _readers_table(planes, now), _queues_table(planes)]
         tables += [_destinations_table(planes), _letters_table(planes)]
-    tables.append(_trends_table({**watched.trends, **(planes.trends if planes else {})}))
+    tables.append(_trends_table([*watched.trends.items(), *(planes.trends.items() if planes else ())]))
     shown: list[RenderableType] = []
     for table in tables:
         if table.row_count:
@@ -123,9 +123,9 @@ def _letters_table(planes: PlanesView) -> PlainTable:
     return table
 
 
-def _trends_table(trends: Mapping[str, list[int]]) -> PlainTable:
+def _trends_table(trends: Sequence[tuple[str, list[int]]]) -> PlainTable:
     table = PlainTable("last ten minutes", "", "", right=[1])
-    for name, counts in trends.items():
+    for name, counts in trends:
         if any(counts):
             table.add_row(name, f"{sum(counts):,}", Text(sparkline(counts[-BARS:]), style="cyan"))
     return table
