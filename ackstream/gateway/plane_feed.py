@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError, RetriableError
+from kafka.errors import RetriableError
 
-from ackstream.errors import AckstreamError
 from ackstream.gateway.meter import SILENT_MS, epoch_milliseconds
 from ackstream.gateway.planes import TOPICS, Planes, PlanesView
 from ackstream.gateway.topic_feed import TopicFeed
@@ -80,6 +79,12 @@ class PlaneFeed(TopicFeed):
         if whole:
             self._consumer.seek_to_beginning(*whole)
 
+    @property
+    def outdated(self) -> bool:
+        """Whether a topic of the planes or a lease has been created since the feed began."""
+        wanted = {self._settings.kafka.topic(name) for name in (*TOPICS, *(f"{job}-lease" for job in JOBS))}
+        return not (set(self._admin.list_topics()) & wanted <= self._existing)
+
     def give(self, planes: Planes, timeout_ms: int = 0) -> None:
         """Give the new records to the planes, in the order of time."""
         for record in sorted(self.records(timeout_ms), key=attrgetter("timestamp")):
@@ -112,7 +117,7 @@ class PlaneFeed(TopicFeed):
         groups = {job: attrgetter(JOBS[job][0])(self._settings) for job in jobs}
         topics = {job: [self._settings.kafka.topic(name) for name in JOBS[job][1]] for job in jobs}
         existing = {name for names in topics.values() for name in names} & self._existing
-        ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, sorted(existing)))
+        ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, sorted(existing))) if existing else {}
         try:
             committed = self._admin.list_group_offsets(list(groups.values())) if groups else {}
         except RetriableError:
@@ -173,7 +178,8 @@ class PlaneWatch(Closing):
                 continue
             try:
                 self._follow()
-            except (AckstreamError, KafkaError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread that dies would freeze the page
+                log.warning("The planes cannot be followed: %r", error)
                 self._note = f"The planes cannot be followed: {error}"
                 self._closing.wait(RETRY_SECONDS)
 
@@ -190,5 +196,7 @@ class PlaneWatch(Closing):
                     for record in sorted(records, key=attrgetter("timestamp")):
                         self._planes.take(feed.names[record.topic], record)
                 if time.monotonic() >= signs_at:
+                    if feed.outdated:
+                        return
                     self._signs, self._note = feed.signs(), ""
                     signs_at = time.monotonic() + SIGNS_SECONDS

@@ -38,7 +38,8 @@ class TopicFeed(Closing):
             stack.callback(self._consumer.close)
             check_topics(self._consumer, kafka, reads=list(self.names))
             self._reader = TopicReader(self._consumer)
-            self._partitions = kafka_topics.of_topics(self._admin, list(self.names))
+            # without a name Kafka describes all topics
+            self._partitions = kafka_topics.of_topics(self._admin, list(self.names)) if self.names else []
             self._consumer.assign(self._partitions)
             for partition, offset in offsets_since(self._consumer, self._partitions, max(0, since)).items():
                 self._consumer.seek(partition, offset)
@@ -50,14 +51,17 @@ class TopicFeed(Closing):
 
     def records(self, timeout_ms: int = POLL_MS) -> list[Any]:
         """Return new records, waiting briefly for some."""
-        return self._reader.read(timeout_ms)
+        if self._partitions:
+            return self._reader.read(timeout_ms)
+        self._reader.stop.wait(timeout_ms / 1000)
+        return []
 
     def read_all(self, take: Callable[[Any], None]) -> None:
         """Give all present records to a function.
 
         :raises KafkaError: the broker is unavailable
         """
-        ends = kafka_topics.ends(self._admin, self._partitions)
+        ends = kafka_topics.ends(self._admin, self._partitions) if self._partitions else {}
         for _ in range(END_POLLS):
             while records := self.records():
                 for record in records:

@@ -93,6 +93,19 @@ def test_a_broker_without_any_topic_of_the_planes_shows_nothing(settings: Settin
 
 
 @pytest.mark.integration
+def test_a_topic_that_is_created_later_is_read_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane_feed, "SIGNS_SECONDS", 0.1)
+    ensure_topics(settings, ["ledger"])
+    with PlaneWatch(settings) as watch:
+        watch.look()
+        ensure_topics(settings, ["stored", "persist-lease"])
+        write(settings, "stored", STORED)
+        write(settings, "persist-lease", b"0")
+        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
+        eventually(lambda: [sign.job for sign in watch.look()[1]] == ["persist"], "the job")
+
+
+@pytest.mark.integration
 def test_nothing_is_read_until_somebody_looks_and_some_time_after(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
