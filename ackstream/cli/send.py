@@ -56,7 +56,8 @@ def send(  # noqa: PLR0913 - the options of a command line
     """Send a command or a message, wait for the reply, and print it.
 
     The status goes to standard error, the value to standard output; with --json all of the reply to standard output.
-    Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived.
+    Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived. Example: ackstream send org.acme:lamp
+    /attributes/on true --ack fleet:done
     """
     from ackstream.protocol.ditto.envelopes import decode
     from ackstream.protocol.ditto.headers import read_headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,8 +59,11 @@ def sql(
     with _answering(lake) as connection:
         for statement in connection.extract_statements(query):
             found = connection.execute(statement)
-            columns = [column[0] for column in found.description or ()]
-            _show(columns, _rows(found), as_csv=as_csv, as_json=as_json)
+            columns, rows = [column[0] for column in found.description or ()], _rows(found)
+            first = next(rows, None)
+            # SET and the like answer nothing
+            if first is not None or statement.type.name == "SELECT":
+                _show(columns, chain([] if first is None else [first], rows), as_csv=as_csv, as_json=as_json)
 
 
 def _text(content: bytes) -> str:
@@ -81,8 +84,11 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
     with database(lake) as connection:
         try:
             yield connection
-        except duckdb.InterruptException:
-            raise KeyboardInterrupt from None
+        except RuntimeError as error:
+            # Ctrl-C while it computes
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            raise
         except duckdb.CatalogException as error:
             names = [name for name in CATALOG if f"Table with name {name} does not exist" in str(error)]
             raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +78,23 @@ def test_every_table_is_a_view_and_all_are_listed_with_what_they_are() -> None:
 def test_several_statements_are_answered_one_after_the_other() -> None:
     lines = run("SELECT 1 AS one; SELECT 'b;c' AS two", "--json").stdout.splitlines()
     assert lines == ['{"one":1}', '{"two":"b;c"}']
+
+
+def test_a_statement_that_answers_nothing_is_silent() -> None:
+    result = run("SET threads = 1; CREATE TABLE own AS SELECT 1 AS one; SELECT one FROM own WHERE one > 1", "--csv")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "one")
+    assert run("SET threads = 1").stdout == ""
+    assert run("SELECT 1 WHERE false").stdout == "No rows match.\n"
+
+
+def test_ctrl_c_ends_a_query_that_computes() -> None:
+    endless = "SET threads = 1; SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = run(endless)
+    timer.join()
+    assert result.exit_code == 130
+    assert result.stderr == ""
 
 
 def test_bytes_are_text_or_base64_and_lists_stay_lists() -> None:
