@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.gateway.sample_progress import SLICES
 from ackstream.gateway.trends import Latest, Trend
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 KEPT, HELD = 1_000, 100_000
 """Maximum number of queues known, and of messages that consumers hold at one of them."""
-
-SLICES = 12
 
 
 class QueueLine(msgspec.Struct, frozen=True):

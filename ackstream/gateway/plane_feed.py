@@ -15,7 +15,7 @@ from kafka.errors import RetriableError
 
 from ackstream.gateway.meter import SILENT_MS, epoch_milliseconds
 from ackstream.gateway.planes import TOPICS, Planes, PlanesView
-from ackstream.gateway.topic_feed import TopicFeed
+from ackstream.gateway.topic_feed import POLL_MS, TopicFeed
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import Closing, connect_admin
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 60.0
 """Once nobody has looked for so long, nothing is read."""
 
-SIGNS_SECONDS = 5.0
+VIEW_SECONDS, SIGNS_SECONDS = 1.0, 5.0
 RETRY_SECONDS = 2.0
 
 JOBS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -144,8 +144,7 @@ class PlaneWatch(Closing):
     def __init__(self, settings: Settings) -> None:
         """Begin; nothing is connected before the first look."""
         self._settings = settings
-        self._lock = threading.Lock()
-        self._planes = Planes(settings.gateway.page_window)
+        self._view = Planes(settings.gateway.page_window).view(epoch_milliseconds())
         self._signs: list[JobSign] = []
         self._note = ""
         self._looked = -IDLE_SECONDS
@@ -163,8 +162,7 @@ class PlaneWatch(Closing):
         """Return what is known of the planes, the jobs, and a note if they cannot be followed."""
         self._looked = time.monotonic()
         self._wanted.set()
-        with self._lock:
-            return self._planes.view(epoch_milliseconds()), self._signs, self._note
+        return self._view, self._signs, self._note
 
     @property
     def _idle(self) -> bool:
@@ -187,14 +185,12 @@ class PlaneWatch(Closing):
         """Follow until nobody looks any more."""
         window = self._settings.gateway.page_window
         with PlaneFeed(self._settings, epoch_milliseconds() - window) as feed:
-            with self._lock:
-                self._planes = Planes(window)
-            signs_at = 0.0
+            planes, signs_at, view_at = Planes(window), 0.0, 0.0
             while not (self._closing.is_set() or self._idle):
-                records = feed.records()
-                with self._lock:
-                    for record in sorted(records, key=attrgetter("timestamp")):
-                        self._planes.take(feed.names[record.topic], record)
+                feed.give(planes, POLL_MS)
+                if time.monotonic() >= view_at:
+                    self._view = planes.view(epoch_milliseconds())
+                    view_at = time.monotonic() + VIEW_SECONDS
                 if time.monotonic() >= signs_at:
                     if feed.outdated:
                         return

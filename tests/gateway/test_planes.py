@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.gateway.planes import LETTER_CHARACTERS, LETTERS, SHOWN, TOPICS, DestinationLine, Planes, PublisherLine
+from ackstream.gateway.planes import LETTER_CHARACTERS, LETTERS, SHOWN, TOPICS, DestinationLine, Planes
+from ackstream.gateway.sample_progress import PublisherLine, ReaderLine
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import TOPICS as ALL_TOPICS
 from ackstream.protocol import messages, queues, readers
 from ackstream.protocol.messages import Replicated, StoredRange
 from ackstream.protocol.queues import Bind, MessageDelivered, SettleMessages
-from ackstream.protocol.readers import AckInterval, AppAck, ProtocolAck, ReaderAlive, ReaderStart, ReaderStop
+from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
 
 NOW = 1_000_000
 
@@ -74,36 +75,12 @@ def test_a_destination_is_behind_by_the_batches_that_it_lacks(seen: Seen) -> Non
     assert seen.view.destinations == [DestinationLine("mirror", 3, 7)]
 
 
-def test_a_reader_is_behind_by_what_follows_its_first_gap(seen: Seen) -> None:
+def test_a_reader_is_shown_with_what_it_has_acknowledged_and_lacks(seen: Seen) -> None:
     seen.stored("orders", 1, 10)
     seen.report(ReaderStart("log", 1, "Logger", durable=True))
-    (found,) = seen.view.readers
-    assert (found.role, found.durable, found.behind, found.acknowledged) == ("Logger", True, None, 0)
-    seen.report(AppAck("log", "orders", 1, 1, (AckInterval(1, 3), AckInterval(4, 4), AckInterval(8, 9))))
-    seen.report(AppAck("log", "unknown", 1, 2, (AckInterval(1, 2),)))
-    (found,) = seen.view.readers
-    assert (found.behind, found.acknowledged, found.writers) == (6, 8, 2)
-
-
-def test_a_report_that_repeats_counts_only_what_is_new(seen: Seen) -> None:
-    seen.report(AppAck("log", "orders", 1, 1, (AckInterval(1, 90, reported=True), AckInterval(91, 92))))
-    seen.report(AppAck("log", "orders", 1, 2, (AckInterval(1, 95, reported=True),)))
-    seen.report(AppAck("log", "orders", 1, 2, (AckInterval(1, 95, reported=True),)))
-    assert seen.view.readers[0].acknowledged == 5
-
-
-def test_a_reader_of_the_library_alone_is_known_by_its_highest_number(seen: Seen) -> None:
-    seen.stored("orders", 1, 10)
-    seen.report(ProtocolAck("log", "orders", 1, 7))
-    assert seen.view.readers[0].behind == 3
-
-
-def test_a_reader_that_has_left_is_shown_no_more(seen: Seen) -> None:
-    seen.report(ReaderStart("a", 1))
-    seen.report(ReaderStart("b", 1))
-    seen.report(ReaderAlive("a", 1), NOW + 9)
-    seen.report(ReaderStop("b", 1))
-    assert [(reader.reader, reader.at) for reader in seen.view.readers] == [("a", NOW + 9)]
+    seen.report(AppAck("log", "orders", 1, 1, (AckInterval(1, 4),)))
+    assert seen.view.readers == [ReaderLine("log", "Logger", durable=True, writers=1, acknowledged=4, behind=6, at=NOW)]
+    assert (sum(seen.view.trends["acknowledged"]), seen.view.newest["readers"]) == (4, NOW)
 
 
 def test_a_queue_is_seen_from_both_sides(seen: Seen) -> None:
@@ -150,6 +127,13 @@ def test_of_many_those_are_shown_that_have_done_something_last(seen: Seen) -> No
     shown = [publisher.client for publisher in seen.view.publishers]
     assert shown == [f"p{number}" for number in reversed(range(SHOWN, 2 * SHOWN))]
     assert seen.view.in_all["publishers"] == 2 * SHOWN
+
+
+def test_a_report_that_contradicts_itself_stops_nothing(seen: Seen) -> None:
+    seen.report(AppAck("log", "orders", 1, 1, (AckInterval(9, 1),)))
+    seen.stored("orders", 9, 1, refused=((7, 2),))
+    seen.stored("orders", 1, 3, refused=((3, 2),))
+    assert seen.view.readers[0].acknowledged == 0
 
 
 @given(st.sampled_from(sorted(TOPICS)), st.binary() | st.none())

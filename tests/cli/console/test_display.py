@@ -14,7 +14,8 @@ from ackstream.gateway.consumers import QueueLine
 from ackstream.gateway.meter import Meter
 from ackstream.gateway.overview import Watched
 from ackstream.gateway.plane_feed import JobSign, Lag
-from ackstream.gateway.planes import DeadLetter, DestinationLine, PlanesView, PublisherLine, ReaderLine
+from ackstream.gateway.planes import DeadLetter, DestinationLine, PlanesView
+from ackstream.gateway.sample_progress import PublisherLine, ReaderLine
 
 
 @pytest.mark.parametrize(
