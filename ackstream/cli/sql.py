@@ -103,9 +103,10 @@ def _rows(found: Any) -> Iterator[Sequence[Any]]:
 
 def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
     from ackstream.lake.catalog import CATALOG
+    from ackstream.lake.reading import views
 
     with _answering(lake) as connection:
-        present = {name for (name,) in connection.execute("SELECT view_name FROM duckdb_views()").fetchall()}
+        present = views(connection)
         rows = []
         for name, entry in CATALOG.items():
             counted = connection.execute(f"SELECT count(*) FROM {name}").fetchone() if name in present else None  # noqa: S608 - its name is ours

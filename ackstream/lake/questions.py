@@ -138,7 +138,9 @@ def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mappin
     :returns: the connection, with the rows to be fetched
     :raises StartError: if a table does not exist yet
     """
+    from ackstream.lake import reading  # noqa: PLC0415 - it needs delta-rs, the questions themselves nothing
+
     question, values = QUESTIONS[name], dict(values or {})
-    present = {table for (table,) in connection.execute("SELECT view_name FROM duckdb_views()").fetchall()}
+    present = reading.views(connection)
     marks = {value: f"${value}" for value in values}
     return connection.execute(question.over(present, lake).format(**marks, **{name: name for name in CATALOG}), values)

@@ -6,15 +6,16 @@ table cannot be read depends on where it is stored.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import field
 
+from ackstream.errors import StartError
 from ackstream.lake.catalog import CATALOG
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def database(lake: Lake, names: Iterable[str] = CATALOG) -> Iterator[DuckDBPyCon
     """Open DuckDB with tables as views, as they are now; those that do not exist yet are left out. Times are in UTC.
 
     What Spark has another name for goes by that one, too: ``explode`` of a list, ``unix_millis`` of a time.
+
+    :raises StartError: a table cannot be read
     """
     import duckdb  # noqa: PLC0415 - analysts have it, clients that read stored messages need not
 
@@ -87,9 +90,19 @@ def database(lake: Lake, names: Iterable[str] = CATALOG) -> Iterator[DuckDBPyCon
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")
         connection.execute("CREATE MACRO unix_millis(moment) AS epoch_ms(moment)")
         for name in names:
-            with suppress(TableNotFoundError):
+            try:
                 connection.register(name, _Scan(lake, name) if CATALOG[name].derived else dataset(lake, name))
+            except TableNotFoundError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise StartError(f"The table {name} at {lake.table(name)} cannot be read: {error}") from error
         yield connection
+
+
+def views(connection: DuckDBPyConnection) -> set[str]:
+    """Return the tables that a connection of :func:`database` has as views."""
+    found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    return {name for (name,) in found}
 
 
 def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:

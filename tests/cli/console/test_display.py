@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ackstream.cli.console.display import result_table, span, story, watch_screen
+from ackstream.cli.console.display import moment, plain, result_table, span, story, watch_screen
 from ackstream.cli.console.terminal import Terminal, escaped
 from ackstream.gateway.consumers import QueueLine
 from ackstream.gateway.meter import Meter
@@ -103,6 +105,21 @@ def test_no_name_of_anything_is_markup_or_controls_the_terminal(text: str):
     Terminal(file=output, soft_wrap=True).print(watch_screen(watched(text, text)))
     assert output.getvalue().count(escaped(text)) >= 5
     assert not any(ord(letter) < 32 and letter != "\n" for letter in output.getvalue())
+
+
+def test_a_moment_is_local_and_has_its_day_unless_that_is_today(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert moment(1_795_000_000_000) == "2026-11-18 16:36:40"
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", moment(time.time_ns() // 1_000_000))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_bytes_are_texts_at_any_depth():
+    assert plain({"a": [b"x", {"b": b"\xff"}], "c": 1}) == {"a": ["x", {"b": "/w=="}], "c": 1}
 
 
 def test_a_note_is_shown_below():
