@@ -143,11 +143,12 @@ def read(
 
     settings = load()
 
-    def printed(reader: Any, show: Callable[[Message], None], most: int) -> int:
-        with reader.loan(min(most, 100), POLL_SECONDS) as samples:
+    def printed(reader: Any, show: Callable[[Message], None]) -> bool:
+        # one by one: what is printed is acknowledged
+        with reader.loan(1, POLL_SECONDS) as samples:
             for sample in samples:
                 show(sample)
-        return len(samples)
+        return bool(samples)
 
     made = client.SampleReader(
         settings.kafka,
@@ -191,13 +192,13 @@ def consume(
 
     settings = load()
 
-    def printed(consumer: Any, show: Callable[[Message], None], _most: int) -> int:
+    def printed(consumer: Any, show: Callable[[Message], None]) -> bool:
         message = consumer.receive(POLL_SECONDS)
         if message is None:
-            return 0
+            return False
         show(message)
         message.settle(outcome)
-        return 1
+        return True
 
     declared = () if outcome == "accepted" else (outcome,)
     # no more than it prints belongs to it
@@ -209,7 +210,7 @@ def consume(
 
 def _print_all(
     client: Any,
-    printed: Callable[[Any, Callable[[Message], None], int], int],
+    printed: Callable[[Any, Callable[[Message], None]], bool],
     begun: str,
     count: int | None,
     *,
@@ -229,10 +230,10 @@ def _print_all(
     log_warnings()
     left = sys.maxsize if count is None else count
     with Interrupts() as interrupts, client:
-        Terminal(stderr=True).print(data(f"{begun} Ctrl-C stops it.", "dim"))
         try:
+            Terminal(stderr=True).print(data(f"{begun} Ctrl-C stops it.", "dim"))
             while left:
-                left -= printed(client, show, left)
+                left -= printed(client, show)
         except KeyboardInterrupt:
             interrupts.ignore()
 

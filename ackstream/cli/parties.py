@@ -110,8 +110,8 @@ def _play(
 
     progress = Terminal(stderr=True)
     with Interrupts() as interrupts, _responder(load().kafka, handle, labels, group) as responder:
-        progress.print(data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim"))
         try:
+            progress.print(data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim"))
             # the answers that wait for their time would be lost
             while not (answered.done.wait(POLL_SECONDS) and not responder.statistics.delayed):
                 responder.wait_closed(0)

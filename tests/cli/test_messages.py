@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ackstream import client
+from ackstream.cli import messages
 from ackstream.cli.main import app
 from ackstream.client import Receipt, RefusedError
 from ackstream.client.samples import Sample
@@ -191,6 +192,22 @@ def test_a_durable_reader_has_the_lake_and_ends_after_as_many_as_were_wanted(mon
     assert samples.returned == 2
     assert samples.options["lake"] is not None
     assert [json.loads(line)["value"] for line in run("read", "--count", "1", "--json").stdout.splitlines()] == ["/w=="]
+
+
+def test_what_was_printed_is_acknowledged_when_ctrl_c_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Samples(b"one", b"two", b"three")
+    monkeypatch.setattr(client, "SampleReader", samples)
+    shown: list[Any] = []
+
+    def show(fields: Any) -> None:
+        if len(shown) == 1:
+            signal.raise_signal(signal.SIGINT)
+        shown.append(fields)
+
+    monkeypatch.setattr(messages, "echo_json", show)
+    assert run("read", "--json").exit_code == 0
+    assert [line["value"] for line in shown] == ["one"]
+    assert samples.returned == 1
 
 
 # -- consume ----------------------------------------------------------------------------------------------------------
