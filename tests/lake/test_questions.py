@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +15,11 @@ from ackstream.settings import Lake
 from tests.lake import planes, records
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
 HOUR_MS = 3_600_000
+README = Path(__file__).parents[2] / "README.md"
 
 
 def values() -> list[bytes | None]:
@@ -143,6 +144,14 @@ def test_spark_answers_every_question_as_duckdb_does(spark: SparkSession, told: 
     for name in questions.QUESTIONS:
         values = questions.parameters(name, planes.ARGUMENTS.get(name))
         assert naive(questions.ask(spark, told, name, values).collect()) == planes.ANSWERS[name], name
+
+
+def test_the_queries_of_the_readme_run_on_spark_too(spark: SparkSession, told: Lake) -> None:
+    (queries,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    for name in ("outcomes", "acknowledgements", "signals"):
+        tables.read(spark, told, name).createOrReplaceTempView(name)
+    answers = [spark.sql(query).collect() for query in queries.split(";") if query.strip()]
+    assert [row[0] for (row,) in answers] == ["timeout", "a:b", "c-2"]
 
 
 @pytest.mark.parametrize("name", questions.QUESTIONS)
