@@ -110,19 +110,20 @@ class _EscapedLines(logging.Formatter):
         return escaped_lines(super().format(record))
 
 
-def log_here(form: str, **levels: int) -> None:
-    """Write the log to standard error, from INFO on.
+def log_here(form: str, level: int = logging.INFO, **levels: int) -> None:
+    """Write the log to standard error.
 
     :param form: of a line, as :mod:`logging` writes it
+    :param level: from which on
     :param levels: of single loggers, by their names
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_EscapedLines(form))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    logging.basicConfig(level=level, handlers=[handler])
+    for name, own in levels.items():
+        logging.getLogger(name).setLevel(own)
 
 
 def log_warnings() -> None:
     """Write what clients warn of to standard error."""
-    log_here("%(levelname)s %(message)s", kafka=logging.ERROR, ackstream=logging.WARNING)
+    log_here("%(levelname)s %(message)s", logging.WARNING, kafka=logging.ERROR)
