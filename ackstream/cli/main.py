@@ -12,10 +12,17 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream import __version__
-from ackstream.cli import access, local, monitoring, readers, send, services, submission, tables
+from ackstream.cli import access, local, messages, monitoring, parties, readers, send, services, sql, submission, tables
 from ackstream.cli.console.arguments import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT
 from ackstream.cli.console.terminal import Terminal, echo, show_error
-from ackstream.errors import AckstreamError, InputError, SettingsError, UnreachableError
+from ackstream.errors import (
+    AckstreamError,
+    BadParameterError,
+    InconsistentQosError,
+    InputError,
+    SettingsError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
 def exit_code(error: AckstreamError) -> int:
     """Return the exit code of a command that ends with an error."""
-    if isinstance(error, (InputError, SettingsError)):
+    if isinstance(error, (InputError, SettingsError, BadParameterError, InconsistentQosError)):
         return WRONG_INPUT
     return NO_ANSWER if isinstance(error, (UnreachableError, TimeoutError)) else FAILED
 
@@ -135,9 +142,15 @@ for command in (
     services.connect,
     services.route,
     send.send,
+    parties.ack,
+    parties.respond,
+    messages.publish,
+    messages.read,
+    messages.consume,
     monitoring.watch,
     monitoring.inflight,
     tables.outcomes,
+    sql.sql,
     tables.maintain,
     tables.migrate,
 ):

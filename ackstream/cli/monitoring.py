@@ -1,8 +1,7 @@
-"""``ackstream watch``, ``inflight``: requests that are open, and how others end."""
+"""``ackstream watch``, ``inflight``: what all planes do, and the requests that are open."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from ackstream.cli.console.terminal import Terminal, echo, echo_json
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
-    from ackstream.gateway.meter import LedgerFeed, Meter
+    from ackstream.gateway.overview import Watched, Watching
 
 REFRESH_SECONDS = 1.0
 SHOWN = 20
@@ -27,67 +26,55 @@ def watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show live how requests end: counts, open requests, latencies, and the lag of the jobs.
+    """Show live what all planes do: requests, jobs, publishers, readers, queues, dead letters, and their trends.
 
     Latency is measured from the request to its reply, by the broker's clock. Counting starts one window (at least the
-    default timeout) before now; Ctrl-C stops it.
+    default timeout) before now; Ctrl-C stops it. Example: ackstream watch --once --json
     """
     from kafka.errors import AuthorizationError, KafkaError
 
-    from ackstream.gateway.meter import LedgerFeed, Meter, epoch_milliseconds
+    from ackstream.gateway.overview import Watching
     from ackstream.kafka.clients import failure
     from ackstream.settings import load
 
     span = milliseconds("--window", window)
     settings = load()
-    console, meter = Terminal(), Meter(span)
-    now = epoch_milliseconds()
-    with LedgerFeed(settings, now - max(span, settings.correlate.default_timeout)) as feed:
+    console = Terminal()
+    with Watching(settings, span) as watching:
         try:
-            feed.read_to_end(meter)
-            if once or as_json or not console.is_terminal:
-                _show(console, meter, feed, as_json=as_json)
+            watching.read_to_end()
+            if as_json or once or not console.is_terminal:
+                _show(console, watching.now(), as_json=as_json)
                 return
         except AuthorizationError as error:
             raise failure(settings.kafka, error) from None
         except KafkaError as error:
             raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
         try:
-            _watch(console, meter, feed)
+            _watch(console, watching)
         except KeyboardInterrupt:
             raise typer.Exit from None
 
 
-def _show(console: Terminal, meter: Meter, feed: LedgerFeed, *, as_json: bool) -> None:
+def _show(console: Terminal, watched: Watched, *, as_json: bool) -> None:
     from ackstream.cli.console.display import watch_screen
-    from ackstream.gateway.meter import epoch_milliseconds
 
-    snapshot, lags, note = meter.snapshot(epoch_milliseconds()), feed.lags(), feed.warning()
     if as_json:
-        echo_json({"requests": snapshot, "lags": lags, "warning": note})
+        shown = watched._asdict()
+        echo_json({**shown, "warning": shown.pop("note")})
     else:
-        console.print(watch_screen(snapshot, lags, note))
+        console.print(watch_screen(watched))
 
 
-def _watch(console: Terminal, meter: Meter, feed: LedgerFeed) -> None:
-    from kafka.errors import KafkaError
+def _watch(console: Terminal, watching: Watching) -> None:
     from rich.live import Live
 
     from ackstream.cli.console.display import watch_screen
-    from ackstream.gateway.meter import epoch_milliseconds
 
-    lags = feed.lags()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            try:
-                lags, note = feed.lags(), feed.warning()
-            except KafkaError as error:
-                note = f"Kafka does not respond: {error}"
-            live.update(watch_screen(meter.snapshot(epoch_milliseconds()), lags, note), refresh=True)
-            until = time.monotonic() + REFRESH_SECONDS
-            while time.monotonic() < until:
-                for record in feed.records():
-                    meter.take(record.value, record.timestamp)
+            live.update(watch_screen(watching.now()), refresh=True)
+            watching.follow(REFRESH_SECONDS)
 
 
 def inflight(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from msgspec import UNSET
 
-from ackstream.cli.console.arguments import FAILED, AsJson
+from ackstream.cli.console.arguments import FAILED, AsJson, json_text, name_and_value, read_file
 from ackstream.cli.console.terminal import Terminal, data, echo_json, escaped
 from ackstream.errors import AckstreamError, InputError
 
@@ -58,7 +56,8 @@ def send(  # noqa: PLR0913 - the options of a command line
     """Send a command or a message, wait for the reply, and print it.
 
     The status goes to standard error, the value to standard output; with --json all of the reply to standard output.
-    Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived.
+    Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived. Example: ackstream send org.acme:lamp
+    /attributes/on true --ack fleet:done
     """
     from ackstream.protocol.ditto.envelopes import decode
     from ackstream.protocol.ditto.headers import read_headers
@@ -72,7 +71,7 @@ def send(  # noqa: PLR0913 - the options of a command line
         elif thing is not None or live or message is not None or action is not None:
             raise InputError("--file contains the whole message: omit the thing, --live, --message and --action.")
         else:
-            envelope = decode(_read(file))
+            envelope = decode(read_file(str(file)))
         envelope.headers |= read_headers(_headers(ack, timeout, header, no_response=no_response))
     except DittoError as error:
         raise InputError(f"{error.message} {error.description or ''}".strip()) from None
@@ -97,25 +96,15 @@ def _from_arguments(
     if message is not None:
         if value is not None or live or action is not None:
             raise InputError("--message takes the thing and the payload only: omit the path, --live and --action.")
-        return Command.message(thing, message, UNSET if path is None else _json("payload", path))
+        return Command.message(thing, message, UNSET if path is None else json_text("payload", path))
     if action is not None and action not in ACTIONS:
         raise InputError(f"--action is {action!r}: use one of {', '.join(ACTIONS)}.")
     chosen: Any = action or ("retrieve" if value is None else "modify")
     path = path or "/"
     if not path.startswith("/"):
         raise InputError(f"The path is {path!r}: it must begin with a slash, such as /attributes/on.")
-    content = UNSET if value is None else _json("value", value)
+    content = UNSET if value is None else json_text("value", value)
     return Command.on_thing(chosen, thing, path, content, channel="live" if live else "twin")
-
-
-def _json(what: str, text: str) -> msgspec.Raw:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise InputError(
-            f"The {what} is {text!r}, which is not JSON ({error}): put text in quotes, as in '\"on\"'."
-        ) from None
-    return msgspec.Raw(text.encode())
 
 
 def _headers(
@@ -125,10 +114,8 @@ def _headers(
 
     headers: dict[str, Any] = {}
     for text in further or ():
-        name, equals, content = text.partition("=")
-        if not name.strip() or not equals:
-            raise InputError(f"--header is {text!r}: use NAME=VALUE.")
-        headers[name.strip()] = content
+        name, content = name_and_value("--header", text)
+        headers[name] = content
     if acks:
         headers[REQUESTED_ACKS] = [_label(label) for label in acks]
     if timeout is not None:
@@ -149,15 +136,6 @@ def _label(text: str) -> str:
             f"--ack is {text!r}: a label has 3 to 165 letters, digits, colons, underscores and hyphens, such as "
             f"fleet:done."
         ) from None
-
-
-def _read(file: Path) -> bytes:
-    if str(file) == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"The file {file} cannot be read: {error.strerror}.") from None
 
 
 def _ask(settings: Settings, envelope: Envelope, *, as_json: bool) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ackstream.cli.console.arguments import FAILED, AsJson, milliseconds
 from ackstream.cli.console.terminal import PlainTable, Terminal, echo, echo_json
-from ackstream.errors import InputError, StartError
+from ackstream.errors import InputError
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
@@ -32,15 +31,23 @@ def outcomes(
         str | None,
         typer.Argument(help="The question; without it, all are listed.", metavar="QUESTION", autocompletion=_questions),
     ] = None,
-    correlation_id: Annotated[
-        str | None, typer.Argument(help=f"The request, for the question {STORY}.", metavar="CORRELATION-ID")
+    argument: Annotated[
+        str | None,
+        typer.Argument(
+            help="For the question story the correlation-id of a request, for message-story CLIENT/SEQ.",
+            metavar="ID",
+        ),
     ] = None,
     *,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL of the question, with the meaning of each column.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer a predefined question from the Delta tables, such as which labels are slow or missing.
 
-    Exit 1 if the story of a request is asked for that is in no table.
+    Exit 1 if the story of a request or message is asked for that is in no table. Example: ackstream outcomes
+    unfinished-samples
     """
     from ackstream.cli.console.display import result_table, story
     from ackstream.lake import questions
@@ -51,14 +58,11 @@ def outcomes(
         return
     name = question.replace("-", "_")
     if name not in questions.QUESTIONS:
-        raise InputError(f"Unknown question {question!r}; the questions are {', '.join(questions.QUESTIONS)}.")
-    if (name == STORY) != (correlation_id is not None):
-        raise InputError(
-            f"The question {name} is about one request: add its correlation-id."
-            if correlation_id is None
-            else f"The question {name} is about all requests: leave out the correlation-id."
-        )
-    columns, rows = ask(load(), name, correlation_id or "")
+        raise InputError(f"Unknown question {question!r}: `ackstream outcomes` lists the questions.")
+    if sql:
+        echo(questions.QUESTIONS[name].text.rstrip())
+        return
+    columns, rows = ask(load(), name, questions.parameters(name, argument))
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if as_json:
         for record in records:
@@ -67,19 +71,22 @@ def outcomes(
         Terminal(soft_wrap=True).print(story(records))
     else:
         Terminal().print(result_table(columns, rows) if rows else "No rows match.")
-    raise typer.Exit(FAILED if name == STORY and not rows else 0)
+    raise typer.Exit(FAILED if argument is not None and not rows else 0)
 
 
 def _list_questions(*, as_json: bool) -> None:
     from ackstream.lake import questions
 
-    table = PlainTable("question", "")
-    for name in questions.QUESTIONS:
-        table.add_row(name, questions.about(name))
-        if as_json:
-            echo_json({"question": name, "about": questions.about(name)})
+    table = PlainTable("plane", "question", "")
+    for plane in questions.PLANES:
+        for number, question in enumerate(one for one in questions.QUESTIONS.values() if one.plane == plane):
+            table.add_row("" if number else plane, question.name, question.about)
     if not as_json:
         Terminal().print(table)
+        return
+    for question in questions.QUESTIONS.values():
+        shown = {"question": question.name, "plane": question.plane, "about": question.about}
+        echo_json(shown | {"tables": question.tables, "columns": question.columns})
 
 
 def maintain(
@@ -167,16 +174,16 @@ Answer = tuple[list[str], Sequence[Sequence[Any]]]
 """Columns and rows."""
 
 
-def ask(settings: Settings, name: str, correlation_id: str = "") -> Answer:
+def ask(settings: Settings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
     """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB for a local lake, else with Spark.
 
     Both give the same rows, with times in UTC; DuckDB needs no JVM and answers at once.
 
-    :param correlation_id: of the request that ``story`` is about
+    :param values: of the question's parameters
     :raises StartError: a table does not exist yet
     """
     local = "://" not in settings.lake.path
-    columns, rows = (ask_duckdb if local else ask_spark)(settings, name, correlation_id)
+    columns, rows = (ask_duckdb if local else ask_spark)(settings, name, values)
     # Spark returns naive times in the local zone
     in_utc = [
         [value.astimezone(timezone.utc) if isinstance(value, datetime) else value for value in row] for row in rows
@@ -184,34 +191,20 @@ def ask(settings: Settings, name: str, correlation_id: str = "") -> Answer:
     return columns, in_utc
 
 
-def ask_duckdb(settings: Settings, name: str, correlation_id: str = "") -> Answer:
+def ask_duckdb(settings: Settings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
     """Answer without a JVM."""
-    import duckdb
-    from deltalake.exceptions import TableNotFoundError
-
     from ackstream.lake import questions, reading
 
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("CREATE MACRO explode(list) AS unnest(list)")
-        for table in questions.tables_of(name):
-            try:
-                connection.register(table, reading.dataset(settings.lake, table))
-            except TableNotFoundError:
-                location = Path(settings.lake.table(table)).absolute()
-                raise StartError(
-                    f"The table {table} does not exist at {location}; start the archive job, or correct lake.path."
-                ) from None
-        question = questions.sql(name)
-        found = connection.execute(question, [correlation_id] * question.count("?"))
-        return [column[0] for column in found.description or ()], found.fetchall()
+    with reading.database(settings.lake, questions.QUESTIONS[name].tables) as connection:
+        found = questions.answer(connection, settings.lake, name, values)
+        return [column[0] for column in found.description], found.fetchall()
 
 
-def ask_spark(settings: Settings, name: str, correlation_id: str = "") -> Answer:
+def ask_spark(settings: Settings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
     """Answer with Spark, wherever the tables are stored."""
     from ackstream.cli.console.session import quiet_session
     from ackstream.lake import questions
 
     with quiet_session(settings, "outcomes") as spark:
-        frame = questions.ask(spark, settings.lake, name, correlation_id)
+        frame = questions.ask(spark, settings.lake, name, values)
         return frame.columns, frame.collect()

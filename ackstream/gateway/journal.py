@@ -35,13 +35,15 @@ STORY_BYTES = 8_000_000
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One event of a request; ``at`` is in epoch milliseconds, ``content`` is JSON.
+    """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
+
+    Of a message the ``label`` is the publisher, reader or consumer.
 
     ``request`` is the correlation-id on the wire, which tells requests under one id of their clients apart.
     """
 
     at: int
-    event: Event
+    event: str
     id: str
     label: str | None = None
     status: int | None = None

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import RetriableError, UnknownTopicOrPartitionError
+from kafka.errors import UnknownTopicOrPartitionError
 
-from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.access import check_topics
-from ackstream.kafka.clients import Closing, connect_admin, connect_consumer
-from ackstream.kafka.reader import TopicReader, offsets_since
+from ackstream.gateway.topic_feed import TopicFeed
+from ackstream.gateway.trends import Trend
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
 
 Verdict = Literal["answered", "timed out", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
+
+BARS, BAR_MS = 60, 10_000
+"""Of a trend: ten minutes."""
 
 REMEMBERED = 50_000
 """Number of decided requests remembered by id, so that copies written by a replayed batch count once."""
@@ -79,12 +79,18 @@ class Meter:
     """Counts requests as they are opened and decided; the window is in ms, times are epoch ms of one clock."""
 
     def __init__(self, window: int) -> None:
+        """Count what is recent in a window.
+
+        :ivar newest: the broker's time of the newest record
+        """
         self._window = window
         self._open: dict[str, int] = {}
         self._recent: deque[tuple[int, Verdict, int]] = deque()
         self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
         # ordered: the oldest is forgotten first
         self._decided: dict[str, None] = {}
+        self._trends = {how: Trend(BAR_MS, BARS) for how in VERDICTS}
+        self.newest: int | None = None
 
     def take(self, value: bytes | None, written_at: int) -> None:
         """Count a record of the ledger; ignore anything else.
@@ -97,6 +103,7 @@ class Meter:
         except UNREADABLE:
             return
         signal, outcome = record.signal, record.outcome
+        self.newest = max(self.newest or 0, written_at)
         if outcome is not None:
             how = verdict(outcome.status, outcome.completed_by)
             self.decided(record.id, written_at, how, max(0, written_at - outcome.started_at))
@@ -117,10 +124,15 @@ class Meter:
         if len(self._decided) > REMEMBERED:
             del self._decided[next(iter(self._decided))]
         self._totals[how] += 1
+        self._trends[how].add(at)
         self._recent.append((at, how, latency))
         # also while nobody looks
         while self._recent and self._recent[0][0] <= at - self._window:
             self._recent.popleft()
+
+    def trends(self, now: int) -> dict[Verdict, list[int]]:
+        """Return the requests decided in the last ten minutes, in bars of ten seconds, the oldest first."""
+        return {how: trend.counts(now) for how, trend in self._trends.items()}
 
     def snapshot(self, now: int) -> Snapshot:
         """Return the counts; what lies a window or more before ``now`` is in the totals alone."""
@@ -132,11 +144,6 @@ class Meter:
             counts[how] = Count(len(latencies), self._totals[how], *percentiles(latencies, 0.5, 0.95))
         oldest = max(0, now - min(self._open.values())) if self._open else None
         return Snapshot(self._window, counts, len(self._open), oldest)
-
-
-POLL_MS = 200
-END_POLLS = 50
-"""Maximum number of attempts to reach the end of the ledger, which keeps growing."""
 
 
 SILENT_MS = 15_000
@@ -156,58 +163,22 @@ def clock_warning(signed_at: int | None, now: int) -> str:
     return f"The clock has given {signs}, so no request times out: is correlate running?"
 
 
-@dataclass(frozen=True)
-class Lag:
-    """Number of records a consumer group has yet to read; ``None`` if it has committed nothing."""
-
-    topic: str
-    group: str
-    records: int | None
-
-
-class LedgerFeed(Closing):
-    """Reads the ledger without a consumer group, leaving no trace on the broker; a context manager."""
+class LedgerFeed(TopicFeed):
+    """Reads the ledger, and looks at the clock of requests."""
 
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect, to read the records since a time in epoch milliseconds.
 
         :raises AckstreamError: the broker is unavailable or a topic is missing
         """
-        self._settings = settings
-        kafka = settings.kafka
-        with ExitStack() as stack:
-            self._admin = stack.enter_context(connect_admin(kafka))
-            self._consumer = connect_consumer(kafka, None)
-            stack.callback(self._consumer.close)
-            looked_up = map(kafka.topic, ("signals", "acks"))
-            check_topics(self._consumer, kafka, reads=[kafka.topic("ledger")], looks_up=looked_up)
-            self._reader = TopicReader(self._consumer)
-            self._ledger = kafka_topics.of_topics(self._admin, [kafka.topic("ledger")])
-            self._consumer.assign(self._ledger)
-            for partition, offset in offsets_since(self._consumer, self._ledger, max(0, since)).items():
-                self._consumer.seek(partition, offset)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._stack.close()
-
-    def records(self) -> list[Any]:
-        """Return new ledger records, waiting briefly for some."""
-        return self._reader.read(POLL_MS)
+        super().__init__(settings, ["ledger"], since)
 
     def read_to_end(self, meter: Meter) -> None:
         """Feed all present records to a meter.
 
         :raises KafkaError: the broker is unavailable
         """
-        ends = kafka_topics.ends(self._admin, self._ledger)
-        for _ in range(END_POLLS):
-            while records := self.records():
-                for record in records:
-                    meter.take(record.value, record.timestamp)
-            if all(self._consumer.position(partition) >= end for partition, end in ends.items()):
-                return
+        self.read_all(lambda record: meter.take(record.value, record.timestamp))
 
     def warning(self) -> str:
         """Return a sentence if the clock of requests stands still, else an empty text.
@@ -220,29 +191,3 @@ class LedgerFeed(Closing):
         except UnknownTopicOrPartitionError:
             latest = -1
         return clock_warning(latest if latest >= 0 else None, epoch_milliseconds())
-
-    def lags(self) -> list[Lag]:
-        """Return the lag of correlate on signals, acks and twin-acks, and of archive on the ledger.
-
-        :raises KafkaError: the broker is unavailable
-        """
-        settings = self._settings
-        correlate, archive = settings.correlate.group, settings.archive.group
-        groups = {"signals": correlate, "acks": correlate, "twin-acks": correlate, "ledger": archive}
-        topics = {settings.kafka.topic(name): group for name, group in groups.items()}
-        if (of_twin := settings.kafka.topic("twin-acks")) not in self._admin.list_topics():
-            # before the first start of this release
-            del topics[of_twin]
-        ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, topics))
-        try:
-            committed = self._admin.list_group_offsets([correlate, archive])
-        except RetriableError:
-            # no group has committed on this broker yet, or the coordinator is moving
-            committed = {}
-        found = []
-        for topic, group in topics.items():
-            read = {partition: entry.offset for partition, entry in committed.get(group, {}).items()}
-            own = {partition: end for partition, end in ends.items() if partition.topic == topic}
-            behind = sum(end - read.get(partition, 0) for partition, end in own.items())
-            found.append(Lag(topic, group, behind if own.keys() & read.keys() else None))
-        return found

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,19 @@ from msgspec.structs import asdict, replace
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
-from ackstream.gateway.meter import Lag, LedgerFeed, Meter, Snapshot, epoch_milliseconds
+from ackstream.gateway.meter import LedgerFeed, Meter, Snapshot, Verdict, epoch_milliseconds
+from ackstream.gateway.plane_feed import JobSign, PlaneWatch
+from ackstream.gateway.planes import PlanesView  # noqa: TC001 - msgspec reads the annotations
 from ackstream.kafka.clients import Closing
+from ackstream.lake import questions, reading
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
     from starlette.requests import Request
 
     from ackstream.gateway.service import Dependencies
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAG_SECONDS = 2.0
+CLOCK_SECONDS = 2.0
 TALLY_MS = 1_000
 """How long computed counts are reused."""
 
@@ -45,6 +53,8 @@ class View(Snapshot, frozen=True):
     """The content of the page at one moment; durations and epoch times are in milliseconds.
 
     ``labels`` and ``parties`` are those with most failures; ``labels_in_all`` and ``parties_in_all`` count all of them.
+    ``newest`` is the broker's time of the newest decision, ``trends`` those of ten minutes in bars of ten seconds.
+    ``jobs`` and ``planes`` are for those who may read everything.
     """
 
     now: int
@@ -53,14 +63,17 @@ class View(Snapshot, frozen=True):
     labels_in_all: int
     parties_in_all: int
     failures: list[FailureEntry]
-    lags: list[Lag]
     note: str
+    newest: int | None
+    trends: dict[Verdict, list[int]]
+    jobs: list[JobSign]
+    planes: PlanesView | None
 
 
 class Story(msgspec.Struct, frozen=True):
-    """The history of a request; ``note`` is set if the tables could not be read."""
+    """The history of a request or a message; ``note`` is set if the tables could not be read."""
 
-    correlation_id: str
+    of: str
     happenings: list[Happening]
     note: str = ""
 
@@ -78,11 +91,11 @@ class Live(Closing):
         self._meter = Meter(window)
         self._journal = Journal(window)
         self._lock = threading.Lock()
-        self._lags: list[Lag] = []
         self._note = ""
         self._view: View | None = None
         self._closing = threading.Event()
         self._feed = LedgerFeed(settings, epoch_milliseconds() - max(window, settings.correlate.default_timeout))
+        self._planes = PlaneWatch(settings)
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
 
@@ -90,6 +103,7 @@ class Live(Closing):
         """Stop following."""
         self._closing.set()
         self._thread.join()
+        self._planes.close()
         self._feed.close()
 
     def view(self) -> View:
@@ -106,10 +120,34 @@ class Live(Closing):
                     labels_in_all=len(labels),
                     parties_in_all=len(parties),
                     failures=self._journal.failures(),
-                    lags=self._lags,
                     note=self._note,
+                    newest=self._meter.newest,
+                    trends=self._meter.trends(now),
+                    jobs=[],
+                    planes=None,
                 )
             return self._view
+
+    def whole(self) -> View:
+        """Return the content of the page with all planes and jobs, for those who may read everything."""
+        planes, jobs, note = self._planes.look()
+        view = self.view()
+        return replace(view, planes=planes, jobs=jobs, note=" ".join(filter(None, (view.note, note))))
+
+    def message(self, argument: str) -> Story:
+        """Return the history of a message, ``CLIENT/SEQ``, from the tables; reading these takes a moment.
+
+        :raises InputError: it is not named like that
+        """
+        values = questions.parameters("message_story", argument)
+        lake = self._settings.lake
+        try:
+            with reading.database(lake, questions.QUESTIONS["message_story"].tables) as connection:
+                rows = questions.answer(connection, lake, "message_story", values).fetchall()
+        except Exception as error:
+            log.exception("The tables of %s cannot be read.", lake.path)
+            return Story(argument, [], f"The tables cannot be read: {error}")
+        return Story(argument, [_happened(*row) for row in rows])
 
     def story(self, correlation_id: str) -> Story:
         """Return the history of a request from memory and from the tables; reading these takes a moment."""
@@ -122,19 +160,26 @@ class Live(Closing):
             return Story(correlation_id, remembered, f"The tables cannot be read: {error}")
 
     def _run(self) -> None:
-        lags_at = 0.0
+        clock_at = 0.0
         while not self._closing.is_set():
             for record in self._feed.records():
                 with self._lock:
                     self._meter.take(record.value, record.timestamp)
                     key = (record.key or b"").decode("utf-8", "replace")
                     self._journal.take(key, record.value or b"", record.timestamp)
-            if time.monotonic() >= lags_at:
+            if time.monotonic() >= clock_at:
                 try:
-                    self._lags, self._note = self._feed.lags(), self._feed.warning()
+                    self._note = self._feed.warning()
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
-                lags_at = time.monotonic() + LAG_SECONDS
+                clock_at = time.monotonic() + CLOCK_SECONDS
+
+
+def _happened(  # the columns of the question
+    at: datetime, _step: int, event: str, party: str | None, place: str | None, detail: str | None, place_id: str | None
+) -> Happening:
+    words = " ".join(filter(None, (place, detail)))
+    return Happening(round(at.timestamp() * 1000), event, place_id or "", label=party, detail=words)
 
 
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -147,7 +192,7 @@ HEADERS = {
 
 def page_routes(dependencies: Dependencies) -> list[Route]:
     """Return the routes of the page and of its data; all require authentication."""
-    access, reading = dependencies.access, asyncio.Semaphore(STORIES)
+    access, slots = dependencies.access, asyncio.Semaphore(STORIES)
 
     async def identify(request: Request) -> tuple[str, ...]:
         return (await dependencies.admit(request)).subjects
@@ -165,43 +210,63 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
 
     async def live(request: Request) -> Response:
         subjects = await identify(request)
+        if _may_see(access, subjects, None):
+            return _json(dependencies.live.whole())
         view = dependencies.live.view()
         failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
-        view = replace(view, failures=failures)
-        return _json(view if _may_see(access, subjects, None) else _without_others(view))
+        return _json(_without_others(replace(view, failures=failures)))
 
     async def story(request: Request) -> Response:
         subjects = await identify(request)
-        wanted = request.query_params.get("correlation-id")
-        if not wanted:
-            raise parameter_invalid("correlation-id", "is missing")
+        wanted = _parameter(request, "correlation-id")
         with dependencies.limits.story(subjects[0]):
-            async with reading:
+            async with slots:
                 found = await asyncio.to_thread(dependencies.live.story, wanted)
-        if found.note and not _may_see(access, subjects, None):
-            found = replace(found, note="The tables cannot be read.")
-        # clients choose their ids: others may have chosen the same
-        things: dict[str, set[str]] = {}
-        for happening in found.happenings:
-            named = things.setdefault(happening.request, set())
-            if happening.thing_id is not None:
-                named.add(happening.thing_id)
-        seen = {
-            request
-            for request, named in things.items()
-            if all(_may_see(access, subjects, thing_id) for thing_id in named or (None,))
-        }
-        shown = [replace(happening, request="") for happening in found.happenings if happening.request in seen]
-        return _json(replace(found, happenings=shown))
+        return _json(_seen(found, partial(_may_see, access, subjects)))
+
+    async def message(request: Request) -> Response:
+        subjects = await identify(request)
+        wanted = _parameter(request, "message")
+        if not _may_see(access, subjects, None):
+            # as one that does not exist
+            return _json(Story(wanted, []))
+        with dependencies.limits.story(subjects[0]):
+            async with slots:
+                try:
+                    return _json(await asyncio.to_thread(dependencies.live.message, wanted))
+                except InputError as error:
+                    raise parameter_invalid("message", str(error)) from None
 
     paths = ("/", "/page/{name}")
-    return [*(Route(path, content) for path in paths), Route("/live.json", live), Route("/story.json", story)]
+    data = {"/live.json": live, "/story.json": story, "/message.json": message}
+    return [*(Route(path, content) for path in paths), *(Route(path, route) for path, route in data.items())]
+
+
+def _parameter(request: Request, name: str) -> str:
+    found = request.query_params.get(name)
+    if not found:
+        raise parameter_invalid(name, "is missing")
+    return found
+
+
+def _seen(found: Story, may_see: Callable[[str | None], bool]) -> Story:
+    """Return what someone may see of a story: clients choose their ids, and others may have chosen the same."""
+    if found.note and not may_see(None):
+        found = replace(found, note="The tables cannot be read.")
+    things: dict[str, set[str]] = {}
+    for happening in found.happenings:
+        named = things.setdefault(happening.request, set())
+        if happening.thing_id is not None:
+            named.add(happening.thing_id)
+    seen = {request for request, named in things.items() if all(may_see(thing_id) for thing_id in named or (None,))}
+    shown = [replace(happening, request="") for happening in found.happenings if happening.request in seen]
+    return replace(found, happenings=shown)
 
 
 def _without_others(view: View) -> View:
     """Return the view of those who may not read everything: without other parties, and without places."""
     note = "Something is wrong. Who may read all things sees what." if view.note else ""
-    return replace(view, labels=[], parties=[], labels_in_all=0, parties_in_all=0, lags=[], note=note)
+    return replace(view, labels=[], parties=[], labels_in_all=0, parties_in_all=0, note=note)
 
 
 def _may_see(access: Access, subjects: tuple[str, ...], thing_id: str | None) -> bool:

@@ -59,6 +59,8 @@ class Party:
         return tuple(attrgetter(key)(settings) for key in self.watches)
 
 
+LEASES = tuple(f"{job}-lease" for job in ("correlate", "archive", "twin", "persist", "settle", "queues", "query"))
+
 PARTIES: dict[str, Party] = {
     "correlate": Party(
         about="the job that answers requests",
@@ -112,10 +114,17 @@ PARTIES: dict[str, Party] = {
     "mirror": Party(about="the job that copies messages to a destination", writes=("destinations",), job=True),
     "gateway": Party(
         about="HTTP, WebSocket and the live page",
-        reads=("replies", "ledger", "events", "signals", "declarations"),
+        reads=(
+            *("replies", "ledger", "events", "signals", "declarations"),
+            # of the live page
+            *("stored", "app-acks", "queue-deliveries", "dead-letters", "destinations"),
+        ),
         writes=("signals", "acks", "events", "declarations", "audit"),
-        looks_up=("acks", "twin-acks", "correlate-lease"),
-        watches=("correlate.group", "archive.group"),
+        looks_up=("acks", "twin-acks", "messages", "queries", *LEASES),
+        watches=(
+            *("correlate.group", "archive.group", "twin.group", "persist.group"),
+            *("settle.group", "queue.group", "query.group"),
+        ),
     ),
     "connect": Party(
         about="the connections to other systems",

@@ -1,140 +1,146 @@
-"""Predefined questions to the tables.
+"""Predefined questions to the tables: the files in ``sql/PLANE/NAME.sql``.
 
-Each is plain SQL that both Spark (:func:`ask`) and DuckDB (:func:`sql`) accept. DuckDB needs one line first, because it
-has another name for ``explode``: ``CREATE MACRO explode(list) AS unnest(list)``.
+Each is plain SQL that both Spark (:func:`ask`) and DuckDB (:func:`answer`) accept, with tables and parameters in
+braces. Its first line says what the answer is, the comments below it what each column means. A table that does not
+exist yet has no rows for the parts of a ``UNION ALL`` but the first; elsewhere it is an error.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ackstream.errors import InputError
+from ackstream.lake.catalog import CATALOG, absent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
     from ackstream.settings import Lake
 
-_OF_THE_REQUEST = """(correlation_id = {correlation_id}
-              OR correlation_id BETWEEN concat({correlation_id}, '#') AND concat({correlation_id}, '#~'))"""
-"""A gateway or a connection has added a suffix; the statistics of files answer a comparison."""
+_COMMENT, _UNION, _ORDER = "-- ", "UNION ALL", "ORDER BY occurred_at"
 
-QUESTIONS = {
-    "slowest_labels": """
-        -- the slowest labels: per label count, p50, p95 and maximum of the latency, slowest p95 first.
-        SELECT label,
-               count(*) AS acknowledgements,
-               percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
-               percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
-               max(latency_ms) AS max_ms
-        FROM {acknowledgements}
-        WHERE disposition = 'accepted' AND label IS NOT NULL AND latency_ms IS NOT NULL
-        GROUP BY label
-        ORDER BY p95_ms DESC, label
-    """,
-    "missing_labels": """
-        -- the labels not acknowledged in time: per party and label the count, and the share of those requested.
-        SELECT split_part(label, ':', 1) AS party,
-               label,
-               count(*) AS requested,
-               count(CASE WHEN array_contains(missing, label) THEN 1 END) AS missing,
-               count(CASE WHEN array_contains(missing, label) THEN 1 END) / CAST(count(*) AS DOUBLE) AS share
-        FROM (SELECT explode(requested) AS label, missing FROM {outcomes}) AS waited
-        GROUP BY label
-        HAVING count(CASE WHEN array_contains(missing, label) THEN 1 END) > 0
-        ORDER BY missing DESC, label
-    """,
-    "timeouts_by_hour": """
-        -- when requests time out: per UTC hour the requests decided, those that timed out, and their share.
-        SELECT date_trunc('hour', decided_at) AS hour,
-               count(*) AS decided,
-               count(CASE WHEN completed_by = 'timeout' THEN 1 END) AS timeouts,
-               count(CASE WHEN completed_by = 'timeout' THEN 1 END) / CAST(count(*) AS DOUBLE) AS share
-        FROM {outcomes}
-        GROUP BY date_trunc('hour', decided_at)
-        ORDER BY hour
-    """,
-    "outcomes_by_status": """
-        -- how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency.
-        SELECT status,
-               completed_by,
-               count(*) AS outcomes,
-               percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
-               percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
-               max(latency_ms) AS max_ms
-        FROM {outcomes}
-        GROUP BY status, completed_by
-        ORDER BY outcomes DESC, status, completed_by
-    """,
-    "unused_acknowledgements": """
-        -- the unused acknowledgements: per disposition (late, duplicate, ...) and label.
-        SELECT disposition,
-               label,
-               count(*) AS acknowledgements,
-               count(DISTINCT correlation_id) AS requests,
-               max(received_at) AS last_received_at
-        FROM {acknowledgements}
-        WHERE disposition <> 'accepted'
-        GROUP BY disposition, label
-        ORDER BY acknowledgements DESC, disposition, label
-    """,
-    "refusals": """
-        -- the refusals of the gateway: per event, subject, address and reason the attempts, and the last one.
-        SELECT event,
-               subject,
-               address,
-               reason,
-               sum(count) AS attempts,
-               max(received_at) AS last_at
-        FROM {audit}
-        WHERE NOT allowed
-        GROUP BY event, subject, address, reason
-        ORDER BY attempts DESC, last_at DESC, reason
-    """,
-    "story": """
-        -- the story of one correlation-id, with or without a suffix: its rows from all tables, in order of time.
-        SELECT received_at AS occurred_at, 1 AS step, 'request' AS event, CAST(NULL AS STRING) AS label,
-               CAST(NULL AS INTEGER) AS status, concat_ws(' ', channel, criterion, action, path) AS detail,
-               value AS content, id
-        FROM {signals} WHERE {the_request}
-        UNION ALL
-        SELECT received_at, 2, 'acknowledgement', label, status, concat_ws(' ', disposition, reason), payload, id
-        FROM {acknowledgements} WHERE {the_request}
-        UNION ALL
-        SELECT decided_at, 3, 'outcome', CAST(NULL AS STRING), status, completed_by, reply, id
-        FROM {outcomes} WHERE {the_request}
-        UNION ALL
-        SELECT received_at, 4, 'dead letter', CAST(NULL AS STRING), CAST(NULL AS INTEGER), reason,
-               CAST(NULL AS STRING), id
-        FROM {dead_letters} WHERE {the_request}
-        ORDER BY occurred_at, step, id
-    """.replace("{the_request}", _OF_THE_REQUEST),
+PLANES = ("requests", "publishers", "readers", "queues", "queries", "twin")
+"""The directories of the questions, in the order of their list."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question: its SQL, with comments."""
+
+    name: str
+    plane: str
+    text: str
+
+    @cached_property
+    def _comments(self) -> list[str]:
+        return [line[len(_COMMENT) :] for line in self.text.splitlines() if line.startswith(_COMMENT)]
+
+    @property
+    def about(self) -> str:
+        """What the answer is, in words."""
+        return self._comments[0]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the answer, in order, each with its meaning."""
+        return dict(line.split(": ", 1) for line in self._comments[1:])
+
+    @property
+    def fields(self) -> set[str]:
+        """The names in braces: tables and parameters."""
+        return {field for _, field, _, _ in Formatter().parse(self.text) if field}
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that it is about."""
+        return sorted(self.fields & CATALOG.keys())
+
+    def over(self, present: Collection[str], lake: Lake) -> str:
+        """Return the SQL over the tables that exist, without the parts of a union over others.
+
+        :raises StartError: with which job to start, if nothing is left
+        """
+        body, order, end = self.text.partition(_ORDER)
+        parts = body.split(_UNION)
+        kept = [part for part in parts if Question("", "", part).fields & CATALOG.keys() <= set(present)]
+        if kept and parts[0] is kept[0]:
+            return _UNION.join(kept) + order + end
+        table = min(set(Question("", "", parts[0]).tables) - set(present))
+        raise absent(table, lake.table(table) if "://" in lake.path else Path(lake.table(table)).absolute())
+
+
+def _message(text: str) -> dict[str, Any]:
+    client, _, seq = text.rpartition("/")
+    if not client or not (seq.isascii() and seq.isdigit()):
+        raise InputError(
+            f"The message is {text!r}: write its publisher and its number as CLIENT/SEQ, such as orders/7."
+        )
+    return {"client": client, "seq": int(seq)}
+
+
+PARAMETERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "story": lambda text: {"correlation_id": text},
+    "message_story": _message,
 }
-"""The SQL of the questions by name, with tables and parameters in braces; its first line describes the answer."""
+"""How the one argument of a question is read, for those that take one."""
 
 
-def about(name: str) -> str:
-    """Return what a question returns, in words."""
-    return QUESTIONS[name].strip().partition("\n")[0].removeprefix("-- ")
+def _read() -> dict[str, Question]:
+    directory = Path(__file__).parent / "sql"
+    found = [path for plane in PLANES for path in sorted((directory / plane).glob("*.sql"))]
+    return {path.stem: Question(path.stem, path.parent.name, path.read_text("utf-8")) for path in found}
 
 
-def tables_of(name: str) -> list[str]:
-    """Return the tables that a question is about."""
-    fields = {field for _, field, _, _ in Formatter().parse(QUESTIONS[name]) if field}
-    return sorted(fields - {"correlation_id"})
+QUESTIONS = _read()
+"""The questions by name, plane by plane."""
 
 
-def sql(name: str) -> str:
-    """Return a question's SQL with the tables under their own names, and a question mark for each parameter."""
-    return QUESTIONS[name].format(correlation_id="?", **{table: table for table in tables_of(name)})
+def parameters(name: str, argument: str | None) -> dict[str, Any]:
+    """Return the values of a question's parameters.
+
+    :raises InputError: it takes an argument and has none, or has one that it does not take
+    """
+    if (name in PARAMETERS) == (argument is not None):
+        return {} if argument is None else PARAMETERS[name](argument)
+    one = "message: add it as CLIENT/SEQ" if name == "message_story" else "request: add its correlation-id"
+    raise InputError(
+        f"The question {name} is about one {one}."
+        if argument is None
+        else f"The question {name} is about everything: leave out {argument!r}."
+    )
 
 
-def ask(spark: SparkSession, lake: Lake, name: str, correlation_id: str = "") -> DataFrame:
+def ask(spark: SparkSession, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> DataFrame:
     """Ask Spark a question.
 
-    :param correlation_id: of the request that ``story`` is about
+    :param values: of its parameters
     :raises StartError: if a table does not exist yet
     """
     from ackstream.lake import tables  # noqa: PLC0415 - DuckDB is asked without Spark
 
-    frames = {table: tables.read(spark, lake, table) for table in tables_of(name)}
-    return spark.sql(QUESTIONS[name], correlation_id=correlation_id, **frames)
+    question = QUESTIONS[name]
+    present = {table for table in question.tables if tables.exists(spark, lake, table)}
+    frames = {table: tables.read(spark, lake, table) for table in sorted(present)}
+    return spark.sql(question.over(present, lake), **dict(values or {}), **frames)
+
+
+def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> Any:
+    """Ask DuckDB a question, over a connection of :func:`ackstream.lake.reading.database`.
+
+    :param values: of its parameters
+    :returns: the connection, with the rows to be fetched
+    :raises StartError: if a table does not exist yet
+    """
+    from ackstream.lake import reading  # noqa: PLC0415 - it needs delta-rs, the questions themselves nothing
+
+    question, values = QUESTIONS[name], dict(values or {})
+    present = reading.views(connection)
+    marks = {value: f"${value}" for value in values}
+    return connection.execute(question.over(present, lake).format(**marks, **{name: name for name in CATALOG}), values)

@@ -6,17 +6,22 @@ table cannot be read depends on where it is stored.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.dataset import field
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from ackstream.errors import StartError
+from ackstream.lake.catalog import CATALOG
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from duckdb import DuckDBPyConnection
     from pyarrow.dataset import Dataset, Expression
 
     from ackstream.settings import Lake
@@ -53,7 +58,51 @@ def dataset(lake: Lake, table: str) -> Dataset:
 
     :raises TableNotFoundError: it does not exist
     """
-    return DeltaTable(lake.table(table), storage_options=dict(lake.storage_options)).to_pyarrow_dataset()
+    return _open(lake, table).to_pyarrow_dataset()
+
+
+def _open(lake: Lake, table: str) -> DeltaTable:
+    return DeltaTable(lake.table(table), storage_options=dict(lake.storage_options))
+
+
+class _Scan:
+    """The rows of a derived table, which has deletion vectors: each query reads them anew, without statistics."""
+
+    def __init__(self, lake: Lake, table: str) -> None:
+        self._table = _open(lake, table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.scan().__arrow_c_stream__(requested_schema)
+
+
+@contextmanager
+def database(lake: Lake, names: Iterable[str] = CATALOG) -> Iterator[DuckDBPyConnection]:
+    """Open DuckDB with tables as views, as they are now; those that do not exist yet are left out. Times are in UTC.
+
+    What Spark has another name for goes by that one, too: ``explode`` of a list, ``unix_millis`` of a time.
+
+    :raises StartError: a table cannot be read
+    """
+    import duckdb  # noqa: PLC0415 - analysts have it, clients that read stored messages need not
+
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("CREATE MACRO explode(list) AS unnest(list)")
+        connection.execute("CREATE MACRO unix_millis(moment) AS epoch_ms(moment)")
+        for name in names:
+            try:
+                connection.register(name, _Scan(lake, name) if CATALOG[name].derived else dataset(lake, name))
+            except TableNotFoundError:
+                continue
+            except (DeltaError, OSError) as error:
+                raise StartError(f"The table {name} at {lake.table(name)} cannot be read: {error}") from error
+        yield connection
+
+
+def views(connection: DuckDBPyConnection) -> set[str]:
+    """Return the tables that a connection of :func:`database` has as views."""
+    found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    return {name for (name,) in found}
 
 
 def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, StructField, StructType
 
+from ackstream.lake.catalog import CATALOG
 from ackstream.lake.columns import (
     BOOLEAN,
     BYTES,
@@ -275,34 +276,28 @@ QUEUE_EVENTS = schema(
 
 # -- all tables --------------------------------------------------------------------------------------------------------
 
+_SCHEMAS = {
+    "signals": SIGNALS,
+    "acknowledgements": ACKNOWLEDGEMENTS,
+    "outcomes": OUTCOMES,
+    "dead_letters": DEAD_LETTERS,
+    "audit": AUDIT,
+    "thing_events": THING_EVENTS,
+    "things": THINGS,
+    "things_search": THINGS_SEARCH,
+    "messages": MESSAGES,
+    "publishers": PUBLISHERS,
+    "destinations": DESTINATIONS,
+    "deliveries": DELIVERIES,
+    "ignored_reports": IGNORED_REPORTS,
+    "queue_events": QUEUE_EVENTS,
+    "subscriptions": SUBSCRIPTIONS,
+    "sow_deletes": SOW_DELETES,
+}
+
 ALL_TABLES = {
-    table.name: table
-    for table in (
-        Table("signals", "One row per request.", SIGNALS, "archive"),
-        Table("acknowledgements", "One row per acknowledgement.", ACKNOWLEDGEMENTS, "archive"),
-        Table("outcomes", "One row per decided request.", OUTCOMES, "archive"),
-        Table("dead_letters", "One row per unusable record.", DEAD_LETTERS, "archive"),
-        Table("audit", "One row per command or sign-in at the gateway, allowed or not.", AUDIT, "archive"),
-        Table("thing_events", "One row per change of a thing: the twin's journal.", THING_EVENTS, "twin"),
-        Table("things", "One row per thing, in its present state.", THINGS, "twin", derived=True),
-        Table("things_search", "One row per value within a thing.", THINGS_SEARCH, "twin", derived=True),
-        Table("messages", "One row per message of a publisher, accepted or refused.", MESSAGES, "persist"),
-        Table("publishers", "The progress of each publisher, batch by batch.", PUBLISHERS, "persist"),
-        # exists only if there are sync destinations
-        Table("destinations", "One row per change of what acknowledgements wait for.", DESTINATIONS, "persist"),
-        Table("deliveries", "One row per run of samples that a reader has acknowledged.", DELIVERIES, "settle"),
-        Table("ignored_reports", "One row per unusable report of a reader, or part of one.", IGNORED_REPORTS, "settle"),
-        Table("queue_events", "One row per event of a message in a work queue.", QUEUE_EVENTS, "queues"),
-        Table(
-            "subscriptions", "The subscriptions to messages, batch by batch of the query job.", SUBSCRIPTIONS, "query"
-        ),
-        Table(
-            "sow_deletes",
-            "One row per message that sow_delete removed from the state of the world.",
-            SOW_DELETES,
-            "query",
-        ),
-    )
+    name: Table(name, entry.comment, _SCHEMAS[name], entry.writer, derived=entry.derived)
+    for name, entry in CATALOG.items()
 }
 TABLES = {name: table for name, table in ALL_TABLES.items() if table.writer == "archive"}
 """The tables of the ledger."""

@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StartError
+from ackstream.lake.catalog import absent
 from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
@@ -94,11 +95,15 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
 
     :raises StartError: if the table does not exist yet
     """
-    path = location(lake, name)
-    if not DeltaTable.isDeltaTable(spark, path):
-        job = ALL_TABLES[name].writer
-        raise StartError(f"There is no table {name} at {path}; start the {job} job, or correct lake.path.")
-    return spark.read.format("delta").load(path)
+    if not exists(spark, lake, name):
+        raise absent(name, location(lake, name))
+    return spark.read.format("delta").load(location(lake, name))
+
+
+def exists(spark: SparkSession, lake: Lake, name: str) -> bool:
+    """Return whether a table has been created."""
+    found: bool = DeltaTable.isDeltaTable(spark, location(lake, name))
+    return found
 
 
 def newest_batch(rows: DataFrame, column: str = "batch") -> int:

@@ -15,7 +15,16 @@ from ackstream import __version__
 from ackstream.cli.demo import run as runs
 from ackstream.cli.main import Commands, app
 from ackstream.client import RequestTimeout, SettleTimeout
-from ackstream.errors import AccessRefusedError, InputError, LocalError, SettingsError, StartError, UnreachableError
+from ackstream.errors import (
+    AccessRefusedError,
+    BadParameterError,
+    InconsistentQosError,
+    InputError,
+    LocalError,
+    SettingsError,
+    StartError,
+    UnreachableError,
+)
 from ackstream.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +40,8 @@ def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (SettingsError("One setting."), 2),
         (InputError("One [/option]."), 2),
+        (BadParameterError("A reserved header."), 2),
+        (InconsistentQosError("A name that is too long."), 2),
         (LocalError("No [Java] here."), 1),
         (StartError("Not like this. " * 20), 1),
         (AccessRefusedError("Not with this password."), 1),

@@ -64,19 +64,19 @@ def rows(result: Result) -> list[list[str]]:
 def test_without_a_question_all_are_listed_with_what_they_tell():
     result = run("outcomes")
     assert result.exit_code == 0
-    assert {row[0] for row in rows(result) if row} >= lake_questions.QUESTIONS.keys()
+    assert {word for row in rows(result) for word in row[:2]} >= {*lake_questions.QUESTIONS, *lake_questions.PLANES}
     assert "the slowest labels" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["why"], 2, "Unknown question 'why'; the questions are slowest_labels, "),
+        (["why"], 2, "Unknown question 'why': `ackstream outcomes` lists the questions.\n"),
         (["story"], 2, "The question story is about one request: add its correlation-id.\n"),
         (
             ["slowest-labels", "c-1"],
             2,
-            "The question slowest_labels is about all requests: leave out the correlation-id.\n",
+            "The question slowest_labels is about everything: leave out 'c-1'.\n",
         ),
         (["slowest-labels"], 1, "The table acknowledgements does not exist at "),
     ],
@@ -129,6 +129,14 @@ def test_the_story_of_an_unknown_request_is_empty_and_exit_1():
 def test_the_questions_are_listed_as_json_too():
     lines = [json.loads(line) for line in run("outcomes", "--json").stdout.splitlines()]
     assert [line["question"] for line in lines] == list(lake_questions.QUESTIONS)
+    assert all(line["columns"] and line["tables"] for line in lines)
+
+
+def test_the_sql_of_a_question_is_printed_with_the_meaning_of_its_columns():
+    result = run("outcomes", "queue-depths", "--sql")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("-- the deepest queues: ")
+    assert "-- oldest_at: " in result.stdout
 
 
 # -- migrate ----------------------------------------------------------------------------------------------------------

@@ -105,7 +105,9 @@ def test_a_token_that_is_refused_is_recorded_with_the_reason_and_none_of_its_cla
     assert row.reason == "The token is not accepted: Signature verification failed."
 
 
-@pytest.mark.parametrize("path", ["/", "/live.json", "/story.json?correlation-id=x", "/doc"])
+@pytest.mark.parametrize(
+    "path", ["/", "/live.json", "/story.json?correlation-id=x", "/message.json?message=x/1", "/doc"]
+)
 def test_a_failed_sign_in_at_the_page_is_recorded_too(path: str) -> None:
     client = web(DONE)
     assert client("GET", f"/{path}").status_code == 401

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.structs import OffsetAndMetadata
+from kafka import KafkaProducer
 
 from ackstream.errors import AckstreamError
 from ackstream.gateway import meter as meters
@@ -218,26 +217,17 @@ def test_a_feed_leaves_out_what_is_older(settings: Settings):
     assert meter.snapshot(last).counts["answered"].total == 0
 
 
-def test_the_lag_is_what_a_group_has_still_to_read(settings: Settings):
-    kafka = settings.kafka
-    write(settings, "signals", [b"{}"] * 10)
-    write(settings, "acks", [b"{}"] * 4)
-    write(settings, "ledger", [b"{}"] * 3)
-    with KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=settings.correlate.group) as consumer:
-        places = [TopicPartition(kafka.topic("signals"), number) for number in range(kafka.partitions)]
-        ends = consumer.end_offsets(places)
-        consumer.commit({place: OffsetAndMetadata(ends[place] - 1, "", -1) for place in places})
-        consumer.commit({TopicPartition(kafka.topic("acks"), 0): OffsetAndMetadata(0, "", -1)})
-
-    def lags(feed: LedgerFeed) -> dict[str, int | None]:
-        return {lag.topic.removeprefix(kafka.topic_prefix): lag.records for lag in feed.lags()}
-
-    with LedgerFeed(settings, 0) as feed:
-        # of acks one partition alone has been read; of the ledger nothing
-        assert lags(feed) == {"signals": kafka.partitions, "acks": 4, "ledger": None}
-        # most answers come from the twin
-        ensure_topics(settings, ("twin-acks",))
-        assert lags(feed) == {"signals": kafka.partitions, "acks": 4, "twin-acks": None, "ledger": None}
+def test_a_trend_has_the_verdicts_of_ten_minutes_and_the_newest_record_its_time():
+    meter = Meter(60_000)
+    meter.take(outcome("r1"), 1_000_000)
+    meter.take(outcome("r2", status=424, completed_by="timeout"), 1_009_999)
+    meter.take(outcome("r2", status=424, completed_by="timeout"), 1_020_000)
+    trends = meter.trends(1_029_999)
+    assert {how: counts[-3:] for how, counts in trends.items()} == {
+        "answered": [1, 0, 0], "timed out": [1, 0, 0], "failed": [0, 0, 0],
+    }  # fmt: skip
+    assert {len(counts) for counts in trends.values()} == {60}
+    assert meter.newest == 1_020_000
 
 
 @pytest.mark.parametrize(

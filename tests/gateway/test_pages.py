@@ -6,10 +6,14 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ackstream.gateway.journal import FailureEntry, Happening, LabelTally
-from ackstream.gateway.meter import VERDICTS, Count, Lag
+from ackstream.gateway.meter import VERDICTS, Count
 from ackstream.gateway.pages import FILES, Story, View
+from ackstream.gateway.plane_feed import JobSign, Lag
+from ackstream.gateway.planes import DeadLetter, PlanesView
+from ackstream.lake import questions
 from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.parts import Web
@@ -28,7 +32,18 @@ class Seen:
         ]
         counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
         tally = LabelTally("a:b", 1, 2, 3, 4, 5)
-        return View(60_000, counts, 7, 8, 10, [tally], [tally], 1, 1, failures, [Lag("signals", "g", None)], NOTE)
+        trends = {how: [0, 1] for how in VERDICTS}
+        return View(60_000, counts, 7, 8, 10, [tally], [tally], 1, 1, failures, NOTE, 9, trends, [], None)
+
+    def whole(self) -> View:
+        letter = DeadLetter(9, "no JSON", "signals", "k", "<secret>", 8)
+        planes = PlanesView([], [], [], [], [letter], 0, {}, {"messages": [1]}, {"publishers": 9})
+        job = JobSign("correlate", 5, alive=True, lags=[Lag("signals", "g", 3)])
+        return replace(self.view(), planes=planes, jobs=[job])
+
+    def message(self, argument: str) -> Story:
+        values = questions.parameters("message_story", argument)
+        return Story(argument, [Happening(5, "stored", "m-0-1", label=values["client"], detail="orders")])
 
     def story(self, correlation_id: str) -> Story:
         thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"
@@ -53,7 +68,7 @@ def test_the_page_and_its_parts_come_from_here_alone() -> None:
     for path in named:
         assert client("GET", f"/{path}").status_code == 200
     for name in FILES:
-        text = client("GET", f"//page/{name}").text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+        text = client("GET", f"//page/{name}").text.replace('"http://www.w3.org/2000/svg"', "")
         assert not re.search(r"https?://|@import|url\(", text)
     assert client("GET", "//page/secret").status_code == 404
     assert client("GET", "//page/..%2Fapi.py").status_code == 404
@@ -65,13 +80,17 @@ def test_the_counts_are_one_json_document() -> None:
     assert (view["in_flight"], view["oldest"], view["window"]) == (7, 8, 60_000)
     assert view["labels"] == [{"name": "a:b", "acknowledged": 1, "refused": 2, "missing": 3, "p50": 4, "p95": 5}]
     assert view["failures"][0]["missing"] == ["a:b"]
-    assert view["lags"] == [{"topic": "signals", "group": "g", "records": None}]
+    lag = {"topic": "signals", "group": "g", "records": 3}
+    assert view["jobs"] == [{"job": "correlate", "silent": 5, "alive": True, "lags": [lag]}]
+    assert view["trends"]["answered"] == [0, 1]
+    assert view["planes"]["dead_letters"][0]["content"] == "<secret>"
 
 
 def test_the_page_asks_for_what_the_document_has() -> None:
     view = web()("GET", "//live.json").json()
     script = web()("GET", "//page/live.js").text
     assert set(re.findall(r"\bview\.(\w+)", script)) <= view.keys()
+    assert set(re.findall(r"\bplanes\.(\w+)", script)) <= view["planes"].keys()
     page = web()("GET", "//").text
     assert set(re.findall(r'byId\("([^"]+)"\)', script)) <= set(re.findall(r'id="([^"]+)"', page))
 
@@ -84,7 +103,10 @@ def test_a_story_is_found_by_its_correlation_id() -> None:
     assert web()("GET", "//story.json").json()["error"] == "gateway:parameter.invalid"
 
 
-@pytest.mark.parametrize("path", ["//", "//live.json", "//story.json?correlation-id=x", "//doc", "//page/live.js"])
+@pytest.mark.parametrize(
+    "path",
+    ["//", "//live.json", "//story.json?correlation-id=x", "//message.json?message=x/1", "//doc", "//page/live.js"],
+)
 def test_who_is_not_known_sees_nothing(path: str) -> None:
     assert web(users=USERS, access=ACCESS)("GET", path).status_code == 401
 
@@ -103,10 +125,10 @@ def test_failures_and_stories_are_those_of_things_one_may_read_entirely(name: st
 
 
 @pytest.mark.parametrize(("name", "whole"), [("admin", True), ("ada", False), ("bob", False)])
-def test_labels_lags_and_places_are_shown_to_those_alone_who_may_read_everything(name: str, whole: bool) -> None:  # noqa: FBT001
+def test_labels_planes_and_places_are_shown_to_those_alone_who_may_read_everything(name: str, whole: bool) -> None:  # noqa: FBT001
     client = web(users=USERS, access=ACCESS)
     view = client("GET", "//live.json", **as_(name)).json()
-    for list_ in ("labels", "parties", "lags"):
+    for list_ in ("labels", "parties", "jobs", "planes"):
         assert bool(view[list_]) is whole
     for number in ("labels_in_all", "parties_in_all"):
         assert bool(view[number]) is whole
@@ -116,3 +138,18 @@ def test_labels_lags_and_places_are_shown_to_those_alone_who_may_read_everything
     assert all(notes)
     assert all((note == NOTE) is whole for note in notes)
     assert all("s3a:" in note for note in notes) is whole
+
+
+@pytest.mark.parametrize(("name", "whole"), [("admin", True), ("ada", False), ("bob", False)])
+def test_the_story_of_a_message_is_told_to_those_alone_who_may_read_everything(name: str, whole: bool) -> None:  # noqa: FBT001
+    client = web(users=USERS, access=ACCESS)
+    story = client("GET", "//message.json?message=orders/7", **as_(name)).json()
+    told = {"at": 5, "event": "stored", "id": "m-0-1", "label": "orders", "detail": "orders"}
+    assert story["happenings"] == ([told] if whole else [])
+
+
+def test_a_message_is_named_by_its_publisher_and_number() -> None:
+    assert web()("GET", "//message.json").status_code == 400
+    refused = web()("GET", "//message.json?message=orders")
+    assert refused.status_code == 400
+    assert "CLIENT/SEQ" in refused.text

@@ -210,6 +210,19 @@ def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
     assert sorted(between) == [("acknowledgement", "lamp:on", 200), ("acknowledgement", "twin-persisted", 204)]
 
 
+def test_the_page_shows_the_jobs_and_the_planes_while_somebody_looks(running: Running) -> None:
+    def shown() -> Any:
+        view = running("GET", "/live.json").json()
+        return view if view["planes"]["newest"].get("twin") and view["jobs"] else None
+
+    assert running("PUT", f"{LAMP}/attributes/a", json=1).is_success
+    view = eventually(shown, "a change of a thing, and a job")
+    assert view["planes"]["trends"]["changes"][-1] >= 0
+    assert {job["job"] for job in view["jobs"]} <= {"correlate", "archive", "twin"}
+    story = running("GET", "/message.json", params={"message": "nobody/1"}).json()
+    assert story["happenings"] == []
+
+
 @pytest.mark.long
 @pytest.mark.skipif(chromium() is None, reason="no Chromium is installed (Debian: chromium); the page is not looked at")
 def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
@@ -227,6 +240,8 @@ def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
             assert "lamp:on" in story
             assert "424" in story
             assert browser.run("document.querySelectorAll('#labels tbody tr').length") > 1
+            browser.until("document.querySelectorAll('#jobs tbody tr td').length > 1")
+            assert browser.run("document.querySelectorAll('.spark rect').length") > 0
             assert browser.run("document.documentElement.scrollWidth") <= width
             browser.screenshot(tmp_path / f"{name}.png")
             browser.open(running.url + "/doc")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -85,6 +88,7 @@ QUEUES = (
     _queue("flow", max_backlog=100),
     _queue("stopped"),
     _queue("batched"),
+    _queue("terminal"),
 )
 
 
@@ -676,3 +680,17 @@ def test_without_the_job_a_bind_is_not_answered(kafka: Kafka) -> None:
     ensure_topics(Settings(kafka=kafka), (*JOB.topics, "messages"))
     with pytest.raises(BindTimeout, match="ackstream submit queues"):
         QueueConsumer(kafka, queue="q", name="A", bind_timeout=0.5)
+
+
+def test_a_queue_is_consumed_from_a_terminal(system: System, tmp_path: Path) -> None:
+    settings = tmp_path / "ackstream.toml"
+    kafka = f'[kafka]\nbootstrap = "{system.kafka.bootstrap}"\ntopic_prefix = "{system.kafka.topic_prefix}"\n'
+    settings.write_text(f'{kafka}partitions = 2\n[lake]\npath = "{system.settings.lake.path}"\n')
+    system.publish("terminal", "one", "two")
+    command = [sys.executable, "-m", "ackstream", "--settings", str(settings), "consume", "terminal"]
+    command += ["--count", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["one", "two"]
+    system.wait_for_exits("terminal", 2)
+    assert {event.outcome for event in system.events("terminal") if event.event == "left"} == {"settled"}

@@ -123,6 +123,6 @@ def test_an_unknown_table_is_refused(spark: SparkSession, lake: Lake) -> None:
 
 
 def test_a_table_that_is_not_there_is_not_made(spark: SparkSession, lake: Lake) -> None:
-    with pytest.raises(StartError, match="There is no table outcomes"):
+    with pytest.raises(StartError, match="The table outcomes does not exist"):
         maintenance.maintain(spark, Settings(lake=lake), ["outcomes"])
     assert not Path(lake.table("outcomes")).exists()

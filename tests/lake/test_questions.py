@@ -1,25 +1,25 @@
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import deltalake
-import duckdb
 import pytest
 
+from ackstream.errors import InputError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import questions, reading, tables
-from ackstream.lake.schemas import TABLES
+from ackstream.lake.catalog import CATALOG
 from ackstream.settings import Lake
-from tests.lake import records
+from tests.lake import planes, records
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
 HOUR_MS = 3_600_000
+README = Path(__file__).parents[2] / "README.md"
 
 
 def values() -> list[bytes | None]:
@@ -55,13 +55,9 @@ def naive(rows: list[Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def ask_duckdb(lake: Lake, name: str, *parameters: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("CREATE MACRO explode(list) AS unnest(list)")
-        for table in TABLES:
-            connection.register(table, deltalake.DeltaTable(lake.table(table)).to_pyarrow_table())
-        return naive(connection.execute(questions.sql(name), parameters).fetchall())
+def ask_duckdb(lake: Lake, name: str, argument: str | None = None) -> list[tuple[Any, ...]]:
+    with reading.database(lake, questions.QUESTIONS[name].tables) as connection:
+        return naive(questions.answer(connection, lake, name, questions.parameters(name, argument)).fetchall())
 
 
 HOUR = AT.replace(minute=0, second=0)
@@ -90,7 +86,7 @@ def test_a_question_has_the_same_answer_in_spark_and_in_duckdb(spark: SparkSessi
 
 
 def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: SparkSession, filled: Lake) -> None:
-    told = naive(questions.ask(spark, filled, "story", correlation_id="c-3").collect())
+    told = naive(questions.ask(spark, filled, "story", {"correlation_id": "c-3"}).collect())
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
     assert told == [
@@ -99,7 +95,7 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
         (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3)),
         (AT + timedelta(hours=1) + step, 2, "acknowledgement", "billing:booked", 204, "late", None, "acks-0-4-0"),
     ]
-    assert ask_duckdb(filled, "story", *["c-3"] * questions.sql("story").count("?")) == told
+    assert ask_duckdb(filled, "story", "c-3") == told
 
 
 def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
@@ -110,9 +106,9 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     refused = {"correlation_id": "c-6#AAAAAAAAAAAAAAAA", "disposition": "invalid", "reason": "Another thing."}
     others = [records.acknowledgement(number, correlation_id=name) for number, name in ((7, "c-60"), (8, "c-6 x"))]
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
-    (told,) = questions.ask(spark, lake, "story", correlation_id="c-6").collect()
+    (told,) = questions.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
-    (found,) = ask_duckdb(lake, "story", *["c-6"] * questions.sql("story").count("?"))
+    (found,) = ask_duckdb(lake, "story", "c-6")
     assert found[-1] == "acks-0-6-0"
     columns = ["id", "reason"]
     assert reading.request_rows(lake, "acknowledgements", columns, "c-6") == [
@@ -121,8 +117,79 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
 
 
 def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake) -> None:
-    assert questions.ask(spark, filled, "story", correlation_id="' OR '1' = '1").collect() == []
+    assert questions.ask(spark, filled, "story", {"correlation_id": "' OR '1' = '1"}).collect() == []
 
 
-def test_every_question_tells_what_it_returns() -> None:
-    assert all(questions.about(name).startswith(("the ", "when ", "how ")) for name in questions.QUESTIONS)
+# -- every plane ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(path=str(tmp_path_factory.mktemp("planes")))
+    planes.fill(lake)
+    return lake
+
+
+def test_every_question_has_an_answer_to_compare() -> None:
+    assert planes.ANSWERS.keys() == questions.QUESTIONS.keys()
+    assert planes.ARGUMENTS.keys() == questions.PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("name", questions.QUESTIONS)
+def test_a_question_is_answered_from_the_tables_of_its_plane(told: Lake, name: str) -> None:
+    assert ask_duckdb(told, name, planes.ARGUMENTS.get(name)) == planes.ANSWERS[name]
+
+
+def test_spark_answers_every_question_as_duckdb_does(spark: SparkSession, told: Lake) -> None:
+    for name in questions.QUESTIONS:
+        values = questions.parameters(name, planes.ARGUMENTS.get(name))
+        assert naive(questions.ask(spark, told, name, values).collect()) == planes.ANSWERS[name], name
+
+
+def test_the_queries_of_the_readme_run_on_spark_too(spark: SparkSession, told: Lake) -> None:
+    (queries,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    for name in ("outcomes", "acknowledgements", "signals"):
+        tables.read(spark, told, name).createOrReplaceTempView(name)
+    answers = [spark.sql(query).collect() for query in queries.split(";") if query.strip()]
+    assert [row[0] for (row,) in answers] == ["timeout", "a:b", "c-2"]
+
+
+@pytest.mark.parametrize("name", questions.QUESTIONS)
+def test_every_column_of_an_answer_is_explained(told: Lake, name: str) -> None:
+    question = questions.QUESTIONS[name]
+    assert question.about.startswith(("the ", "when ", "how "))
+    with reading.database(told, question.tables) as connection:
+        values = questions.parameters(name, planes.ARGUMENTS.get(name))
+        found = questions.answer(connection, told, name, values).description
+    assert [column[0] for column in found] == list(question.columns)
+    assert all(question.columns.values())
+
+
+def test_no_table_is_without_a_question() -> None:
+    assert {table for question in questions.QUESTIONS.values() for table in question.tables} == CATALOG.keys()
+
+
+def test_the_story_of_a_message_goes_without_the_jobs_that_never_ran(tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path))
+    planes.write(lake, "messages", [planes.message(7, 1)])
+    assert ask_duckdb(lake, "message_story", "orders/7") == [
+        (planes.at(1), 1, "stored", "orders", "new", None, "messages-0-107")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "job"), [("queue_depths", "queues"), ("unfinished_samples", "settle"), ("message_story", "persist")]
+)
+def test_a_table_that_does_not_exist_names_the_job_that_writes_it(tmp_path: Path, name: str, job: str) -> None:
+    with pytest.raises(StartError, match=rf"does not exist at .*; start the {job} job, or correct lake\.path\."):
+        ask_duckdb(Lake(path=str(tmp_path)), name, planes.ARGUMENTS.get(name))
+
+
+@pytest.mark.parametrize("text", ["orders", "orders/", "/7", "orders/seven", "orders/-1"])
+def test_a_message_is_named_by_its_publisher_and_its_number(text: str) -> None:
+    with pytest.raises(InputError, match=r"as CLIENT/SEQ, such as orders/7\."):
+        questions.parameters("message_story", text)
+
+
+def test_a_publisher_may_have_slashes_in_its_name() -> None:
+    assert questions.parameters("message_story", "plant/1/7") == {"client": "plant/1", "seq": 7}

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
+import pytest
+
+from ackstream.errors import StartError
 from ackstream.lake import reading
 from ackstream.settings import Lake
+from tests.lake import planes
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
 
 
 def test_an_object_store_is_read_with_the_options_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +29,25 @@ def test_an_object_store_is_read_with_the_options_of_the_settings(monkeypatch: p
     reading.writer_messages(lake, "p", 1, 2)
     reading.request_rows(lake, "outcomes", ["status"], "x")
     assert opened == [("s3a://bucket/lake/messages", options), ("s3a://bucket/lake/outcomes", options)]
+
+
+def test_the_tables_that_exist_are_views_and_derived_ones_may_be_read_twice(tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path))
+    planes.write(lake, "things", [{"thing_id": "org:lamp"}])
+    planes.write(lake, "messages", [planes.message(7, 1)])
+    with reading.database(lake) as connection:
+        twice = "SELECT count(*) FROM things AS a JOIN things AS b USING (thing_id) JOIN messages ON true"
+        assert connection.execute(twice).fetchall() == [(1,)]
+        assert reading.views(connection) == {"messages", "things"}
+        # what a job has written meanwhile is not in it
+        planes.write(lake, "messages", [planes.message(8, 2)])
+        assert connection.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]
+
+
+def test_a_table_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "messages" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("{")
+    broken = pytest.raises(StartError, match=r"^The table messages at .*/messages cannot be read: ")
+    with broken, reading.database(Lake(path=str(tmp_path))):
+        pass

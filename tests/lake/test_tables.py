@@ -284,7 +284,7 @@ def test_a_directory_with_something_else_is_refused(
 
 
 def test_reading_a_table_that_is_not_there_is_one_sentence(spark: SparkSession, lake: Lake) -> None:
-    with pytest.raises(StartError, match=r"There is no table outcomes at .*; start the archive job"):
+    with pytest.raises(StartError, match=r"The table outcomes does not exist at .*; start the archive job"):
         tables.read(spark, lake, "outcomes")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import base64
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,15 +12,27 @@ from rich.text import Text
 
 from ackstream.cli.console.terminal import PlainTable, data
 from ackstream.gateway.meter import VERDICTS
+from ackstream.gateway.trends import sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackstream.gateway.meter import Lag, Snapshot, Verdict
+    from rich.console import RenderableType
+
+    from ackstream.gateway.meter import Snapshot, Verdict
+    from ackstream.gateway.overview import Watched
+    from ackstream.gateway.plane_feed import JobSign
+    from ackstream.gateway.planes import PlanesView
     from ackstream.jobs.correlate.inflight import InFlight
     from ackstream.protocol.readers import KnownReader
 
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
+SHOWN, LETTERS, CONTENT_CHARACTERS = 5, 3, 60
+"""As many publishers, readers and queues, dead letters, and characters of these fit a terminal."""
+
+BARS = 30
+"""The latest of a trend."""
+
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
@@ -39,13 +52,83 @@ def requests_table(snapshot: Snapshot) -> PlainTable:
     return table
 
 
-def watch_screen(snapshot: Snapshot, lags: Sequence[Lag], note: str = "") -> Group:
-    """Return the table of requests, one of lags with a row per topic and the group that reads it, and a note."""
-    table = PlainTable("topic", "lag", "read by", right=[1])
-    for lag in lags:
-        behind = Text("unknown", style="dim") if lag.records is None else Text(f"{lag.records:,}")
-        table.add_row(lag.topic, behind, lag.group)
-    return Group(requests_table(snapshot), Text(), table, data(note, "red"))
+def watch_screen(watched: Watched) -> Group:
+    """Return the tables of requests, jobs and all planes that have something to show, and a note."""
+    now, planes = watched.now, watched.planes
+    tables = [requests_table(watched.requests), _jobs_table(watched.jobs)]
+    age = "nothing decided yet" if watched.newest is None else f"newest {span(_age(watched.newest, now))} ago"
+    tables[0].caption = ", ".join(filter(None, (str(tables[0].caption or ""), age)))
+    tables[0].caption_justify = "left"
+    if planes is not None:
+        tables += [_publishers_table(planes, now), _readers_table(planes, now), _queues_table(planes)]
+        tables += [_destinations_table(planes), _letters_table(planes)]
+    tables.append(_trends_table([*watched.trends.items(), *(planes.trends.items() if planes else ())]))
+    shown: list[RenderableType] = []
+    for table in tables:
+        if table.row_count:
+            shown += [table, Text()]
+    return Group(*shown, data(watched.note, "red"))
+
+
+def _age(at: int, now: int) -> int:
+    """Return how old something is, in whole seconds: the clocks of two machines differ."""
+    return max(0, now - at) // 1000 * 1000
+
+
+def _jobs_table(jobs: Sequence[JobSign]) -> PlainTable:
+    table = PlainTable("job", "", "records still to be read")
+    for job in jobs:
+        state = Text("alive", style="green") if job.alive else data(f"silent for {span(job.silent)}", "red")
+        table.add_row(job.job, state, ", ".join(f"{lag.topic} {lag.records:,}" for lag in job.lags))
+    return table
+
+
+def _publishers_table(planes: PlanesView, now: int) -> PlainTable:
+    table = PlainTable("publisher", "last", "stored", "refused", "newest", right=range(1, 5))
+    for one in planes.publishers[:SHOWN]:
+        refused = Text(f"{one.refused:,}", style="red" if one.refused else "")
+        table.add_row(one.client, f"{one.last:,}", f"{one.stored:,}", refused, span(_age(one.at, now)))
+    return table
+
+
+def _readers_table(planes: PlanesView, now: int) -> PlainTable:
+    table = PlainTable("reader", "role", "acknowledged", "behind", "newest", right=range(2, 5))
+    for one in planes.readers[:SHOWN]:
+        behind = "" if one.behind is None else f"{one.behind:,}"
+        table.add_row(one.reader, one.role or "", f"{one.acknowledged:,}", behind, span(_age(one.at, now)))
+    return table
+
+
+def _queues_table(planes: PlanesView) -> PlainTable:
+    table = PlainTable("queue", "consumers", "held", "oldest", "again", "settled", "dead", right=range(1, 7))
+    for one in planes.queues[:SHOWN]:
+        dead = Text(f"{one.dead:,}", style="red" if one.dead else "")
+        counts = (f"{count:,}" for count in (one.redelivered, one.settled))
+        table.add_row(one.queue, f"{one.consumers:,}", f"{one.held:,}", span(one.oldest), *counts, dead)
+    return table
+
+
+def _destinations_table(planes: PlanesView) -> PlainTable:
+    table = PlainTable("further lake", "batches behind", right=[1])
+    for one in planes.destinations:
+        table.add_row(one.destination, "" if one.behind is None else f"{one.behind:,}")
+    return table
+
+
+def _letters_table(planes: PlanesView) -> PlainTable:
+    table = PlainTable("dead letter", "from", "reason", "content")
+    table.columns[-1].no_wrap = True
+    for one in planes.dead_letters[:LETTERS]:
+        table.add_row(moment(one.at), one.origin, one.reason, one.content[:CONTENT_CHARACTERS])
+    return table
+
+
+def _trends_table(trends: Sequence[tuple[str, list[int]]]) -> PlainTable:
+    table = PlainTable("last ten minutes", "", "", right=[1])
+    for name, counts in trends:
+        if any(counts):
+            table.add_row(name, f"{sum(counts):,}", Text(sparkline(counts[-BARS:]), style="cyan"))
+    return table
 
 
 def inflight_table(found: Sequence[InFlight], now: int) -> PlainTable:
@@ -132,3 +215,25 @@ def span(milliseconds: int | None) -> str:
         return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"
     hours, rest = divmod(milliseconds // MINUTE_MS, 60)
     return f"{hours}h{rest:02d}m" if rest else f"{hours}h"
+
+
+def plain(value: Any) -> Any:
+    """Return a value with texts for bytes, at any depth: as UTF-8, or else base64."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        content = bytes(value)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(content).decode()
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return value
+
+
+def moment(at: int) -> str:
+    """Format a time in epoch milliseconds: the local time of day, with the day if that is not today."""
+    local = datetime.fromtimestamp(at / 1000, timezone.utc).astimezone()
+    today = datetime.now(timezone.utc).astimezone().date()
+    return local.strftime("%H:%M:%S" if local.date() == today else "%Y-%m-%d %H:%M:%S")

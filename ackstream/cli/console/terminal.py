@@ -7,6 +7,8 @@ escapes.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import re
@@ -89,6 +91,15 @@ def echo_json(value: object) -> None:
     typer.echo(escaped(msgspec.json.encode(value).decode()))
 
 
+def echo_csv(cells: Sequence[Any]) -> None:
+    """Print a line of CSV; control characters are shown as JSON escapes."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(
+        "" if cell is None else escaped(cell) if isinstance(cell, str) else cell for cell in cells
+    )
+    typer.echo(line.getvalue())
+
+
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error of the program with its stack; for ``sys.excepthook``."""
     echo("".join(traceback.format_exception(kind, error, trace)).rstrip(_LINE_BREAK), err=True)
@@ -99,14 +110,20 @@ class _EscapedLines(logging.Formatter):
         return escaped_lines(super().format(record))
 
 
-def log_here(form: str, **levels: int) -> None:
-    """Write the log to standard error, from INFO on.
+def log_here(form: str, level: int = logging.INFO, **levels: int) -> None:
+    """Write the log to standard error.
 
     :param form: of a line, as :mod:`logging` writes it
+    :param level: from which on
     :param levels: of single loggers, by their names
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_EscapedLines(form))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    logging.basicConfig(level=level, handlers=[handler])
+    for name, own in levels.items():
+        logging.getLogger(name).setLevel(own)
+
+
+def log_warnings() -> None:
+    """Write what clients warn of to standard error."""
+    log_here("%(levelname)s %(message)s", logging.WARNING, kafka=logging.ERROR)

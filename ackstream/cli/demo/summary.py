@@ -120,8 +120,8 @@ def shell_queries(settings: Settings) -> list[tuple[str, str]]:
     outcomes = settings.lake.table("outcomes")
     delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
     pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
-    question = "FROM outcomes SELECT thing_id, status, count(*) AS n WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
-    duckdb = f"import duckdb; {delta}.to_pyarrow_dataset(); print(duckdb.sql('{question}'))"
+    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
+    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {_program()}"
     spark = (
         "from ackstream.local import jars; from ackstream.settings import load; "
         "from ackstream.spark.session import session; "
@@ -129,9 +129,9 @@ def shell_queries(settings: Settings) -> list[tuple[str, str]]:
         "outcomes.groupBy('completed_by', 'status').count().show()"
     )
     return [
-        ("predefined questions", f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {_program()} outcomes slowest-labels"),
+        ("predefined questions", f"{program} outcomes slowest-labels"),
+        ("SQL", f'{program} sql "{question}"'),
         ("pandas", f'{python} -c "{pandas}"'),
-        ("DuckDB", f'{python} -c "{duckdb}"'),
         ("Spark", f'{python} -c "{spark}"'),
     ]
 

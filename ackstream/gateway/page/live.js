@@ -2,6 +2,8 @@
 "use strict";
 
 const PAUSE = 2000;
+const LONGEST = 20000;
+const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 const number = (value) => value.toLocaleString("en");
 
@@ -22,24 +24,61 @@ function span(milliseconds) {
   return parts.filter(([count]) => count).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
 
-const clock = (at) => new Date(at).toISOString().slice(11, 23);
+const pad = (value, length = 2) => String(value).padStart(length, "0");
+
+// in the time of whoever looks; the day, too, if it is not today
+function clock(at) {
+  const time = new Date(at);
+  const today = time.toDateString() === new Date().toDateString();
+  const day = today ? "" : `${time.getFullYear()}-${pad(time.getMonth() + 1)}-${pad(time.getDate())} `;
+  return `${day}${pad(time.getHours())}:${pad(time.getMinutes())}:${pad(time.getSeconds())}.${pad(time.getMilliseconds(), 3)}`;
+}
+
+function moment(at) {
+  return element("time", { datetime: new Date(at).toISOString(), title: new Date(at).toString() }, clock(at));
+}
+
+function ago(at, now) {
+  const seconds = Math.round((now - at) / 1000);
+  return !at ? "–" : seconds < 1 ? "now" : `${span(seconds * 1000)} ago`;
+}
+
+function sparkline(counts) {
+  const drawn = document.createElementNS(SVG, "svg");
+  const highest = Math.max(1, ...counts);
+  const shape = { class: "spark", viewBox: `0 0 ${Math.max(1, counts.length)} 10`, preserveAspectRatio: "none", role: "img" };
+  for (const [key, value] of Object.entries(shape)) drawn.setAttribute(key, value);
+  drawn.setAttribute("aria-label", `${number(counts.reduce((sum, count) => sum + count, 0))} in ten minutes`);
+  counts.forEach((count, at) => {
+    if (!count) return;
+    const bar = document.createElementNS(SVG, "rect");
+    const height = Math.max(1, (10 * count) / highest);
+    for (const [key, value] of Object.entries({ x: at, y: 10 - height, width: 0.8, height })) bar.setAttribute(key, value);
+    drawn.append(bar);
+  });
+  return drawn;
+}
+
+// rows of cells, each a text, a node, or [text, class]
+function table(id, heads, rows, more = 0) {
+  const cell = (content) => (Array.isArray(content) ? element("td", { class: content[1] }, content[0]) : element("td", {}, content));
+  const body = rows.map((row) => element("tr", {}, ...row.map(cell)));
+  if (more > 0) body.push(element("tr", {}, element("td", { colspan: String(heads.length) }, `and ${number(more)} more`)));
+  if (!rows.length) body.push(element("tr", {}, element("td", {}, "nothing yet")));
+  const head = rows.length ? [element("thead", {}, element("tr", {}, ...heads.map((title) => element("th", {}, title))))] : [];
+  byId(id).replaceChildren(...head, element("tbody", {}, ...body));
+}
 const kind = (status, how) => (how === "timeout" || status === 408 ? "late" : status < 300 ? "good" : "bad");
 
-function tallies(table, name, rows, inAll) {
-  if (!rows.length) return table.replaceChildren(element("tbody", {}, element("tr", {}, element("td", {}, "nothing yet"))));
-  const head = [name, "acked", "refused", "missing", "p50", "p95"].map((title) => element("th", {}, title));
-  const body = rows.map((row) =>
-    element("tr", {},
-      element("td", {}, row.name),
-      element("td", { class: "text-good" }, number(row.acknowledged)),
-      element("td", row.refused ? { class: "text-bad" } : {}, number(row.refused)),
-      element("td", row.missing ? { class: "text-late" } : {}, number(row.missing)),
-      element("td", {}, span(row.p50)),
-      element("td", {}, span(row.p95))));
-  if (inAll > rows.length) {
-    body.push(element("tr", {}, element("td", { colspan: "6" }, `and ${number(inAll - rows.length)} more, with less trouble`)));
-  }
-  table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
+function tallies(id, name, rows, inAll) {
+  const cells = rows.map((row) => [
+    row.name,
+    [number(row.acknowledged), "text-good"],
+    [number(row.refused), row.refused ? "text-bad" : ""],
+    [number(row.missing), row.missing ? "text-late" : ""],
+    span(row.p50),
+    span(row.p95)]);
+  table(id, [name, "acked", "refused", "missing", "p50", "p95"], cells, inAll - rows.length);
 }
 
 function failure(entry) {
@@ -48,10 +87,66 @@ function failure(entry) {
   return element("li", {},
     element("div", { class: "line" },
       element("span", { class: `status text-${kind(entry.status, entry.completed_by)}` }, `${entry.status} ${entry.completed_by}`),
-      element("time", {}, clock(entry.at)),
+      moment(entry.at),
       element("span", {}, `after ${span(entry.latency)}`)),
     element("div", {}, link, entry.thing_id ? `  ${entry.thing_id}` : ""),
     element("div", {}, ...missing));
+}
+
+function letter(entry) {
+  return element("li", {},
+    element("div", { class: "line" },
+      element("span", { class: "status text-bad" }, entry.reason || "unknown reason"),
+      moment(entry.at),
+      element("span", {}, [entry.origin && `from ${entry.origin}`, entry.key && `key ${entry.key}`, `${number(entry.size)} bytes`].filter(Boolean).join(", "))),
+    ...(entry.content ? [element("pre", {}, entry.content)] : []));
+}
+
+function job(entry) {
+  const lags = entry.lags.map((lag) => `${lag.topic} ${number(lag.records)}`).join(", ");
+  return [entry.job, entry.alive ? ["alive", "text-good"] : [`silent for ${span(entry.silent)}`, "text-bad"], lags || "–"];
+}
+
+function showPlanes(planes, jobs, now) {
+  byId("planes").hidden = byId("message-search").hidden = !planes;
+  if (!planes) return;
+  const source = { messages: "publishers", acknowledged: "readers", delivered: "queues", changes: "twin", "dead letters": "dead letters" };
+  const tiles = Object.entries(planes.trends).map(([name, counts]) =>
+    element("div", { class: "tile" },
+      element("b", {}, number(counts.reduce((sum, count) => sum + count, 0))),
+      element("span", {}, name),
+      element("small", {}, planes.newest[source[name]] ? `newest ${ago(planes.newest[source[name]], now)}` : "nothing yet"),
+      sparkline(counts)));
+  byId("trends").replaceChildren(...tiles);
+  const more = (name, shown) => (planes.in_all[name] ?? 0) - shown.length;
+  table("jobs", ["job", "state", "records still to be read"], jobs.map(job));
+  const publishers = planes.publishers.map((one) => [
+    element("a", { href: `#?message=${encodeURIComponent(`${one.client}/${one.last}`)}` }, one.client),
+    number(one.last), number(one.stored), [number(one.refused), one.refused ? "text-bad" : ""], ago(one.at, now)]);
+  table("publishers", ["publisher", "last number", "stored", "refused", "newest"], publishers, more("publishers", publishers));
+  const readers = planes.readers.map((one) => [
+    one.reader, [one.role, one.durable ? "durable" : "temporary"].filter(Boolean).join(", "), number(one.writers), number(one.acknowledged),
+    one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now)]);
+  table("readers", ["reader", "role", "writers", "acknowledged", "behind", "newest"], readers, more("readers", readers));
+  const queues = planes.queues.map((one) => [
+    one.queue, number(one.consumers), number(one.held), span(one.oldest), number(one.delivered),
+    [number(one.redelivered), one.redelivered ? "text-late" : ""], [number(one.settled), "text-good"],
+    [number(one.dead), one.dead ? "text-bad" : ""], ago(one.at, now)]);
+  table("queues", ["queue", "consumers", "held", "oldest", "delivered", "again", "settled", "dead", "newest"], queues, more("queues", queues));
+  const lakes = planes.destinations.map((one) => [
+    one.destination, one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now)]);
+  table("destinations", ["destination", "batches behind", "newest"], lakes);
+  const letters = planes.dead_letters.map(letter);
+  byId("letters").replaceChildren(...(letters.length ? letters : [element("li", {}, "none")]));
+}
+
+let failures = [];
+
+function showFailures() {
+  const wanted = byId("filter").value.trim();
+  const text = (entry) => [entry.correlation_id, entry.thing_id ?? "", ...entry.missing].join(" ");
+  const shown = failures.filter((entry) => text(entry).includes(wanted)).map(failure);
+  byId("failures").replaceChildren(...(shown.length ? shown : [element("li", {}, "none")]));
 }
 
 function show(view) {
@@ -62,20 +157,25 @@ function show(view) {
     const id = how.replace(" ", "-");
     byId(id).textContent = number(view.counts[how].recent);
     byId(`${id}-total`).textContent = `${number(view.counts[how].total)} in all`;
+    byId(`${id}-trend`).replaceChildren(sparkline(view.trends[how] ?? []));
   }
   byId("p50").textContent = span(view.counts.answered.p50);
   byId("p95").textContent = span(view.counts.answered.p95);
-  byId("lags").textContent = view.lags.length
-    ? "Records still to be read: " + view.lags.map((lag) => `${lag.topic} ${lag.records === null ? "unknown" : number(lag.records)}`).join(", ")
-    : "";
   byId("note").textContent = view.note;
-  tallies(byId("parties"), "party", view.parties, view.parties_in_all);
-  tallies(byId("labels"), "label", view.labels, view.labels_in_all);
-  const failures = view.failures.map(failure);
-  byId("failures").replaceChildren(...(failures.length ? failures : [element("li", {}, "none")]));
+  tallies("parties", "party", view.parties, view.parties_in_all);
+  tallies("labels", "label", view.labels, view.labels_in_all);
+  byId("age").textContent = view.newest === null ? "nothing decided yet" : `newest ${ago(view.newest, view.now)}`;
+  failures = view.failures;
+  showFailures();
+  showPlanes(view.planes, view.jobs, view.now);
 }
 
+let due;
+
 async function refresh() {
+  clearTimeout(due);
+  // nobody looks at a tab in the background
+  if (document.hidden) return;
   try {
     const answer = await fetch(`${location.origin}/live.json`, { cache: "no-store" });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
@@ -84,56 +184,80 @@ async function refresh() {
   } catch (error) {
     byId("state").textContent = `no answer (${error.message})`;
   }
-  setTimeout(refresh, PAUSE);
+  clearTimeout(due);
+  due = setTimeout(refresh, PAUSE);
 }
 
 function happening(entry, started) {
-  const mark = { request: "flight", "dead letter": "bad" }[entry.event] || kind(entry.status ?? 200, entry.detail);
+  const marks = { request: "flight", stored: "flight", "dead letter": "bad", refused: "bad", returned: "late", "report ignored": "late" };
+  const mark = marks[entry.event] || kind(entry.status ?? 200, entry.detail);
   const line = element("div", { class: "line" },
-    element("time", {}, clock(entry.at)),
+    moment(entry.at),
     element("span", {}, entry.at === started ? "" : `+${span(entry.at - started)}`),
     element("b", { class: `text-${mark}` }, [entry.event, entry.label, entry.status].filter((part) => part != null).join(" ")),
     element("span", {}, [entry.detail, entry.event === "request" ? entry.thing_id : null].filter(Boolean).join(" ")));
   const item = element("li", {}, line);
-  if (entry.content !== undefined) item.append(element("pre", {}, JSON.stringify(entry.content, null, 2)));
+  if (entry.content !== undefined) {
+    const text = JSON.stringify(entry.content, null, 2);
+    item.append(element("pre", {}, text.length > LONGEST ? `${text.slice(0, LONGEST)}\n… ${number(text.length - LONGEST)} characters more` : text));
+  }
   return item;
 }
 
-async function tell(correlationId) {
+const STORIES = {
+  "correlation-id": { title: "Request", path: "/story.json", unknown: "Nothing is known of this correlation-id." },
+  message: { title: "Message", path: "/message.json", unknown: "Nothing is known of this message." },
+};
+
+async function tell(by, name) {
+  const { title, path, unknown } = STORIES[by];
   byId("story").hidden = false;
-  byId("story-id").textContent = correlationId;
+  byId("story-of").textContent = title;
+  byId("story-id").textContent = name;
   byId("story-note").textContent = "";
   byId("happenings").replaceChildren(element("li", {}, "Looking …"));
   let story;
   try {
-    const answer = await fetch(`${location.origin}/story.json?correlation-id=${encodeURIComponent(correlationId)}`, { cache: "no-store" });
+    const answer = await fetch(`${location.origin}${path}?${by}=${encodeURIComponent(name)}`, { cache: "no-store" });
     story = await answer.json();
-    if (!answer.ok) throw new Error(story.message);
+    if (!answer.ok) throw new Error([story.message, story.description].filter(Boolean).join(" "));
   } catch (error) {
     story = { happenings: [], note: error.message };
   }
+  if (byId("story-id").textContent !== name) return;
   const [first] = story.happenings;
   byId("story-note").textContent = story.note ?? "";
   byId("happenings").replaceChildren(...(first
     ? story.happenings.map((entry) => happening(entry, first.at))
-    : [element("li", {}, "Nothing is known of this correlation-id.")]));
+    : [element("li", {}, unknown)]));
 }
 
+// a correlation-id is encoded, so it never begins with a question mark
+const MESSAGE = "#?message=";
+
 function follow() {
-  const correlationId = decodeURIComponent(location.hash.slice(1));
-  byId("story").hidden = !correlationId;
-  if (!correlationId) return;
-  byId("correlation-id").value = correlationId;
-  tell(correlationId);
+  const by = location.hash.startsWith(MESSAGE) ? "message" : "correlation-id";
+  const name = decodeURIComponent(location.hash.slice(by === "message" ? MESSAGE.length : 1));
+  byId("story").hidden = !name;
+  if (!name) return;
+  byId(by).value = name;
+  tell(by, name);
   byId("story").scrollIntoView({ block: "nearest" });
 }
 
-byId("search").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const wanted = `#${encodeURIComponent(byId("correlation-id").value.trim())}`;
-  if (location.hash === wanted) follow();
-  else location.hash = wanted;
-});
+function search(form, by, start) {
+  byId(form).addEventListener("submit", (event) => {
+    event.preventDefault();
+    const wanted = `${start}${encodeURIComponent(byId(by).value.trim())}`;
+    if (location.hash === wanted) follow();
+    else location.hash = wanted;
+  });
+}
+
+search("search", "correlation-id", "#");
+search("message-search", "message", MESSAGE);
+byId("filter").addEventListener("input", showFailures);
 addEventListener("hashchange", follow);
+document.addEventListener("visibilitychange", refresh);
 follow();
 refresh();

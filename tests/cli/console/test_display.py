@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 from typing import Any
 
 import pytest
@@ -8,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ackstream.cli.console.display import result_table, span, story, watch_screen
+from ackstream.cli.console.display import moment, plain, result_table, span, story, watch_screen
 from ackstream.cli.console.terminal import Terminal, escaped
-from ackstream.gateway.meter import Lag, Meter
-
-LAGS = [
-    Lag("signals", "ackstream-correlate", 12),
-    Lag("acks", "ackstream-correlate", 1_234),
-    Lag("ledger", "ackstream-archive", None),
-]
+from ackstream.gateway.consumers import QueueLine
+from ackstream.gateway.meter import Meter
+from ackstream.gateway.overview import Watched
+from ackstream.gateway.plane_feed import JobSign, Lag
+from ackstream.gateway.planes import DeadLetter, DestinationLine, PlanesView
+from ackstream.gateway.sample_progress import PublisherLine, ReaderLine
 
 
 @pytest.mark.parametrize(
@@ -30,18 +31,44 @@ def test_a_span_is_short(milliseconds: int | None, text: str):
     assert span(milliseconds) == text
 
 
-def shown(width: int, note: str = "") -> str:
+NOW = 60_000
+
+
+def planes(text: str = "orders") -> PlanesView:
+    """Return something of everything, named by a text."""
+    return PlanesView(
+        [PublisherLine(text, 1_234, 56, 7, 50_000)],
+        [ReaderLine(text, "Logger", durable=True, writers=1, acknowledged=8, behind=9, at=50_000)],
+        [QueueLine(text, 2, 3, 4_000, 2, 5, 6, 7, 1, 50_000)],
+        [DestinationLine(text, 2, 50_000)],
+        [DeadLetter(50_000, text, text, text, text, 9)],
+        3,
+        {"publishers": 1, "readers": 1, "queues": 1},
+        {"messages": [0] * 58 + [1, 8], "changes": [0] * 60},
+        {"publishers": 50_000},
+    )
+
+
+def watched(text: str = "orders", note: str = "") -> Watched:
     meter = Meter(60_000)
     for number in range(1_100):
         meter.decided(str(number), 50_000, "answered", 420)
     meter.decided("t", 50_000, "timed out", 65_400)
     meter.opened("o", 56_000)
+    jobs = [
+        JobSign("correlate", 900, alive=True, lags=[Lag(text, "g", 1_234)]),
+        JobSign("archive", 65_000, alive=False, lags=[]),
+    ]
+    return Watched(NOW, meter.snapshot(NOW), meter.trends(NOW), 58_000, jobs, planes(text), note)
+
+
+def shown(width: int, note: str = "") -> str:
     file = io.StringIO()
-    Console(file=file, width=width).print(watch_screen(meter.snapshot(60_000), LAGS, note))
+    Console(file=file, width=width).print(watch_screen(watched(note=note)))
     return file.getvalue()
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_screen_is_whole_in_a_narrow_terminal(width: int):
     lines = shown(width).splitlines()
     assert all(len(line) <= width for line in lines)
@@ -49,9 +76,50 @@ def test_the_screen_is_whole_in_a_narrow_terminal(width: int):
     assert ["answered", "1,100", "1,100", "420ms", "420ms"] in rows
     assert ["timed", "out", "1", "1", "1m05s", "1m05s"] in rows
     assert ["in", "flight", "1"] in rows
-    assert "oldest 4s" in shown(width)
-    assert ["signals", "12", "ackstream-correlate"] in rows
-    assert ["ledger", "unknown", "ackstream-archive"] in rows
+    assert "oldest 4s, newest 2s ago" in shown(width)
+
+
+def test_the_screen_shows_all_planes():
+    rows = [line.split() for line in shown(120).splitlines()]
+    assert ["correlate", "alive", "orders", "1,234"] in rows
+    assert ["archive", "silent", "for", "1m05s"] in rows
+    assert ["orders", "1,234", "56", "7", "10s"] in rows
+    assert ["orders", "Logger", "8", "9", "10s"] in rows
+    assert ["orders", "2", "3", "4s", "6", "7", "1"] in rows
+    assert ["orders", "2"] in rows
+    assert ["messages", "9", "▁█"] in rows
+    assert ["answered", "1,100", "█"] in rows
+    assert not any(row[:1] == ["changes"] for row in rows)
+
+
+def test_planes_without_anything_to_show_take_no_place():
+    empty = PlanesView([], [], [], [], [], 0, {}, {"messages": [0] * 60}, {})
+    file = io.StringIO()
+    Console(file=file, width=80).print(watch_screen(watched()._replace(planes=empty, jobs=[])))
+    assert not {"publisher", "reader", "queue", "job", "dead"} & set(file.getvalue().split())
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_no_name_of_anything_is_markup_or_controls_the_terminal(text: str):
+    output = io.StringIO()
+    Terminal(file=output, soft_wrap=True).print(watch_screen(watched(text, text)))
+    assert output.getvalue().count(escaped(text)) >= 5
+    assert not any(ord(letter) < 32 and letter != "\n" for letter in output.getvalue())
+
+
+def test_a_moment_is_local_and_has_its_day_unless_that_is_today(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert moment(1_795_000_000_000) == "2026-11-18 16:36:40"
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", moment(time.time_ns() // 1_000_000))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_bytes_are_texts_at_any_depth():
+    assert plain({"a": [b"x", {"b": b"\xff"}], "c": 1}) == {"a": ["x", {"b": "/w=="}], "c": 1}
 
 
 def test_a_note_is_shown_below():

@@ -16,9 +16,9 @@ from rich.text import Text
 from ackstream.cli import monitoring
 from ackstream.cli.console.display import inflight_table, readers_table, result_table, watch_screen
 from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, log_here
-from ackstream.gateway.meter import Lag, Meter
 from ackstream.jobs.correlate.inflight import InFlight
 from ackstream.protocol.readers import KnownReader
+from tests.cli.console.test_display import watched
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,12 +53,11 @@ def assert_harmless(shown: str) -> None:
 
 @pytest.mark.parametrize("text", ATTACKS)
 def test_what_a_requester_has_chosen_never_controls_the_operator_s_terminal(text: str) -> None:
-    meter = Meter(60_000)
     tables: list[RenderableType] = [
         inflight_table([InFlight(text, text, 1, 5, (text,))], 10),
         result_table(["correlation_id", "detail"], [[text, text]]),
         readers_table([KnownReader(text, text)], 10),
-        watch_screen(meter.snapshot(0), [Lag(text, text, 1)], text),
+        watch_screen(watched(text, text)),
     ]
     for table in tables:
         shown = printed(table)

@@ -1,0 +1,262 @@
+"""``ackstream publish``, ``read``, ``consume``: publishers' messages from a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ackstream.cli.console.arguments import AsJson, Count, milliseconds, name_and_value
+from ackstream.cli.console.terminal import Terminal, data, echo, echo_json, log_warnings
+from ackstream.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
+
+    from ackstream.client import Message, Receipt
+
+POLL_SECONDS = 0.5
+
+Name = Annotated[str, typer.Option(help="Who it is; a later one of the name ends the earlier.", metavar="NAME")]
+Outcome = Literal["accepted", "failed", "rejected"]
+
+
+def publish(
+    value: Annotated[
+        str | None, typer.Argument(help="The message; without it, each line of standard input is one.", metavar="VALUE")
+    ] = None,
+    *,
+    topic: Annotated[str | None, typer.Option(help="The subject that readers choose by.", metavar="TOPIC")] = None,
+    key: Annotated[str | None, typer.Option(help="The key of each message.", metavar="KEY")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="A record header of your own; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
+    name: Name = "terminal",
+    stage: Annotated[
+        Literal["persisted", "accepted"],
+        typer.Option(help="Wait until the tables have it, or Kafka alone.", metavar="STAGE"),
+    ] = "persisted",
+    timeout: Annotated[str, typer.Option(help="How long to wait for each receipt.", metavar="DURATION")] = "60s",
+    as_json: AsJson = False,
+) -> None:
+    """Publish messages, and print the receipt of each: CLIENT/SEQ and its stage.
+
+    Exit 1 if one is refused, 3 if one is not acknowledged in time. Example: ackstream publish '{"price": 7}' --topic
+    orders --name orders-1
+    """
+    from ackstream import client
+    from ackstream.settings import load
+
+    seconds = milliseconds("--timeout", timeout) / 1000
+    own = [(each, text.encode()) for each, text in (name_and_value("--header", text) for text in header or ())]
+    if value is None and sys.stdin.isatty():
+        raise InputError("There is no message: write it as the argument, or one a line to standard input.")
+    values = (line.rstrip(b"\r\n") for line in sys.stdin.buffer) if value is None else [value.encode()]
+    log_warnings()
+    with client.Publisher(load().kafka, name=name, stage=stage, logon_timeout=seconds) as publisher:
+        options: dict[str, Any] = {"topic": topic, "key": None if key is None else key.encode(), "headers": own}
+        receipts = Receipts(name, seconds, as_json=as_json)
+        for each in values:
+            receipts.add(publisher.next_seq, publisher.publish(each, ack_immediately=value is not None, **options))
+        receipts.finish()
+    if receipts.refused:
+        raise typer.Exit(1)
+
+
+class Receipts:
+    """Prints what became of messages, in their order."""
+
+    def __init__(self, name: str, seconds: float, *, as_json: bool) -> None:
+        self.refused = 0
+        self._name, self._seconds, self._as_json = name, seconds, as_json
+        self._open: deque[tuple[int, float, Future[Receipt]]] = deque()
+
+    def add(self, seq: int, future: Future[Receipt]) -> None:
+        """Wait for one more; print those that have come."""
+        self._open.append((seq, time.monotonic(), future))
+        while self._open and self._open[0][-1].done():
+            self._print(*self._open.popleft())
+
+    def finish(self) -> None:
+        """Print the others as they come.
+
+        :raises AcknowledgementTimeout: one did not come in time
+        """
+        while self._open:
+            self._print(*self._open.popleft())
+
+    def _print(self, seq: int, since: float, future: Future[Receipt]) -> None:
+        from concurrent.futures import TimeoutError as FutureTimeout
+
+        from ackstream.client import AcknowledgementTimeout, RefusedError
+
+        try:
+            receipt = future.result(self._seconds)
+        except RefusedError as error:
+            self.refused += 1
+            if self._as_json:
+                echo_json({"message": f"{self._name}/{seq}", "stage": "refused", "reason": error.reason})
+            else:
+                echo(f"{self._name}/{seq} {error}")
+            return
+        except FutureTimeout:
+            raise AcknowledgementTimeout(
+                f"{self._name}/{seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
+                "later: is persist running?"
+            ) from None
+        took = time.monotonic() - since
+        if self._as_json:
+            shown = {"message": f"{self._name}/{receipt.seq}", "stage": receipt.stage, "duplicate": receipt.duplicate}
+            echo_json(shown | {"seconds": round(took, 3)})
+        else:
+            echo(f"{self._name}/{receipt.seq} {receipt.stage} after {took:.2f} s")
+
+
+def read(
+    *,
+    name: Name = "terminal",
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A subject, with * for any characters; repeatable.", metavar="TOPIC")
+    ] = None,
+    publisher: Annotated[
+        list[str] | None, typer.Option(help="Whose messages, likewise; repeatable.", metavar="NAME")
+    ] = None,
+    role: Annotated[str | None, typer.Option(help="The required subscription that it serves.", metavar="ROLE")] = None,
+    durable: Annotated[
+        bool,
+        typer.Option("--durable", help="Keep messages for this name while it is away, until `readers forget`."),
+    ] = False,
+    count: Count = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print publishers' messages from now on, and acknowledge each after it is printed; Ctrl-C stops it.
+
+    With --durable it goes on after the last message that it acknowledged. Example: ackstream read --topic 'orders*'
+    """
+    from ackstream import client
+    from ackstream.settings import load
+
+    settings = load()
+
+    def printed(reader: Any, show: Callable[[Message], None]) -> bool:
+        # one by one: what is printed is acknowledged
+        with reader.loan(1, POLL_SECONDS) as samples:
+            for sample in samples:
+                show(sample)
+        return bool(samples)
+
+    made = client.SampleReader(
+        settings.kafka,
+        name=name,
+        topics=topic or ("*",),
+        writers=publisher or ("*",),
+        role=role,
+        durable=durable,
+        lake=settings.lake if durable else None,
+    )
+    _print_all(made, printed, f"Reading as {name}.", count, as_json=as_json)
+
+
+def _queues(incomplete: str) -> list[str]:
+    from ackstream.errors import AckstreamError
+    from ackstream.settings import load
+
+    try:
+        return [queue.name for queue in load().queues if queue.name.startswith(incomplete)]
+    except AckstreamError:
+        return []
+
+
+def consume(
+    queue: Annotated[str, typer.Argument(help="The queue of the settings.", metavar="QUEUE", autocompletion=_queues)],
+    *,
+    name: Name = "terminal",
+    outcome: Annotated[
+        Outcome, typer.Option(help="How each message is settled: accepted, failed or rejected.", metavar="OUTCOME")
+    ] = "accepted",
+    count: Count = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a work queue, and settle each after it is printed; Ctrl-C stops it.
+
+    A message that is failed is delivered again, one that is rejected leaves the queue as a dead letter. Example:
+    ackstream consume work --count 1
+    """
+    from ackstream import client
+    from ackstream.settings import load
+
+    settings = load()
+
+    def printed(consumer: Any, show: Callable[[Message], None]) -> bool:
+        message = consumer.receive(POLL_SECONDS)
+        if message is None:
+            return False
+        show(message)
+        message.settle(outcome)
+        return True
+
+    declared = () if outcome == "accepted" else (outcome,)
+    # no more than it prints belongs to it
+    made = client.QueueConsumer(
+        settings.kafka, queue=queue, name=name, outcomes=declared, lake=settings.lake, backlog=1 if count else None
+    )
+    _print_all(made, printed, f"Consuming {queue} as {name}.", count, as_json=as_json)
+
+
+def _print_all(
+    client: Any,
+    printed: Callable[[Any, Callable[[Message], None]], bool],
+    begun: str,
+    count: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print messages until Ctrl-C, or until there were ``count``."""
+    from ackstream.cli.console.interrupts import Interrupts
+
+    console = Terminal(soft_wrap=True)
+
+    def show(message: Message) -> None:
+        if as_json:
+            echo_json(_fields(message))
+        else:
+            console.print(*_line(message), sep="  ")
+
+    log_warnings()
+    left = sys.maxsize if count is None else count
+    with Interrupts() as interrupts, client:
+        try:
+            Terminal(stderr=True).print(data(f"{begun} Ctrl-C stops it.", "dim"))
+            while left:
+                left -= printed(client, show)
+        except KeyboardInterrupt:
+            interrupts.ignore()
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """Return a message for programs: bytes as texts, or base64 where they are not UTF-8."""
+    from ackstream.cli.console.display import plain
+
+    names = ("publisher", "seq", "topic", "key", "value", "headers")
+    found = {name: plain(getattr(message, name)) for name in names}
+    delivery = {"delivery": message.count} if hasattr(message, "count") else {}
+    return {**found, "at": message.timestamp_ms, **delivery}
+
+
+def _line(message: Any) -> Iterable[Any]:
+    from ackstream.cli.console.display import moment, plain
+
+    yield data(moment(message.timestamp_ms), "dim")
+    yield data(f"{message.publisher}/{message.seq}", "bold")
+    if message.topic:
+        yield data(message.topic)
+    if message.key:
+        yield data(plain(message.key))
+    if getattr(message, "redelivered", False):
+        yield data(f"delivery {message.count}", "yellow")
+    yield data("" if message.value is None else plain(message.value))

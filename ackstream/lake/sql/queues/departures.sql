@@ -1,0 +1,19 @@
+-- how messages leave queues: per queue, outcome and reason (settled, expired, dead letter, ...) count and last one.
+-- queue: name of the queue
+-- outcome: settled, dead-letter or discarded
+-- reason: why it left, if it was not settled
+-- messages: how many
+-- p50_ms: half of them were in the queue no longer than this
+-- p95_ms: 95 % of them were
+-- last_at: when the last one left
+SELECT e.queue,
+       e.outcome,
+       e.reason,
+       count(*) AS messages,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY unix_millis(e.at) - unix_millis(e.received_at)) AS p50_ms,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY unix_millis(e.at) - unix_millis(e.received_at)) AS p95_ms,
+       max(e.at) AS last_at
+FROM {queue_events} AS e
+WHERE e.event = 'left'
+GROUP BY e.queue, e.outcome, e.reason
+ORDER BY e.queue, messages DESC, e.outcome, e.reason

@@ -1,0 +1,15 @@
+-- the slowest labels: per label count, p50, p95 and maximum of the latency, slowest p95 first.
+-- label: the label
+-- acknowledgements: how many were accepted
+-- p50_ms: half of them came within this time after the request
+-- p95_ms: 95 % of them came within this time
+-- max_ms: the slowest
+SELECT label,
+       count(*) AS acknowledgements,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
+       max(latency_ms) AS max_ms
+FROM {acknowledgements}
+WHERE disposition = 'accepted' AND label IS NOT NULL AND latency_ms IS NOT NULL
+GROUP BY label
+ORDER BY p95_ms DESC, label

@@ -1,0 +1,28 @@
+-- the story of one correlation-id, with or without a suffix: its rows from all tables, in order of time.
+-- occurred_at: when it happened
+-- step: what comes first at the same time: 1 request, 2 acknowledgement, 3 outcome, 4 dead letter
+-- event: what happened
+-- label: label of an acknowledgement
+-- status: HTTP status of an acknowledgement or of the reply
+-- detail: what was asked, what became of an acknowledgement, or what completed the request
+-- content: JSON: the value, the payload or the reply
+-- id: id of the row in its table
+SELECT received_at AS occurred_at, 1 AS step, 'request' AS event, CAST(NULL AS STRING) AS label,
+       CAST(NULL AS INTEGER) AS status, concat_ws(' ', channel, criterion, action, path) AS detail,
+       value AS content, id
+FROM {signals} WHERE (correlation_id = {correlation_id}
+      OR correlation_id BETWEEN concat({correlation_id}, '#') AND concat({correlation_id}, '#~'))
+UNION ALL
+SELECT received_at, 2, 'acknowledgement', label, status, concat_ws(' ', disposition, reason), payload, id
+FROM {acknowledgements} WHERE (correlation_id = {correlation_id}
+      OR correlation_id BETWEEN concat({correlation_id}, '#') AND concat({correlation_id}, '#~'))
+UNION ALL
+SELECT decided_at, 3, 'outcome', CAST(NULL AS STRING), status, completed_by, reply, id
+FROM {outcomes} WHERE (correlation_id = {correlation_id}
+      OR correlation_id BETWEEN concat({correlation_id}, '#') AND concat({correlation_id}, '#~'))
+UNION ALL
+SELECT received_at, 4, 'dead letter', CAST(NULL AS STRING), CAST(NULL AS INTEGER), reason,
+       CAST(NULL AS STRING), id
+FROM {dead_letters} WHERE (correlation_id = {correlation_id}
+      OR correlation_id BETWEEN concat({correlation_id}, '#') AND concat({correlation_id}, '#~'))
+ORDER BY occurred_at, step, id

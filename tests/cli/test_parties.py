@@ -1,0 +1,151 @@
+"""The party of a request in a terminal, beside the requests plane in memory."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ackstream import client
+from ackstream.cli.main import app
+from ackstream.client import Command, Reply
+from ackstream.protocol.ditto.labels import parse_declared
+from ackstream.testing import DrivenResponder, RequestSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+class Requests:
+    """Makes the responder of a command, and sends requests as soon as it is there."""
+
+    def __init__(self) -> None:
+        self.system = RequestSystem()
+        self.requester = self.system.requester()
+        self.replies: list[Reply] = []
+        self.send: Callable[[], list[Reply]] = list
+        self.group: str | None = None
+
+    def __call__(self, _kafka: Any, *, group: str | None, **options: Any) -> DrivenResponder:
+        self.group = group
+        for label in options["labels"]:
+            parse_declared(label) if label != "live-response" else None
+        responder = self.system.responder(**options)
+        self.replies = self.send()
+        return responder
+
+    def modify(self, *acks: str) -> Reply:
+        return self.requester.request(Command.modify_attribute("org.acme:lamp", "power", 7), acks=acks, timeout="5s")
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Requests:
+    monkeypatch.chdir(tmp_path)
+    requests = Requests()
+    monkeypatch.setattr(client, "Responder", requests)
+    return requests
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_a_label_is_acknowledged_until_there_were_enough(requests: Requests) -> None:
+    requests.send = lambda: [requests.modify("fleet:done"), requests.modify("fleet:done")]
+    result = run("ack", "fleet:done", "--status", "204", "--payload", '{"by":"me"}', "--count", "1")
+    assert result.exit_code == 0, result.output
+    (line,) = result.stdout.splitlines()
+    assert line.endswith("org.acme:lamp  twin commands modify /attributes/power  fleet:done 204")
+    # the second request found the responder finished, though it had the label still
+    answered, silent = requests.replies
+    assert answered.acks["fleet:done"].status == 204
+    assert bytes(answered.acks["fleet:done"].payload) == b'{"by":"me"}'
+    assert silent.missing == ("fleet:done",)
+
+
+def test_what_requests_another_label_is_neither_answered_nor_shown(requests: Requests) -> None:
+    requests.send = lambda: [requests.modify("billing:booked"), requests.modify("fleet:done")]
+    result = run("ack", "fleet:done", "fleet:seen", "--status", "400", "--json", "--count", "1", "--group", "fleet")
+    (line,) = map(json.loads, result.stdout.splitlines())
+    assert (line["labels"], line["status"], line["value"], line["path"]) == (
+        ["fleet:done"],
+        400,
+        7,
+        "/attributes/power",
+    )
+    assert line["topic"] == "org.acme/lamp/things/twin/commands/modify"
+    assert [reply.status for reply in requests.replies] == [408, 400]
+    assert requests.group == "fleet"
+
+
+def test_a_delayed_answer_comes_when_it_is_due(requests: Requests) -> None:
+    requests.send = lambda: [requests.modify("fleet:done")]
+    assert run("ack", "fleet:done", "--delay", "3s", "--count", "1").exit_code == 0
+    assert (requests.replies[0].status, requests.system.now) == (200, 3_000)
+
+
+def test_a_device_responds_to_live_commands_alone(requests: Requests) -> None:
+    live = Command.on_thing("retrieve", "org.acme:lamp", "/attributes", channel="live")
+    requests.send = lambda: [requests.modify("fleet:done"), requests.requester.request(live, timeout="5s")]
+    result = run("respond", '{"power": 7}', "--count", "1")
+    assert result.exit_code == 0, result.output
+    (line,) = result.stdout.splitlines()
+    assert line.endswith("live commands retrieve /attributes  response 200")
+    assert [reply.completed_by for reply in requests.replies] == ["timeout", "response"]
+    assert requests.replies[1].value == {"power": 7}
+
+
+def test_ctrl_c_ends_it_in_order(requests: Requests) -> None:
+    requests.send = list
+    closed: list[bool] = []
+
+    class Interrupted(DrivenResponder):
+        def wait_closed(self, timeout: float | None = None) -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return super().wait_closed(timeout)
+
+        def close(self) -> None:
+            # the second one does not interrupt the end
+            signal.raise_signal(signal.SIGINT)
+            super().close()
+            closed.append(True)
+
+    requests.system.responder = lambda handler, labels: Interrupted(requests.system, handler, labels)  # type: ignore[method-assign]
+    result = run("ack", "fleet:done")
+    assert (result.exit_code, closed) == (0, [True])
+    assert result.stderr == "Answering fleet:done. Ctrl-C stops it.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["ack", "fleet:done", "--payload", "on"], "The payload is 'on', which is not JSON "),
+        (["respond", "on"], "The value is 'on', which is not JSON "),
+        (["ack", "fleet:done", "--delay", "soon"], "--delay is 'soon': "),
+        (["ack", "no label!"], "Acknowledgement label <no label!> is invalid."),
+    ],
+)
+def test_wrong_input_is_a_sentence(requests: Requests, arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(sentence), result.stderr
+    assert not requests.replies
+
+
+def test_a_label_that_another_has_is_refused(requests: Requests) -> None:
+    requests.system.responder(handler=lambda _signal: None, labels=["fleet:done"])
+    result = run("ack", "fleet:done")
+    assert result.exit_code == 1
+    assert result.stderr
+
+
+def test_what_others_wrote_controls_no_terminal(requests: Requests) -> None:
+    evil = Command.on_thing("modify", "org.acme:lamp", "/attributes/\u202eon", 1)
+    requests.send = lambda: [requests.requester.request(evil, acks=["fleet:done"], timeout="5s")]
+    assert r"/attributes/\u202eon" in run("ack", "fleet:done", "--count", "1").stdout

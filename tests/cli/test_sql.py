@@ -1,0 +1,154 @@
+"""Questions of one's own to the tables, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from ackstream.cli.main import app
+from ackstream.cli.sql import SHOWN
+from ackstream.lake.catalog import CATALOG
+from ackstream.settings import Lake
+from tests.lake import planes
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(path=str(tmp_path_factory.mktemp("lake")))
+    planes.fill(lake)
+    return lake
+
+
+@pytest.fixture(autouse=True)
+def _here(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("ACKSTREAM_LAKE_PATH", lake.path)
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(app, ["sql", *arguments], input=stdin)
+
+
+QUERY = "SELECT client, seq, value, received_at FROM messages WHERE seq < 3 ORDER BY seq"
+
+
+def test_a_query_is_answered_as_a_table_as_json_lines_or_as_csv() -> None:
+    lines = run(QUERY).stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["client", "seq", "value", "received", "at"],
+        ["orders", "1", "1234", "2026-11-18", "11:00:01"],
+        ["orders", "2", "1234", "2026-11-18", "11:00:02"],
+    ]
+    first, _ = [json.loads(line) for line in run(QUERY, "--json").stdout.splitlines()]
+    assert first == {"client": "orders", "seq": 1, "value": "1234", "received_at": "2026-11-18T11:00:01Z"}
+    assert run(QUERY, "--csv").stdout.splitlines()[:2] == [
+        "client,seq,value,received_at",
+        "orders,1,1234,2026-11-18 11:00:01+00:00",
+    ]
+
+
+def test_a_query_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> None:
+    file = tmp_path / "query.sql"
+    file.write_text(QUERY, "utf-8")
+    answers = [run(QUERY), run("-f", str(file)), run("--file", "-", stdin=QUERY), run(stdin=QUERY)]
+    assert len({answer.stdout for answer in answers}) == 1
+
+
+def test_every_table_is_a_view_and_all_are_listed_with_what_they_are() -> None:
+    lines = [json.loads(line) for line in run("--json", stdin="").stdout.splitlines()]
+    assert [line["table"] for line in lines] == list(CATALOG)
+    assert {line["table"]: line["rows"] for line in lines}["messages"] == 4
+    assert all(line["rows"] > 0 and line["about"] for line in lines)
+
+
+def test_several_statements_are_answered_one_after_the_other() -> None:
+    lines = run("SELECT 1 AS one; SELECT 'b;c' AS two", "--json").stdout.splitlines()
+    assert lines == ['{"one":1}', '{"two":"b;c"}']
+
+
+def test_a_statement_that_answers_nothing_is_silent() -> None:
+    result = run("SET threads = 1; CREATE TABLE own AS SELECT 1 AS one; SELECT one FROM own WHERE one > 1", "--csv")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "one")
+    assert run("SET threads = 1").stdout == ""
+    assert run("SELECT 1 WHERE false").stdout == "No rows match.\n"
+
+
+def test_ctrl_c_ends_a_query_that_computes() -> None:
+    endless = "SET threads = 1; SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    result = run(endless)
+    timer.join()
+    assert result.exit_code == 130
+    assert result.stderr == ""
+
+
+def test_bytes_are_text_or_base64_and_lists_stay_lists() -> None:
+    (line,) = run("SELECT DISTINCT value FROM dead_letters", "--json").stdout.splitlines()
+    assert json.loads(line) == {"value": "/w=="}
+    (line,) = run("SELECT missing, NULL AS nothing FROM outcomes", "--json").stdout.splitlines()
+    assert json.loads(line) == {"missing": ["c:d"], "nothing": None}
+
+
+def test_what_others_wrote_controls_no_terminal() -> None:
+    evil = "SELECT chr(27) || '[2J' AS evil"
+    for format_ in ([], ["--json"], ["--csv"]):
+        assert "\x1b" not in run(evil, *format_).stdout
+
+
+def test_a_long_answer_is_cut_in_the_table_alone() -> None:
+    result = run(f"SELECT * FROM range({SHOWN + 1})")
+    assert len(result.stdout.splitlines()) == SHOWN + 1
+    assert result.stderr == "These are the first 1,000 rows; --csv and --json print all.\n"
+    assert len(run(f"SELECT * FROM range({SHOWN + 1})", "--csv").stdout.splitlines()) == SHOWN + 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["SELECT * FROM message"], 2, "Catalog Error: Table with name message does not exist"),
+        (["SELEC 1"], 2, "Parser Error: "),
+        (["SELECT 1", "--csv", "--json"], 2, "--csv and --json exclude each other: choose one."),
+        (["SELECT 1", "-f", "x.sql"], 2, "The SQL is given twice: leave out the argument or --file."),
+        (["-f", "absent.sql"], 2, "The file absent.sql cannot be read: No such file or directory."),
+    ],
+)
+def test_a_query_that_cannot_be_answered_is_a_sentence(arguments: list[str], code: int, sentence: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith(sentence)
+
+
+def test_a_table_that_does_not_exist_yet_names_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKSTREAM_LAKE_PATH", str(tmp_path / "empty"))
+    result = run("SELECT * FROM queue_events")
+    assert result.exit_code == 1
+    assert "start the queues job" in result.stderr
+
+
+def test_the_queries_of_the_readme_are_answered() -> None:
+    (queries,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    result = run(stdin=queries)
+    assert result.exit_code == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [
+        "completed",
+        "timeout",
+        "label",
+        "a:b",
+        "correlation",
+        "c-2",
+    ]
