@@ -87,11 +87,13 @@ _TEXTS = {
 _DATA = {
     "/live.json": ("Read what the live page shows", "View"),
     "/story.json": ("Read the history of a request", "Story"),
+    "/message.json": ("Read the history of a message", "Story"),
 }
 _GIVEN = {
     "/page/{name}": ("name", "path", "The name of the file."),
     "/doc/{name}": ("name", "path", "The name of the file."),
     "/story.json": ("correlation-id", "query", "The id of the request, as its client or the wire has it."),
+    "/message.json": ("message", "query", "The message, as CLIENT/SEQ: its publisher and its number."),
 }
 
 
