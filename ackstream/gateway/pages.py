@@ -17,9 +17,11 @@ from starlette.routing import Route
 
 from ackstream.gateway import openapi
 from ackstream.gateway.errors import not_found, parameter_invalid
+from ackstream.gateway.instruments import KAFKA
 from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
 from ackstream.gateway.meter import Lag, LedgerFeed, Meter, Snapshot, epoch_milliseconds
 from ackstream.kafka.clients import Closing
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -133,6 +135,7 @@ class Live(Closing):
             if time.monotonic() >= lags_at:
                 try:
                     self._lags, self._note = self._feed.lags(), self._feed.warning()
+                    HEALTH.beat(KAFKA, time.monotonic())
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 lags_at = time.monotonic() + LAG_SECONDS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyio import move_on_after
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.routing import Mount
 
 from ackstream.client import Requester
@@ -30,6 +31,7 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
+from ackstream.gateway.instruments import ResponseCounter, probe_routes
 from ackstream.gateway.limits import Limits
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
@@ -248,6 +250,7 @@ def application(dependencies: Dependencies) -> Starlette:
     gateway = dependencies.settings.gateway
     return Starlette(
         middleware=[
+            Middleware(ResponseCounter),
             proxy_middleware(gateway.proxy),
             *origin_middleware(
                 gateway, authenticated=dependencies.authenticator.required, refused=dependencies.audit.refused
@@ -257,6 +260,7 @@ def application(dependencies: Dependencies) -> Starlette:
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
+            *probe_routes(),
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
