@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+
 import pytest
 
 from ackstream.settings import Log
