@@ -74,8 +74,11 @@ def _answer(status: int, body: bytes) -> Response:
     return Response(body, status, {"cache-control": "no-store"}, "application/json")
 
 
+_SOURCE = "gateway"
+
+
 def follow(doors: Doors, dependencies: Dependencies) -> None:
-    """Show what a gateway has open, and expect its signs of life."""
+    """Show what a gateway has open, and expect its signs of life, until it ends."""
 
     def tally() -> Tally:
         found = Tally()
@@ -84,6 +87,13 @@ def follow(doors: Doors, dependencies: Dependencies) -> None:
         found.set(OLDEST, value=(dependencies.live.view().oldest or 0) / 1000)
         return found
 
-    FIGURES.follow("gateway", tally)
+    FIGURES.follow(_SOURCE, tally)
     HEALTH.expect(EVENT_LOOP, LOOP_SECONDS, vital=True)
     HEALTH.expect(KAFKA, KAFKA_SECONDS)
+
+
+def unfollow() -> None:
+    """Show and expect no more: the gateway ends."""
+    FIGURES.unfollow(_SOURCE)
+    for name in (EVENT_LOOP, KAFKA):
+        HEALTH.forget(name)

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ackstream.gateway.api import REQUEST_SECONDS
 from ackstream.gateway.certificates import Certificates
 from ackstream.gateway.connections import Doors, HttpConnection, SocketConnection, TlsConnection
-from ackstream.gateway.instruments import EVENT_LOOP, follow
+from ackstream.gateway.instruments import EVENT_LOOP, follow, unfollow
 from ackstream.gateway.service import application
 from ackstream.telemetry.health import HEALTH
 
@@ -133,6 +133,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            unfollow()
 
     def _abort(self) -> None:
         for connection in list(self.server_state.connections):

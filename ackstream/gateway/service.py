@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyio import move_on_after
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.routing import Mount
 
 from ackstream.client import Requester
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
 
     from anyio import CancelScope
     from starlette.requests import HTTPConnection
+    from starlette.types import ASGIApp
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
@@ -245,12 +245,11 @@ def _exchanging(settings: Settings) -> Iterator[tuple[Exchange, Live, Streaming]
         yield exchange, live, streaming
 
 
-def application(dependencies: Dependencies) -> Starlette:
+def application(dependencies: Dependencies) -> ASGIApp:
     """Build the ASGI application with all routes."""
     gateway = dependencies.settings.gateway
-    return Starlette(
+    app = Starlette(
         middleware=[
-            Middleware(ResponseCounter),
             proxy_middleware(gateway.proxy),
             *origin_middleware(
                 gateway, authenticated=dependencies.authenticator.required, refused=dependencies.audit.refused
@@ -264,6 +263,8 @@ def application(dependencies: Dependencies) -> Starlette:
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
+    # around what Starlette has around its middleware, which answers where something fails
+    return ResponseCounter(app)
 
 
 @dataclass(frozen=True)

@@ -136,4 +136,5 @@ def observed(query: StreamingQuery, name: str, clock: QueryClock | None) -> Iter
             yield
     finally:
         FIGURES.set(QUERY_ACTIVE, name, value=0)
+        FIGURES.unfollow(f"batches of {name}")
         HEALTH.forget(kafka)

@@ -6,6 +6,7 @@ a task of Spark sends to the driver, together with what it sends anyway.
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ackstream.telemetry.catalogue import Metric
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, ...]
 """The name of a metric, and the values of its labels."""
@@ -52,7 +55,8 @@ class Tally:
 
     def set(self, metric: Metric, *labels: str, value: float) -> None:
         """Set a gauge."""
-        self.gauges[(metric.name, *labels)] = value
+        key = (metric.name, *labels)
+        self.gauges[key] = value
 
     def observe(self, metric: Metric, *labels: str, values: Iterable[float]) -> None:
         """Add values to a histogram."""
@@ -141,7 +145,11 @@ class Figures:
         with self._lock:
             total, sources = Tally().add(self._own), list(self._sources.values())
         for source in sources:
-            total = total.add(source())
+            try:
+                total = total.add(source())
+            except Exception:
+                # one part that cannot be asked hides no other
+                log.exception("A part of the metrics is missing.")
         return total
 
 

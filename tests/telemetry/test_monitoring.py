@@ -22,7 +22,9 @@ PAGE = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
 DASHBOARD: dict[str, Any] = json.loads((DIRECTORY / "dashboard.json").read_text("utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 ALERTS: list[dict[str, Any]] = [
-    rule for group in yaml.safe_load((DIRECTORY / "alerts.yaml").read_text("utf-8"))["groups"] for rule in group["rules"]
+    rule
+    for group in yaml.safe_load((DIRECTORY / "alerts.yaml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
 ]
 TARGET = {"job", "instance"}
 """The labels that Prometheus adds."""
@@ -100,7 +102,11 @@ def test_a_query_names_what_the_product_exports(query: str) -> None:
 
 
 def test_the_check_finds_names_and_labels_that_do_not_exist() -> None:
-    for wrong in ("ackstream_nothing", 'ackstream_open_requests{thing="x"}', "sum by (thing) (ackstream_open_requests)"):
+    for wrong in (
+        "ackstream_nothing",
+        'ackstream_open_requests{thing="x"}',
+        "sum by (thing) (ackstream_open_requests)",
+    ):
         with pytest.raises(AssertionError):
             test_a_query_names_what_the_product_exports(wrong)
 
