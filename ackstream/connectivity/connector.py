@@ -160,13 +160,14 @@ class Connector(Closing):
 
     def run(self, until: threading.Event) -> None:
         """Keep all connections open until the event is set."""
-        HEALTH.expect(CONNECTOR, TURNING_SECONDS, vital=True)
-        for link in self._links:
-            HEALTH.expect(_sign(link.id), OPEN_SECONDS)
-        while not until.is_set():
-            self.turn()
-            HEALTH.beat(CONNECTOR, time.monotonic())
-            until.wait(TURN_SECONDS)
+        with ExitStack() as expected:
+            expected.enter_context(HEALTH.expecting(CONNECTOR, TURNING_SECONDS, vital=True))
+            for link in self._links:
+                expected.enter_context(HEALTH.expecting(_sign(link.id), OPEN_SECONDS))
+            while not until.is_set():
+                self.turn()
+                HEALTH.beat(CONNECTOR, time.monotonic())
+                until.wait(TURN_SECONDS)
 
     def close(self) -> None:
         """Close all connections; messages in flight are delivered again at the next start."""

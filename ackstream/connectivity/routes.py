@@ -258,24 +258,30 @@ class Router(Closing):
             pass
 
     def _keep_open(self, settings: RouteSettings) -> None:
-        attempts, sign = 0, f"The route {settings.name}"
-        HEALTH.expect(sign, OPEN_SECONDS)
+        sign = f"The route {settings.name}"
         FIGURES.set(ROUTE_OPEN, settings.name, value=0)
-        while not self._stop.is_set():
-            began = time.monotonic()
-            try:
-                with Route(settings, self._settings.kafka, self._settings.lake) as route:
-                    log.info("The route %s is open.", settings.name)
-                    FIGURES.set(ROUTE_OPEN, settings.name, value=1)
-                    while route.alive and not self._stop.wait(TURN_SECONDS):
-                        HEALTH.beat(sign, time.monotonic())
-                    route.wait_closed(0)
-            except Exception as error:
-                if not isinstance(error, (AckstreamError, DittoError, KafkaError, OSError)):
-                    log.exception("The route %s failed.", settings.name)
-                # whatever a client library raises, a thread that ended would never open it again
-                attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
-                wait = backoff(attempts)
-                FIGURES.set(ROUTE_OPEN, settings.name, value=0)
-                log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
-                self._stop.wait(wait)
+        with HEALTH.expecting(sign, OPEN_SECONDS):
+            attempts = 0
+            while not self._stop.is_set():
+                began = time.monotonic()
+                try:
+                    self._open(settings, sign)
+                except Exception as error:
+                    if not isinstance(error, (AckstreamError, DittoError, KafkaError, OSError)):
+                        log.exception("The route %s failed.", settings.name)
+                    # whatever a client library raises, a thread that ended would never open it again
+                    attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
+                    wait = backoff(attempts)
+                    log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
+                    self._stop.wait(wait)
+
+    def _open(self, settings: RouteSettings, sign: str) -> None:
+        try:
+            with Route(settings, self._settings.kafka, self._settings.lake) as route:
+                log.info("The route %s is open.", settings.name)
+                FIGURES.set(ROUTE_OPEN, settings.name, value=1)
+                while route.alive and not self._stop.wait(TURN_SECONDS):
+                    HEALTH.beat(sign, time.monotonic())
+                route.wait_closed(0)
+        finally:
+            FIGURES.set(ROUTE_OPEN, settings.name, value=0)

@@ -223,8 +223,11 @@ def main(*jobs: Job) -> None:
     """Run jobs in this process until one of them ends, or a signal ends all, as ``spark-submit`` starts them."""
 
     def run(settings: Settings) -> None:
-        HEALTH.expect(DRIVER, SILENT_SECONDS, vital=True)
-        with driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop), ExitStack() as stack:
+        with (
+            HEALTH.expecting(DRIVER, SILENT_SECONDS, vital=True),
+            driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop),
+            ExitStack() as stack,
+        ):
             queries = [stack.enter_context(job.running(spark, settings)) for job in jobs if not stop.is_set()]
             # started again, all of them go on where they were
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -127,14 +127,12 @@ def observed(query: StreamingQuery, name: str, clock: QueryClock | None) -> Iter
 
         yield look
 
-    if clock is not None:
-        HEALTH.expect(kafka, SIGN_SECONDS)
     FIGURES.set(QUERY_ACTIVE, name, value=1)
     FIGURES.follow(f"batches of {name}", observation.tally)
+    expected = nullcontext() if clock is None else HEALTH.expecting(kafka, SIGN_SECONDS)
     try:
-        with repeating(f"observation of {name}", SECONDS, connect):
+        with expected, repeating(f"observation of {name}", SECONDS, connect):
             yield
     finally:
         FIGURES.set(QUERY_ACTIVE, name, value=0)
         FIGURES.unfollow(f"batches of {name}")
-        HEALTH.forget(kafka)

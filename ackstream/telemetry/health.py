@@ -1,10 +1,14 @@
-"""Whether a process works, and whether it is of use: decided from signs that its parts give."""
+"""Whether a process works, and whether it does its work at the moment: decided from signs that its parts give."""
 
 from __future__ import annotations
 
 import json
 import threading
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Pulse(NamedTuple):
@@ -66,13 +70,22 @@ class Health:
         with self._lock:
             self._pulses.pop(name, None)
 
+    @contextmanager
+    def expecting(self, name: str, limit: float, *, vital: bool = False) -> Iterator[None]:
+        """Expect a sign at least so often, for the time of the block."""
+        self.expect(name, limit, vital=vital)
+        try:
+            yield
+        finally:
+            self.forget(name)
+
     def live(self, now: float) -> Report:
         """Return why the process has to be started again, if so."""
         vital = [(name, pulse) for name, pulse in self._found() if pulse.vital and pulse.last is not None]
         return Report(tuple(_late(name, pulse, now) for name, pulse in vital if _is_late(pulse, now)))
 
     def ready(self, now: float) -> Report:
-        """Return why the process is of no use at the moment, if so."""
+        """Return why the process does not do its work at the moment, if so."""
         pulses = self._found()
         if not pulses:
             return Report(("It is starting.",))

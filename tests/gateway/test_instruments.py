@@ -20,6 +20,8 @@ from tests.gateway.test_authentication import ACCESS, USERS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ackstream.protocol.ditto.envelopes import Envelope
+
 THING = "/things/org.acme:lamp"
 
 
@@ -51,6 +53,16 @@ def test_responses_are_counted_by_method_and_class_refusals_among_them(figures: 
     counted = figures.read()
     assert counted.counters == {(HTTP_REQUESTS.name, "PUT", "4xx"): 2, (HTTP_REQUESTS.name, "other", "4xx"): 1}
     assert sum(counted.histograms[HTTP_SECONDS.name, "PUT"][:-1]) == 2
+
+
+def test_what_fails_in_the_program_is_counted_too(figures: Figures) -> None:
+    def fail(_: Envelope) -> Any:
+        raise RuntimeError("no answer")
+
+    # it is answered with 500, and raised for the log of the server
+    with pytest.raises(RuntimeError):
+        Web(fail)("PUT", f"{THING}/attributes/a", json=1)
+    assert figures.read().counters == {(HTTP_REQUESTS.name, "PUT", "5xx"): 1}
 
 
 @pytest.mark.usefixtures("started")

@@ -53,6 +53,15 @@ def test_a_part_that_has_ended_in_order_is_not_missed_and_one_that_is_not_expect
     assert health.ready(100).ok
 
 
+def test_a_sign_is_expected_for_the_time_of_a_block() -> None:
+    health = _health()
+    for name in ("The loop", "Kafka"):
+        health.beat(name, 100)
+    with health.expecting("The job", 10):
+        assert health.ready(100).problems == ("The job: no sign yet.",)
+    assert health.ready(100).ok
+
+
 def test_the_answer_to_a_probe_has_its_status_and_what_is_wrong() -> None:
     health = _health()
     health.beat("The loop", 100)

@@ -44,8 +44,8 @@ class RequestFigures:
     def measure(self, tally: Tally, now_ms: int) -> None:
         """Add the numbers to those of other batches.
 
-        :param now_ms: the time of this machine at the end of the batch, epoch milliseconds. Whoever asked waits until
-            then; the clocks of machine and broker may differ, so that no wait is less than none
+        :param now_ms: the time of this machine at the end of the batch, epoch milliseconds. A sender waits until then;
+            the clocks of machine and broker may differ, so that no wait is less than none
         """
         for (completed_by, hundreds), times in self._decided.items():
             # a party may answer with any number

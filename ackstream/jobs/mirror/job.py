@@ -84,9 +84,11 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
     :raises StartError: if there are no messages yet, or the destination's table has those of another lake
     """
     mirror = Mirror(spark, settings, destination)
-    HEALTH.expect(COPY, COPY_SECONDS)
     topic = settings.kafka.topic("destinations")
-    with closing(connect_producer(settings.kafka, topic, delivery_timeout=SEND_SECONDS)) as producer:
+    with (
+        HEALTH.expecting(COPY, COPY_SECONDS),
+        closing(connect_producer(settings.kafka, topic, delivery_timeout=SEND_SECONDS)) as producer,
+    ):
         reported = None
         while True:
             last = mirror.last
