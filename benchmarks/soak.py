@@ -126,6 +126,8 @@ class Soak(Storm):
             minute, lake = self._due.pop(0)
             self.maintenance.append({"minute": minute, "lake": Path(lake).name, "began": time.monotonic()})
             own = {"ACKSTREAM_LAKE_PATH": lake, "ACKSTREAM_LOCAL_DATA": str(self.directory / "maintain")}
+            # a destination that is maintained itself is none of its own
+            own["ACKSTREAM_DESTINATIONS"] = "[]"
             self._maintaining = Program(
                 "maintain", ["maintain"], self.system.settings, self.directory, self.environment | own
             )

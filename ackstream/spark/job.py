@@ -74,9 +74,6 @@ SHUFFLE_PARTITIONS, POOL = "spark.sql.shuffle.partitions", "spark.scheduler.pool
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Which writes by the file system of the session; the usual one has its own, which starts processes for permissions."""
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""A batch of few rows is done before code for it is compiled, by Spark and then by Java; and since numbers, such as
-the batch's own, are part of that code, each batch has it compiled anew."""
 RULES, RUNS = "rules", "runs"
 """The keys in it for the rules of the job that started last, and for its run; beside that the run whose batch it
 replays, with the offset behind the ticks of that batch."""
@@ -98,7 +95,6 @@ class Job:
     :ivar lease: the topic on which it shows that it runs, so that no second one does
     :ivar conf: what it needs of its Spark session
     :ivar answers: whether clients wait for its results: its tasks go before those of other jobs in its session
-    :ivar compiles: whether its batches are so large, and so alike, that Spark's code for them is worth compiling
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change
     :ivar resharding: how it divides the states among another number of shards
@@ -118,7 +114,6 @@ class Job:
     reads: tuple[str, ...] = ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     answers: bool = True
-    compiles: bool = False
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
     movable: tuple[str, ...] = ()
     resharding: Resharding | None = None
@@ -138,7 +133,7 @@ class Job:
         """
         # what the job sets, and what the query takes from it when it starts, is no other query's business
         own = spark.newSession()
-        for key, value in {**({} if self.compiles else INTERPRETED), **self.conf(settings)}.items():
+        for key, value in self.conf(settings).items():
             own.conf.set(key, value)
         own.conf.set(LOG, json.dumps({"log": settings.log.model_dump(), "program": self.name, "query": self.name}))
         if clock is not None:

@@ -77,6 +77,8 @@ def source(
         .option("startingOffsets", _starting_offsets(kafka, starts))
         .option("includeHeaders", str(headers).lower())
         .load()
+        # a task for each partition that has records would cost a small batch more than to read them one after the other
+        .coalesce(spark.sparkContext.defaultParallelism)
     )
 
 

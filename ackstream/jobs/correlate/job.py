@@ -94,8 +94,6 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
     limit, group = settings.correlate.max_offsets_per_trigger, settings.correlate.group
     stream = source(spark, settings.kafka, starts, group=group, limit=limit, headers=True)
-    # a task for each partition that has records would cost a small batch more than to read them one after the other
-    stream = stream.coalesce(spark.sparkContext.defaultParallelism)
     reply_topics = ReplyTopics(settings.kafka, settings.correlate)
     aside = Aside.of(spark, settings.lake.checkpoint(NAME))
     handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack, aside)
@@ -134,7 +132,6 @@ JOB = Job(
     ticks=TICKS,
     reads=READ,
     conf=conf,
-    compiles=True,
     # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
     # did not refuse undeclared labels has passed the declarations by
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
