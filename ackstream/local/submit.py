@@ -182,9 +182,10 @@ def _escaped(text: str) -> str:
     return "".join(chr(int(unit, 16)) if _PLAIN.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
-def log_configuration(log_format: str) -> Path:
-    """Return the file by which the JVM logs warnings and errors alone, in a format of the setting ``log.format``."""
-    return installation.conf("log4j2-json.properties" if log_format == "json" else "log4j2.properties")
+def log_configuration(log_format: str) -> str:
+    """Return the files of Log4j by which the JVM logs warnings and errors alone, in a format of ``log.format``."""
+    names = ["log4j2.properties", *(["log4j2-json.properties"] if log_format == "json" else [])]
+    return ",".join(installation.conf(name).as_uri() for name in names)
 
 
 def submit_environment(master: str = "local", deploy_mode: str = "client", log_format: str = "text") -> dict[str, str]:
@@ -200,7 +201,7 @@ def submit_environment(master: str = "local", deploy_mode: str = "client", log_f
         return {**os.environ, **own}
     # workers need the product, too
     workers = {"PYSPARK_PYTHON": sys.executable}
-    return {**workers, "LOG4J_CONFIGURATION_FILE": log_configuration(log_format).as_uri(), **os.environ, **own}
+    return {**workers, "LOG4J_CONFIGURATION_FILE": log_configuration(log_format), **os.environ, **own}
 
 
 def run(command: list[str], environment: dict[str, str]) -> NoReturn:

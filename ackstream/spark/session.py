@@ -55,7 +55,7 @@ def session(
         # executors must run an interpreter in which the product is installed; spark-submit has been told which
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
-    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format).as_uri())
+    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format))
     entries: dict[str, str] = {}
     builder = SparkSession.builder.appName(name)
     submitted = SUBMITTED in os.environ
