@@ -198,10 +198,11 @@ def operator(
     """
 
     def call(key: tuple[Any], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        batch = ShardBatch(key[0], frames, state)
         if TaskContext.get() is not None:
             _spare_collections()
             _log_as(log)
-        batch = ShardBatch(key[0], frames, state)
+            logs.remark(batch=batch.batch_id)
         yield from handle(batch)
         if tell is not None:
             tell(batch.told)

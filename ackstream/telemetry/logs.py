@@ -52,6 +52,11 @@ def about(**fields: object) -> Iterator[None]:
         _about.reset(token)
 
 
+def remark(**fields: object) -> None:
+    """Name what the lines are about that this thread logs from now on."""
+    _about.set({**(_about.get() or {}), **fields})
+
+
 class _Formatter(logging.Formatter):
     """Formats records; what the block and the call say (``extra``) is added to what the process is."""
 

@@ -6,11 +6,12 @@ import io
 import json
 import logging
 import re
+import threading
 
 import pytest
 
 from ackstream.settings import Log
-from ackstream.telemetry.logs import about, configure
+from ackstream.telemetry.logs import about, configure, remark
 
 TITLE = "\x1b]0;pwned\x07"
 
@@ -107,6 +108,22 @@ def test_what_a_block_is_about_ends_with_it() -> None:
     log.info("after")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [(line.get("query"), line.get("batch")) for line in lines] == [("persist", 2), ("persist", 1), (None, None)]
+
+
+def test_a_worker_remarks_each_batch_that_it_is_at() -> None:
+    stream = _logged(Log(format="json"))
+
+    def work() -> None:
+        for batch in (1, 2):
+            remark(batch=batch)
+            logging.getLogger("ackstream.x").info("working")
+
+    # a thread has its own
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    logging.getLogger("ackstream.x").info("after")
+    assert [json.loads(line).get("batch") for line in stream.getvalue().splitlines()] == [1, 2, None]
 
 
 def test_a_process_that_is_configured_again_logs_once() -> None:
