@@ -19,6 +19,7 @@ EXTRAS = {
     "tls": ("cryptography",),
     "spark": ("delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "re2"),
     "lake": ("deltalake", "duckdb"),
+    "metrics": ("prometheus_client",),
     "gateway": ("anyio", "h11", "jwt", "starlette", "uvicorn"),
     "connect": ("httpx", "paho", "pika"),
     "amqp-10": ("proton",),

@@ -55,7 +55,7 @@ def sets() -> dict[str, Sequence[str]]:
     return {
         "build": BUILD,
         "client": client,
-        "run": [*client, *of_extras(extras, "spark", "gateway", "connect", "lake")],
+        "run": [*client, *of_extras(extras, "spark", "gateway", "connect", "lake", "metrics")],
         "dev": [*client, *of_extras(extras, "dev")],
         "amqp": [line for line in extras["amqp-10"] if not _OWN_EXTRAS.fullmatch(line)],
         "bench": extras["bench"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from itertools import count
@@ -50,6 +51,18 @@ hypothesis.settings.load_profile("ackstream")
 
 _NEEDS_SERVICES = {"broker", "kafka", "jvm", "spark"}
 _skipped: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Let no test log as a program that an earlier one has run."""
+    loggers = [logging.getLogger(name) for name in (None, "ackstream", "kafka")]
+    before = [(logger, list(logger.handlers), logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+    logging.captureWarnings(capture=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:

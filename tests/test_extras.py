@@ -80,7 +80,7 @@ def test_an_extra_installs_the_packages_that_name_it(extra: str, packages: tuple
 MISSING = [
     ("cli", "ackstream.cli.main", "typer"),
     ("tls", "ackstream.settings.pem", "cryptography"),
-    ("spark", "ackstream.spark.session", "pyspark"),
+    ("spark", "ackstream.spark.session", "py4j"),
     ("spark", "ackstream.jobs.correlate.job", "pandas"),
     ("spark", "ackstream.jobs.correlate.shard", "numpy"),
     ("spark", "ackstream.lake.tables", "delta"),
@@ -90,6 +90,7 @@ MISSING = [
     ("connect", "ackstream.connectivity.mqtt", "paho"),
     ("connect", "ackstream.connectivity.amqp091", "pika"),
     ("amqp-10", "ackstream.connectivity.amqp10", "proton"),
+    ("metrics", "ackstream.telemetry.exposition", "prometheus_client"),
 ]
 
 

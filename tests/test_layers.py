@@ -18,19 +18,20 @@ ALLOWED: dict[str, set[str]] = {
     "protocol.rql": {"errors", "protocol"},
     "protocol.ditto": {"errors", "protocol", "protocol.rql"},
     "settings": WIRE,
+    "telemetry": BASE,
     "local": BASE | {"kafka"},
     "kafka": BASE,
     "contract": BASE | {"kafka"},
-    "spark": BASE | {"kafka", "local"},
+    "spark": BASE | {"kafka", "local", "telemetry"},
     "lake": BASE,
     **{
-        f"jobs.{job}": BASE | {"kafka", "spark", "lake"}
+        f"jobs.{job}": BASE | {"kafka", "spark", "lake", "telemetry"}
         for job in ("correlate", "archive", "twin", "persist", "query", "settle", "queues", "mirror")
     },
     "client": BASE | {"kafka", "lake"},
     "aio": BASE | {"client"},
-    "gateway": BASE | {"contract", "kafka", "lake", "client"},
-    "connectivity": BASE | {"kafka", "client"},
+    "gateway": BASE | {"contract", "kafka", "lake", "client", "telemetry"},
+    "connectivity": BASE | {"kafka", "client", "telemetry"},
 }
 """The command line, the demo inside it, the conformance runner and the system in memory are the top: they may import
 everything."""

@@ -10,8 +10,9 @@ import typer
 from msgspec import UNSET
 
 from ackstream.cli.console.arguments import AsJson, Count, json_text, milliseconds
-from ackstream.cli.console.terminal import Terminal, data, echo_json, escaped, log_warnings
+from ackstream.cli.console.terminal import Terminal, data, echo_json, log_warnings
 from ackstream.errors import AckstreamError, InputError
+from ackstream.telemetry.logs import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

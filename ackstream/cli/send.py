@@ -10,8 +10,9 @@ import typer
 from msgspec import UNSET
 
 from ackstream.cli.console.arguments import FAILED, AsJson, json_text, name_and_value, read_file
-from ackstream.cli.console.terminal import Terminal, data, echo_json, escaped
+from ackstream.cli.console.terminal import Terminal, data, echo_json
 from ackstream.errors import AckstreamError, InputError
+from ackstream.telemetry.logs import escaped
 
 if TYPE_CHECKING:
     from ackstream.client import Reply

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import TYPE_CHECKING
 
 import typer
 
-from ackstream.cli.console.terminal import Terminal, log_here
+from ackstream.cli.console.terminal import Terminal
 from ackstream.errors import LocalError, SettingsError
+
+if TYPE_CHECKING:
+    from ackstream.settings import Settings
 
 
 def gateway() -> None:
@@ -18,16 +22,15 @@ def gateway() -> None:
     from ackstream.cli.console.interrupts import Interrupts
     from ackstream.gateway.server import Server
     from ackstream.gateway.service import connected
-    from ackstream.settings import load
+    from ackstream.telemetry.endpoint import serving
 
-    log_here("%(levelname)s %(name)s: %(message)s", kafka=logging.WARNING)
-    settings = load()
+    settings = _logged("gateway")
 
     def print_address(address: str) -> None:
         line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
         Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
 
-    with connected(settings) as dependencies:
+    with serving(settings.metrics, "gateway"), connected(settings) as dependencies:
         try:
             with Interrupts():
                 asyncio.run(Server(dependencies, print_address).serve())
@@ -46,15 +49,15 @@ def connect() -> None:
     """Run the connections of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
     from ackstream.cli.console.interrupts import Interrupts
     from ackstream.connectivity.connector import Connector
-    from ackstream.settings import load
+    from ackstream.telemetry.endpoint import serving
 
-    settings = load()
+    settings = _logged("connect")
     connections = settings.connections
     if not connections:
         raise SettingsError("The settings define no connections: add [[connections]], see conf/ackstream.toml.")
-    log_here("%(asctime)s %(levelname)s %(message)s", kafka=logging.ERROR)
+    _quiet()
     console = Terminal(stderr=True)
-    with Interrupts(), Connector(settings, connections) as connector:
+    with Interrupts(), serving(settings.metrics, "connect"), Connector(settings, connections) as connector:
         console.print(f"Running {', '.join(connection.id for connection in connections)}. Ctrl-C stops it.")
         try:
             connector.run(threading.Event())
@@ -66,16 +69,33 @@ def route() -> None:
     """Run the routes of the settings: publishers' messages are passed on to other systems. Ctrl-C stops it."""
     from ackstream.cli.console.interrupts import Interrupts
     from ackstream.connectivity.routes import Router
-    from ackstream.settings import load
+    from ackstream.telemetry.endpoint import serving
 
-    settings = load()
+    settings = _logged("route")
     if not settings.routes:
         raise SettingsError("The settings define no routes: add [[routes]], see conf/ackstream.toml.")
-    log_here("%(asctime)s %(levelname)s %(message)s", kafka=logging.ERROR)
+    _quiet()
     console = Terminal(stderr=True)
-    with Interrupts(), Router(settings, settings.routes) as router:
+    with Interrupts(), serving(settings.metrics, "route"), Router(settings, settings.routes) as router:
         console.print(f"Running {', '.join(route.name for route in settings.routes)}. Ctrl-C stops it.")
         try:
             router.run()
         except KeyboardInterrupt:
             console.print("Closing.")
+
+
+def _logged(program: str) -> Settings:
+    """Read the settings, and let the process log as they say."""
+    from ackstream.settings import Log, load
+    from ackstream.telemetry import logs
+
+    # what is wrong with the settings is logged, too
+    logs.configure(Log(), program=program)
+    settings = load()
+    logs.configure(settings.log, program=program)
+    return settings
+
+
+def _quiet() -> None:
+    # other systems are away now and then: the program itself says so, and when it tries again
+    logging.getLogger("kafka").setLevel(logging.ERROR)

@@ -67,7 +67,7 @@ def submit(
     for key in settings.spark.conf:
         echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
-        run(command, submit_environment(settings.spark.master, deploy_mode))
+        run(command, submit_environment(settings.spark.master, deploy_mode, settings.log.format))
 
 
 def run_together(
@@ -92,7 +92,7 @@ def run_together(
     command = submit_command(settings, "+".join(names), *names, script=script, console=Terminal(stderr=True))
     echo(shlex.join(command), err=not dry_run)
     if not dry_run:
-        run(command, submit_environment(settings.spark.master))
+        run(command, submit_environment(settings.spark.master, log_format=settings.log.format))
 
 
 def _entry(text: str) -> tuple[str, str]:

@@ -24,6 +24,9 @@ from ackstream.protocol.errors import UNAVAILABLE, DittoError
 from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
 from ackstream.settings.connections import KafkaConnection
 from ackstream.settings.security import is_loopback
+from ackstream.telemetry.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
+from ackstream.telemetry.figures import FIGURES
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     import threading
@@ -113,6 +116,10 @@ def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
 
 
 TURN_SECONDS = 0.1
+CONNECTOR, TURNING_SECONDS = "The connector", 300.0
+"""A turn opens connections, one after the other, and waits for other systems."""
+OPEN_SECONDS = 30.0
+"""A connection that has been closed for so long is no short interruption."""
 
 _EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
 """Errors whose text says all there is to say."""
@@ -145,17 +152,30 @@ class Connector(Closing):
         """Open connections that are closed and due; return whether all are open."""
         now = time.monotonic()
         opened = [link.turn(now) for link in self._links]
+        for link, is_open in zip(self._links, opened, strict=True):
+            FIGURES.set(CONNECTION_OPEN, link.id, value=is_open)
+            if is_open:
+                HEALTH.beat(_sign(link.id), now)
         return all(opened)
 
     def run(self, until: threading.Event) -> None:
         """Keep all connections open until the event is set."""
-        while not until.is_set():
-            self.turn()
-            until.wait(TURN_SECONDS)
+        with ExitStack() as expected:
+            expected.enter_context(HEALTH.expecting(CONNECTOR, TURNING_SECONDS, vital=True))
+            for link in self._links:
+                expected.enter_context(HEALTH.expecting(_sign(link.id), OPEN_SECONDS))
+            while not until.is_set():
+                self.turn()
+                HEALTH.beat(CONNECTOR, time.monotonic())
+                until.wait(TURN_SECONDS)
 
     def close(self) -> None:
         """Close all connections; messages in flight are delivered again at the next start."""
         self._stack.close()
+
+
+def _sign(connection: str) -> str:
+    return f"The connection {connection}"
 
 
 class _Link:
@@ -163,6 +183,7 @@ class _Link:
 
     def __init__(self, connection: Connection, kafka: Kafka, system: System, access: Access) -> None:
         self._connection = connection
+        self.id = connection.id
         self._access = access
         self._wanted = frozenset(connection.labels.to_declare)
         self._publishes = bool(connection.targets or self._wanted)
@@ -242,6 +263,7 @@ class _Link:
             self._attempts = 0
         self._opened_at = None
         self._attempts += 1
+        FIGURES.count(CONNECTION_FAILURES, self.id)
         wait = backoff(self._attempts)
         self._open_at = now + wait
         log.warning("The connection %s is not open: %s Retrying in %g s.", self._connection.id, reason, wait)

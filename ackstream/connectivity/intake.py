@@ -24,6 +24,8 @@ from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import BAD_REQUEST, TOO_LARGE, DittoError, shown
+from ackstream.telemetry.catalogue import CONNECTION_MESSAGES
+from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -171,6 +173,7 @@ class Intake:
     def _decide(self, collector: Collector, now: float) -> None:
         settlement = collector.settlement(now)
         if settlement is not None and (done := self._open.pop(collector, None)) is not None:
+            FIGURES.count(CONNECTION_MESSAGES, self._connection_id, "inbound", settlement)
             done(settlement)
 
     def _receive(self, part: _Part, answer: Answer) -> None:

@@ -18,6 +18,8 @@ from ackstream.connectivity.transport import ExternalMessage
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.subscriptions import weak_acks
+from ackstream.telemetry.catalogue import CONNECTION_MESSAGES
+from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from ackstream.client.group import Work
@@ -138,6 +140,7 @@ class OutboundWorker(Closing):
             self._publisher.publish(publishing.message, partial(self._published, handed))
 
     def _published(self, handed: _Handed, result: Published) -> None:
+        FIGURES.count(CONNECTION_MESSAGES, self._id, "outbound", "published" if result.succeeded else "failed")
         if not result.succeeded:
             name, where = handed.signal.correlation_id, handed.publishing.message.address
             log.warning("%s of %s was not published to %s: %s", name, self._id, where, result.reason)

@@ -33,6 +33,9 @@ from ackstream.errors import AckstreamError, BadParameterError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.protocol.errors import DittoError
+from ackstream.telemetry.catalogue import ROUTE_OPEN
+from ackstream.telemetry.figures import FIGURES
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +52,8 @@ PREFIX = "route-"
 ROUTED_BY, ORIGINAL_WRITER, ORIGINAL_SEQ = "routed-by", "original-writer", "original-seq"
 """Headers of a message that was passed on: the names of its routes, comma-separated; who published it, as which one."""
 
+OPEN_SECONDS = 30.0
+"""A route that has been closed for so long is no short interruption."""
 TURN_SECONDS = 0.1
 END_TO_END_SECONDS = 0.5
 MAX_AWAITING = 10_000
@@ -253,20 +258,30 @@ class Router(Closing):
             pass
 
     def _keep_open(self, settings: RouteSettings) -> None:
-        attempts = 0
-        while not self._stop.is_set():
-            began = time.monotonic()
-            try:
-                with Route(settings, self._settings.kafka, self._settings.lake) as route:
-                    log.info("The route %s is open.", settings.name)
-                    while route.alive and not self._stop.wait(TURN_SECONDS):
-                        pass
-                    route.wait_closed(0)
-            except Exception as error:
-                if not isinstance(error, (AckstreamError, DittoError, KafkaError, OSError)):
-                    log.exception("The route %s failed.", settings.name)
-                # whatever a client library raises, a thread that ended would never open it again
-                attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
-                wait = backoff(attempts)
-                log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
-                self._stop.wait(wait)
+        sign = f"The route {settings.name}"
+        FIGURES.set(ROUTE_OPEN, settings.name, value=0)
+        with HEALTH.expecting(sign, OPEN_SECONDS):
+            attempts = 0
+            while not self._stop.is_set():
+                began = time.monotonic()
+                try:
+                    self._open(settings, sign)
+                except Exception as error:
+                    if not isinstance(error, (AckstreamError, DittoError, KafkaError, OSError)):
+                        log.exception("The route %s failed.", settings.name)
+                    # whatever a client library raises, a thread that ended would never open it again
+                    attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
+                    wait = backoff(attempts)
+                    log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
+                    self._stop.wait(wait)
+
+    def _open(self, settings: RouteSettings, sign: str) -> None:
+        try:
+            with Route(settings, self._settings.kafka, self._settings.lake) as route:
+                log.info("The route %s is open.", settings.name)
+                FIGURES.set(ROUTE_OPEN, settings.name, value=1)
+                while route.alive and not self._stop.wait(TURN_SECONDS):
+                    HEALTH.beat(sign, time.monotonic())
+                route.wait_closed(0)
+        finally:
+            FIGURES.set(ROUTE_OPEN, settings.name, value=0)

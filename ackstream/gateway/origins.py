@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket
 
 from ackstream.gateway import responses
 from ackstream.gateway.errors import foreign_host, foreign_origin
+from ackstream.gateway.instruments import is_probe
 from ackstream.protocol.patterns import matches_any
 from ackstream.settings.security import is_loopback
 
@@ -107,7 +108,8 @@ class OriginCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request or a WebSocket, or refuse it with 403."""
-        error = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        checked = scope["type"] in ("http", "websocket") and not is_probe(scope)
+        error = self._refusal(scope) if checked else None
         if error is None:
             await self._app(scope, receive, send)
             return

@@ -18,12 +18,14 @@ from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
+from ackstream.gateway.instruments import KAFKA
 from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
 from ackstream.gateway.meter import LedgerFeed, Meter, Snapshot, Verdict, epoch_milliseconds
 from ackstream.gateway.plane_feed import JobSign, PlaneWatch
 from ackstream.gateway.planes import PlanesView  # noqa: TC001 - msgspec reads the annotations
 from ackstream.kafka.clients import Closing
 from ackstream.lake import questions, reading
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +172,7 @@ class Live(Closing):
             if time.monotonic() >= clock_at:
                 try:
                     self._note = self._feed.warning()
+                    HEALTH.beat(KAFKA, time.monotonic())
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 clock_at = time.monotonic() + CLOCK_SECONDS

@@ -21,7 +21,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ackstream.gateway.api import REQUEST_SECONDS
 from ackstream.gateway.certificates import Certificates
 from ackstream.gateway.connections import Doors, HttpConnection, SocketConnection, TlsConnection
+from ackstream.gateway.instruments import EVENT_LOOP, follow, unfollow
 from ackstream.gateway.service import application
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,6 +67,8 @@ class Server(uvicorn.Server):
                 application(dependencies),
                 host=gateway.host,
                 port=gateway.port,
+                # the log is the process's own
+                log_config=None,
                 log_level="warning",
                 access_log=False,
                 backlog=_BACKLOG,
@@ -83,6 +87,7 @@ class Server(uvicorn.Server):
             )
         )
         logging.getLogger("uvicorn.error").addFilter(_without_trace)
+        follow(self.doors, dependencies)
         self._exchange = dependencies.exchange
         self._started = started
         self._stalls = Stalls()
@@ -107,6 +112,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """End stalled connections, and look at the certificates, once a second; return whether to shut down."""
         if counter % _TICKS == 0:
+            HEALTH.beat(EVENT_LOOP, time.monotonic())
             if self._certificates is not None:
                 self._certificates.renew()
             found = self._stalls.find(self.server_state.connections, time.monotonic())
@@ -127,6 +133,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            unfollow()
 
     def _abort(self) -> None:
         for connection in list(self.server_state.connections):

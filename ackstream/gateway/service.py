@@ -31,6 +31,7 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
+from ackstream.gateway.instruments import ResponseCounter, probe_routes
 from ackstream.gateway.limits import Limits
 from ackstream.gateway.operations import PREFIX
 from ackstream.gateway.origins import origin_middleware
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from anyio import CancelScope
     from starlette.requests import HTTPConnection
+    from starlette.types import ASGIApp
 
     from ackstream.client import Reply
     from ackstream.client.replies import RequestOutcome
@@ -244,10 +246,10 @@ def _exchanging(settings: Settings) -> Iterator[tuple[Exchange, Live, Streaming]
         yield exchange, live, streaming
 
 
-def application(dependencies: Dependencies) -> Starlette:
+def application(dependencies: Dependencies) -> ASGIApp:
     """Build the ASGI application with all routes."""
     gateway = dependencies.settings.gateway
-    return Starlette(
+    app = Starlette(
         middleware=[
             proxy_middleware(gateway.proxy),
             *origin_middleware(
@@ -259,9 +261,12 @@ def application(dependencies: Dependencies) -> Starlette:
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
             *documentation_routes(dependencies),
+            *probe_routes(),
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
+    # around what Starlette has around its middleware, which answers where something fails
+    return ResponseCounter(app)
 
 
 @dataclass(frozen=True)

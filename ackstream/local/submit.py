@@ -182,7 +182,13 @@ def _escaped(text: str) -> str:
     return "".join(chr(int(unit, 16)) if _PLAIN.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
-def submit_environment(master: str = "local", deploy_mode: str = "client") -> dict[str, str]:
+def log_configuration(log_format: str) -> str:
+    """Return the files of Log4j by which the JVM logs warnings and errors alone, in a format of ``log.format``."""
+    names = ["log4j2.properties", *(["log4j2-json.properties"] if log_format == "json" else [])]
+    return ",".join(installation.conf(name).as_uri() for name in names)
+
+
+def submit_environment(master: str = "local", deploy_mode: str = "client", log_format: str = "text") -> dict[str, str]:
     """Return the environment for that command: Spark, and on this machine the interpreter and the quiet log.
 
     ``PYSPARK_PYTHON`` is respected. Where it is not set, workers run this interpreter here, and the cluster's there.
@@ -195,7 +201,7 @@ def submit_environment(master: str = "local", deploy_mode: str = "client") -> di
         return {**os.environ, **own}
     # workers need the product, too
     workers = {"PYSPARK_PYTHON": sys.executable}
-    return {**workers, "LOG4J_CONFIGURATION_FILE": installation.conf("log4j2.properties").as_uri(), **os.environ, **own}
+    return {**workers, "LOG4J_CONFIGURATION_FILE": log_configuration(log_format), **os.environ, **own}
 
 
 def run(command: list[str], environment: dict[str, str]) -> NoReturn:

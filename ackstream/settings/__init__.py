@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ackstream.settings.persist import Persist, PublishRule
     from ackstream.settings.quotas import Quota
     from ackstream.settings.routes import RouteSettings
+    from ackstream.settings.telemetry import Log, Metrics
 
 __all__ = [
     "Archive",
@@ -38,6 +39,8 @@ __all__ = [
     "Kafka",
     "Lake",
     "Local",
+    "Log",
+    "Metrics",
     "Persist",
     "PublishRule",
     "Query",
@@ -57,6 +60,8 @@ _MODULES = {
     "Gateway": "gateway",
     "Kafka": "kafka",
     "Lake": "lake",
+    "Log": "telemetry",
+    "Metrics": "telemetry",
     "Persist": "persist",
     "PublishRule": "persist",
     "Quota": "quotas",

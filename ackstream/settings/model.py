@@ -22,6 +22,7 @@ from ackstream.settings.persist import Persist
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
+from ackstream.settings.telemetry import Log, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -217,6 +218,8 @@ class Settings(Part):
     query: Query = Query()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
+    metrics: Metrics = Metrics()
+    log: Log = Log()
     connections: tuple[Connection, ...] = ()
     queue: QueueJob = QueueJob()
     queues: tuple[QueueSettings, ...] = ()
@@ -228,6 +231,8 @@ class Settings(Part):
         """Give a sentence for each setting that is allowed but exposes something."""
         parts = (self.kafka.security, *self.connections, *self.routes)
         yield from filter(None, (part.warning(self.kafka.bootstrap) for part in parts))
+        if text := self.metrics.warning():
+            yield text
 
     @field_validator("queues", "quotas", "destinations", "connections", "routes")
     @classmethod

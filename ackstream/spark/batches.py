@@ -9,10 +9,13 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import inheritable_thread_target
+
+from ackstream.telemetry.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +45,7 @@ def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigg
     return (
         stream.writeStream.queryName(name)
         .option("checkpointLocation", lake.checkpoint(name))
-        .foreachBatch(_Writer(write))
+        .foreachBatch(_Writer(name, write))
         .trigger(**trigger)
         .start()
     )
@@ -55,13 +58,14 @@ class _Writer:
     full batches there was no heap left. What the first batch has loaded stays, so it is never looked at again.
     """
 
-    def __init__(self, write: Write) -> None:
-        self._write = write
+    def __init__(self, name: str, write: Write) -> None:
+        self._name, self._write = name, write
         self._frozen = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         try:
-            self._write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+            with about(query=self._name, batch=batch_id):
+                self._write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
         finally:
             gc.collect()
             if not self._frozen:
@@ -76,7 +80,8 @@ def threads(spark: SparkSession, count: int) -> Iterator[Callable[[Work], Future
     The threads keep the query's job group, so that stopping the query stops them.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="ackstream-batch") as pool:
-        yield lambda work: pool.submit(inheritable_thread_target(spark)(work))
+        # what the log says about this thread it says about them, too
+        yield lambda work: pool.submit(copy_context().run, inheritable_thread_target(spark)(work))
 
 
 def at_once(spark: SparkSession, works: Sequence[Work]) -> None:

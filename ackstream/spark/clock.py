@@ -137,6 +137,19 @@ class Watched(NamedTuple):
     told: Callable[[], Told]
 
 
+class ClockReading(NamedTuple):
+    """A clock as its operator sees it.
+
+    :ivar signed_ago: seconds since its last sign of life; ``None``: there was none yet
+    :ivar tick_ms: its last tick, epoch milliseconds; 0: none
+    :ivar overdue_ms: for how long the earliest deadline has been due, which the query has not let pass
+    """
+
+    signed_ago: float | None
+    tick_ms: int
+    overdue_ms: float
+
+
 class QueryClock:
     """The clock of one run of a query, and the run's lease."""
 
@@ -198,6 +211,20 @@ class QueryClock:
         """End the run."""
         self._lease.end(broker.lease)
 
+    def reading(self) -> ClockReading:
+        """Return its state at this moment; for any thread."""
+        now, due = passing(), None
+        if self._signed == float("-inf"):
+            return ClockReading(None, 0, 0)
+        if self._watched is not None:
+            due = self._watched.told().due(self._last)
+        overdue = 0.0 if due is None else max(0.0, self._present(now) - due)
+        return ClockReading(now - self._signed, self._last, overdue)
+
+    def _present(self, now: float) -> float:
+        """Return the time up to which nothing may be open, in epoch milliseconds."""
+        return self._believed + (now - self._signed) * 1000 - self._behind
+
     def _wanted(self, now: float) -> int | None:
         """Return the time that has come and must pass for something to happen, as far as is known without asking."""
         if self._watched is None or now < self._ticked + RETRY_SECONDS:
@@ -207,8 +234,7 @@ class QueryClock:
             return self._last if now >= self._ticked + self._interval else None
         # of what the last tick has passed the batch that reads it will tell
         due = told.due(self._last)
-        present = self._believed + (now - self._signed) * 1000 - self._behind
-        return due if due is not None and due < present else None
+        return due if due is not None and due < self._present(now) else None
 
     def _tick(self, broker: ClockBroker, consumed: Mapping[Any, int], now: float, wanted: int | None) -> None:
         self._ticked = now

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,17 +15,12 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from kafka.errors import AuthorizationError, SaslAuthenticationFailedError
-from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
-from ackstream.errors import AckstreamError, StartError, StoppedError
-from ackstream.kafka.clients import failure
+from ackstream.errors import StartError, StoppedError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
-from ackstream.local.process import keep_private
-from ackstream.settings import load
 from ackstream.spark.checkpoint import (
     REMEMBERED,
     TOPIC_ID,
@@ -42,9 +36,12 @@ from ackstream.spark.checkpoint import (
 )
 from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN
-from ackstream.spark.operator import told
+from ackstream.spark.observation import observed
+from ackstream.spark.operator import LOG, told
 from ackstream.spark.progress import committer, planned_offsets
-from ackstream.spark.session import driver
+from ackstream.spark.session import driver, run_with_settings
+from ackstream.telemetry.figures import FIGURES
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -61,6 +58,9 @@ STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
 """How long the batch at hand may take to finish when a job is stopped."""
 
 AWAIT_SECONDS = 1
+DRIVER, SILENT_SECONDS = "The driver", 120.0
+"""Whose sign of life is that it asks the JVM about its queries."""
+
 DATA_LOSS = "failOnDataLoss"
 """The option that every message of Spark about deleted records names, whether driver or executor found them."""
 _LOSS = (
@@ -135,6 +135,7 @@ class Job:
         own = spark.newSession()
         for key, value in self.conf(settings).items():
             own.conf.set(key, value)
+        own.conf.set(LOG, json.dumps({"log": settings.log.model_dump(), "program": self.name, "query": self.name}))
         if clock is not None:
             own.conf.set(RUN, clock.run)
         self.check(own, settings)
@@ -162,6 +163,7 @@ class Job:
         if clock is not None:
             watched = Watched(partial(planned_offsets, query), partial(told, own)) if self.ticks else None
             clock.follow(watched, query.stop)
+        FIGURES.follow(f"shards of {self.name}", lambda: told(own).figures())
         return query
 
     def remedy(self, key: str) -> str:
@@ -187,9 +189,12 @@ class Job:
                 own = stack.enter_context(clock(settings, self.lease, self.ticks, self.reads))
             query = self.start(spark, settings, clock=own)
             stack.callback(stop_in_order, query)
+            measures = settings.metrics.port > 0
+            if measures:
+                stack.enter_context(observed(query, self.name, own))
             if self.group is not None:
                 group = attrgetter(self.group)(settings)
-                stack.enter_context(committer(settings.kafka, query, group, self.reads))
+                stack.enter_context(committer(settings.kafka, query, group, self.reads, measures=measures))
             yield query
 
 
@@ -213,12 +218,16 @@ def main(*jobs: Job) -> None:
     """Run jobs in this process until one of them ends, or a signal ends all, as ``spark-submit`` starts them."""
 
     def run(settings: Settings) -> None:
-        with driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop), ExitStack() as stack:
+        with (
+            HEALTH.expecting(DRIVER, SILENT_SECONDS, vital=True),
+            driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop),
+            ExitStack() as stack,
+        ):
             queries = [stack.enter_context(job.running(spark, settings)) for job in jobs if not stop.is_set()]
             # started again, all of them go on where they were
             try:
                 while not stop.is_set() and not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
-                    pass
+                    HEALTH.beat(DRIVER, time.monotonic())
             except StreamingQueryException as error:
                 if stop.is_set():
                     # a signal to all processes ends Python's workers, too
@@ -229,22 +238,7 @@ def main(*jobs: Job) -> None:
                     raise not_allowed(settings.kafka, f"that ({found[0]})") from error
                 raise
 
-    run_with_settings(run)
-
-
-def run_with_settings(run: Callable[[Settings], None]) -> None:
-    """Call ``run`` with the settings of file and environment; exit with the sentence of an error of the product."""
-    keep_private()
-    try:
-        settings = load()
-        try:
-            run(settings)
-        except (AuthorizationError, SaslAuthenticationFailedError) as error:
-            raise failure(settings.kafka, error) from error
-    except AckstreamError as error:
-        sys.exit(str(error))
-    except (Py4JNetworkError, ConnectionError):
-        sys.exit("Spark's JVM has ended, and the job with it.")
+    run_with_settings(run, jobs[0].name)
 
 
 # -- checkpoint --------------------------------------------------------------------------------------------------------

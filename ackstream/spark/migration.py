@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ackstream.spark.job import Job
     from ackstream.spark.operator import ShardBatch, State
     from ackstream.spark.pieces import PieceStore
+    from ackstream.telemetry.figures import Tally
 
     Unite = Callable[[Iterable[State]], State]
 
@@ -219,6 +220,9 @@ class _MovedShard:
 
     def dump(self) -> State:
         return self._state
+
+    def measure(self, tally: Tally) -> None:
+        """Count nothing."""
 
 
 def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:

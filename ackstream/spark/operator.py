@@ -9,6 +9,7 @@ what it waits for.
 from __future__ import annotations
 
 import gc
+import json
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -16,8 +17,11 @@ from weakref import WeakKeyDictionary
 
 from pyspark import AccumulatorParam, TaskContext
 
+from ackstream.settings import Log
 from ackstream.spark.batches import BATCH_ID, QUERY_ID
 from ackstream.spark.kafka import CLOCK
+from ackstream.telemetry import logs
+from ackstream.telemetry.figures import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,11 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
 
+    from ackstream.telemetry.figures import Key
+
     Handle = Callable[["ShardBatch"], Iterable[pd.DataFrame]]
     State = tuple[int, bytes]
     """A shard's version and blob, as it dumps them."""
 
 STATE_SCHEMA = "version INT, blob BINARY"
+LOG = "ackstream.log"
+"""The entry in a session's conf for the log of workers: JSON with the settings ``log`` and what its lines are about."""
 
 
 class Told(NamedTuple):
@@ -40,14 +48,24 @@ class Told(NamedTuple):
 
     :ivar timeouts: what they wait for, by their keys: see :attr:`Shard.next_timeout`
     :ivar asked: whether a tick has asked all of them, as each tick does
+    :ivar gauges: what each of them holds, by their keys
+    :ivar tally: what they have counted
     """
 
     timeouts: Mapping[Any, int | None] = {}
     asked: bool = False
+    gauges: Mapping[Any, dict[Key, float]] = {}
+    tally: Tally = Tally()
 
     def due(self, since: int) -> int | None:
         """Return the earliest time from a given one on that one of them waits for."""
         return min((time for time in self.timeouts.values() if time is not None and time >= since), default=None)
+
+    def figures(self) -> Tally:
+        """Return what they have counted, and what they hold together."""
+        found = Tally().add(self.tally)
+        found.merge_gauges(self.gauges.values())
+        return found
 
 
 class Shard(Protocol):
@@ -62,6 +80,9 @@ class Shard(Protocol):
     @property
     def next_timeout(self) -> int | None:
         """The time the watermark must pass for something to happen; ``None``: only a record makes something happen."""
+
+    def measure(self, tally: Tally) -> None:
+        """Set the gauges of what it holds, and add what this batch has counted."""
 
 
 S = TypeVar("S", bound=Shard)
@@ -104,7 +125,10 @@ class ShardBatch:
         if timeout is not None:
             # what this batch has not let happen waits for a later tick; nor would Spark take an earlier timeout
             timeout = max(timeout, self.tick + 1)
-        self.told = Told({self.key: timeout}, self.tick > self.watermark)
+        tally = Tally()
+        shard.measure(tally)
+        gauges, tally.gauges = tally.gauges, {}
+        self.told = Told({self.key: timeout}, self.tick > self.watermark, {self.key: gauges}, tally)
         if dumped is not None:
             if dumped != before:
                 # what a tick has not changed is not written
@@ -133,7 +157,12 @@ class _Latest(AccumulatorParam):  # type: ignore[misc]
 
     def addInPlace(self, value1: Told, value2: Told) -> Told:  # noqa: N802 - Spark's name
         # not in place: the driver reads it while tasks end
-        return Told({**value1.timeouts, **value2.timeouts}, value1.asked or value2.asked)
+        return Told(
+            {**value1.timeouts, **value2.timeouts},
+            value1.asked or value2.asked,
+            {**value1.gauges, **value2.gauges},
+            value1.tally.add(value2.tally),
+        )
 
 
 _TOLD: WeakKeyDictionary[SparkSession, Accumulator[Told]] = WeakKeyDictionary()
@@ -155,28 +184,38 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType) ->
     """
     spark = records.sparkSession
     _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
-    return records.groupBy(key).applyInPandasWithState(
-        operator(handle, _TOLD[spark].add), output, STATE_SCHEMA, "append", "EventTimeTimeout"
-    )
+    call = operator(handle, _TOLD[spark].add, spark.conf.get(LOG, None))
+    return records.groupBy(key).applyInPandasWithState(call, output, STATE_SCHEMA, "append", "EventTimeTimeout")
 
 
 def operator(
-    handle: Handle, tell: Callable[[Told], object] | None = None
+    handle: Handle, tell: Callable[[Told], object] | None = None, log: str | None = None
 ) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """Return the function that Spark calls for each shard.
 
     :param tell: gets what the shard waits for
+    :param log: how a worker logs, as :data:`LOG` has it
     """
 
     def call(key: tuple[Any], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        batch = ShardBatch(key[0], frames, state)
         if TaskContext.get() is not None:
             _spare_collections()
-        batch = ShardBatch(key[0], frames, state)
+            _log_as(log)
+            logs.remark(batch=batch.batch_id)
         yield from handle(batch)
         if tell is not None:
             tell(batch.told)
 
     return call
+
+
+@cache
+def _log_as(log: str | None) -> None:
+    """Let a worker log as its driver does."""
+    if log is not None:
+        fields = json.loads(log)
+        logs.configure(Log(**fields.pop("log")), **fields)
 
 
 @cache

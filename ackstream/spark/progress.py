@@ -19,6 +19,8 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import StoppedError
 from ackstream.kafka.clients import connect_consumer
+from ackstream.telemetry.catalogue import LAG, LOST
+from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 COMMIT_SECONDS = RETRY_SECONDS = 1.0
+LAG_SECONDS = 5.0
 _KAFKA_OFFSET = "KafkaSourceOffset"
 P = TypeVar("P", bound="Hashable")
 """A partition."""
@@ -91,6 +94,42 @@ def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Ma
     return {partition: count for partition, count in counts.items() if count > 0}
 
 
+def lags(offsets: Mapping[P, int], ends: Mapping[P, int], topic_of: Callable[[P], str]) -> dict[str, int]:
+    """Count the records of each topic that a query has yet to read; of partitions that it has begun to read.
+
+    :param offsets: the next offsets it will read
+    :param ends: the ends of the partitions
+    """
+    found: dict[str, int] = {}
+    for partition, end in ends.items():
+        if partition in offsets:
+            topic = topic_of(partition)
+            found[topic] = found.get(topic, 0) + max(0, end - offsets[partition])
+    return found
+
+
+def _partitions_of(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]:
+    return [TopicPartition(name, number) for name in topics for number in consumer.partitions_for_topic(name) or ()]
+
+
+class LagMeter:
+    """Looks up every few seconds how many records a query has yet to read, also while none of its batches ends."""
+
+    def __init__(self, consumer: Any, query: str, names: Mapping[str, str]) -> None:
+        """Ask by a consumer; ``names`` are the topics as Kafka and as the product names them."""
+        self._consumer, self._query, self._names = consumer, query, names
+        self._looked = -math.inf
+
+    def look(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the gauges, if it is time to."""
+        if (now := time.monotonic()) < self._looked + LAG_SECONDS:
+            return
+        self._looked = now
+        ends = self._consumer.end_offsets(_partitions_of(self._consumer, self._names))
+        for topic, count in lags(offsets, ends, lambda partition: self._names[partition.topic]).items():
+            FIGURES.set(LAG, self._query, topic, value=count)
+
+
 @contextmanager
 def repeating(
     name: str,
@@ -142,12 +181,15 @@ def repeating(
         raise ended[0]
 
 
-def committer(kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str]) -> AbstractContextManager[None]:
+def committer(
+    kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], *, measures: bool = False
+) -> AbstractContextManager[None]:
     """Commit the query's offsets to a consumer group until the block ends; report records that it could not read.
 
     :param topics: those whose records matter, without the prefix
+    :param measures: whether to look up every few seconds how many records it has yet to read
     """
-    names = [kafka.topic(topic) for topic in topics]
+    names = {kafka.topic(topic): topic for topic in topics}
     committed: dict[TopicPartition, int] = {}
     total = 0
 
@@ -159,20 +201,21 @@ def committer(kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[
                 if kafka.on_data_loss == "stop":
                     # Spark ends the query instead
                     return {}
-                known = {name: consumer.partitions_for_topic(name) or () for name in names}
-                wanted = [TopicPartition(name, number) for name in names for number in known[name]]
-                found: dict[TopicPartition, int] = consumer.beginning_offsets(wanted)
+                found: dict[TopicPartition, int] = consumer.beginning_offsets(_partitions_of(consumer, names))
                 return found
 
-            beginnings = first()
+            beginnings, meter = first(), LagMeter(consumer, query.name, names) if measures else None
 
             def commit() -> None:
                 nonlocal committed, beginnings, total
                 offsets = consumed_offsets(query)
+                if meter is not None:
+                    meter.look(offsets)
                 if offsets == committed:
                     return
                 for partition, count in lost_records(committed or first_offsets(query), offsets, beginnings).items():
                     total += count
+                    FIGURES.count(LOST, query.name, names.get(partition.topic, "clock"), by=count)
                     log.error(
                         "%s records of %s were deleted before %s read them; %s since its start.",
                         *(count, "-".join(map(str, partition)), query.name, total),

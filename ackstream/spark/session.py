@@ -12,15 +12,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from kafka.errors import AuthorizationError, SaslAuthenticationFailedError
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-from ackstream.local import installation
-from ackstream.local.submit import MERGED, check_settings, defaults, own_entries, write_properties
+from ackstream.errors import AckstreamError
+from ackstream.kafka.clients import failure
+from ackstream.local.process import keep_private
+from ackstream.local.submit import MERGED, check_settings, defaults, log_configuration, own_entries, write_properties
+from ackstream.settings import Log, load
+from ackstream.telemetry import logs
+from ackstream.telemetry.endpoint import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ackstream.settings import Settings
 
@@ -48,7 +55,7 @@ def session(
         # executors must run an interpreter in which the product is installed; spark-submit has been told which
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
-    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", installation.conf("log4j2.properties").as_uri())
+    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format))
     entries: dict[str, str] = {}
     builder = SparkSession.builder.appName(name)
     submitted = SUBMITTED in os.environ
@@ -62,7 +69,7 @@ def session(
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
         _launch({"spark.master": settings.spark.master, "spark.app.name": name, **entries})
     spark = builder.config(map=entries).getOrCreate()
-    spark.sparkContext.setLogLevel("WARN")
+    spark.sparkContext.setLogLevel(logs.SPARK_LEVELS[settings.log.level])
     return spark
 
 
@@ -150,3 +157,27 @@ def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
             before[number] = java.Signal.handle(java.Signal(number.name[3:]), handler)
             signal.signal(number, signal.SIG_IGN)
     return before
+
+
+def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
+    """Call ``run`` with the settings of file and environment; exit with the sentence of an error of the product.
+
+    Meanwhile the process logs, and shows its metrics, as the settings say.
+
+    :param program: which one this is, such as ``correlate``
+    """
+    keep_private()
+    try:
+        # what is wrong with the settings is logged, too
+        logs.configure(Log(), program=program)
+        settings = load()
+        logs.configure(settings.log, program=program)
+        try:
+            with serving(settings.metrics, program):
+                run(settings)
+        except (AuthorizationError, SaslAuthenticationFailedError) as error:
+            raise failure(settings.kafka, error) from error
+    except AckstreamError as error:
+        sys.exit(str(error))
+    except (Py4JNetworkError, ConnectionError):
+        sys.exit("Spark's JVM has ended, and the job with it.")

@@ -15,6 +15,7 @@ from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.protocol.traces import TRACEPARENT
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.emissions import Emission
@@ -89,6 +90,7 @@ def headers_of(emission: Emission) -> list[tuple[str, bytes]]:
         record_headers.COMPLETED_BY: emission.completed_by,
         record_headers.CONTENT_TYPE: PROTOCOL_CONTENT_TYPE,
         record_headers.SPRING_CORRELATION_ID: emission.spring_correlation,
+        TRACEPARENT: emission.traceparent,
     }
     return [
         (name, value.encode() if isinstance(value, str) else value)

@@ -14,6 +14,8 @@ from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.settings import Settings
 from ackstream.settings.connections import Connection
+from ackstream.telemetry.catalogue import CONNECTION_FAILURES
+from ackstream.telemetry.figures import FIGURES
 from tests.prose import each
 
 if TYPE_CHECKING:
@@ -285,3 +287,17 @@ def test_the_rules_of_the_access_file_are_those_of_connections_too_and_change_wi
     # nor is everything allowed at a start with such a file
     with pytest.raises(SettingsError, match="grants nothing"):
         access_of(found, found.connections)
+
+
+def test_what_fails_counts_for_its_connection(opened: Opened) -> None:
+    def failures() -> float:
+        return FIGURES.read().counters.get((CONNECTION_FAILURES.name, "c"), 0)
+
+    before = failures()
+    opened.link.turn(0.0)
+    assert failures() == before
+    opened.last("source").alive = False
+    opened.link.turn(1.0)
+    opened.fails["source"] = RuntimeError("of a client library")
+    opened.link.turn(2.0)
+    assert failures() == before + 2

@@ -225,3 +225,12 @@ def test_the_driver_gets_the_archive_of_its_classes_beside_the_options_of_the_se
     monkeypatch.setattr(submit, "java_options", lambda: "-XX:SharedArchiveFile=/cache/spark.jsa")
     command = submit.submit_command(Settings(spark=Spark(conf={submit.JAVA_OPTIONS: "-Dmine=1"})), "correlate")
     assert entries(command)[submit.JAVA_OPTIONS] == "-XX:SharedArchiveFile=/cache/spark.jsa -Dmine=1"
+
+
+def test_the_jvm_logs_json_by_a_second_file_that_has_another_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOG4J_CONFIGURATION_FILE", raising=False)
+    text = submit.submit_environment()["LOG4J_CONFIGURATION_FILE"]
+    first, second = submit.submit_environment(log_format="json")["LOG4J_CONFIGURATION_FILE"].split(",")
+    assert (first, text.endswith("/log4j2.properties")) == (text, True)
+    keys = {line.partition("=")[0] for line in Path(second.removeprefix("file://")).read_text("utf-8").splitlines()}
+    assert {key for key in keys if not key.startswith(("#", "appender"))} == set()

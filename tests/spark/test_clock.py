@@ -291,6 +291,23 @@ def test_nothing_but_signs_of_life_is_sent_while_nothing_waits_and_nothing_is_re
     assert len(calm.records) - signs == 60
 
 
+def test_a_reading_says_how_long_ago_it_signed_and_for_how_long_a_deadline_has_been_due(calm: Calm) -> None:
+    assert calm.clock.reading().overdue_ms == 0
+    assert 0 <= (calm.clock.reading().signed_ago or 0) <= 1
+    calm.waits = [calm.time + 500]
+    # the clock does not look meanwhile
+    calm.elapsed += 2_500
+    assert calm.clock.reading().overdue_ms == pytest.approx(2_000, abs=1)
+    assert 2.5 <= (calm.clock.reading().signed_ago or 0) <= 3.5
+    calm.time += 2_500
+    calm.run(0.2)
+    assert calm.clock.reading().tick_ms == calm.ticks[-1]
+
+
+def test_a_clock_that_has_not_begun_has_no_sign() -> None:
+    assert QueryClock(Lease("x-lease", 6.0), 0, 1.0).reading() == (None, 0, 0)
+
+
 def test_a_deadline_is_passed_as_soon_as_it_has_come(calm: Calm) -> None:
     calm.waits = [calm.time + 3_030, calm.time + 9_000]
     calm.run(3)

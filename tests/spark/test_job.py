@@ -21,6 +21,7 @@ from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Clock, Kafka, Lake, Settings
 from ackstream.spark import job as spark_job
+from ackstream.spark import session as spark_session
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, planned_end
 from ackstream.spark.job import (
     DRAFT,
@@ -272,7 +273,7 @@ def _main(
         yield None, stop
 
     monkeypatch.setattr(spark_job, "driver", driver)
-    monkeypatch.setattr(spark_job, "load", Settings)
+    monkeypatch.setattr(spark_session, "load", Settings)
     spark_job.main(*(SimpleNamespace(name=name, running=partial(running, name)) for name in "xy"))  # type: ignore[arg-type]
     return seen
 

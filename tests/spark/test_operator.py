@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 
-from ackstream.spark.operator import ShardBatch, Told, operator
+from ackstream.spark.operator import ShardBatch, Told, _Latest, operator
+from ackstream.telemetry.catalogue import BATCHES_DONE, OPEN_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ackstream.telemetry.figures import Tally
 
 
 class State:
@@ -53,6 +58,10 @@ class Remembering:
     def next_timeout(self) -> int | None:
         return max(self.offsets, default=None)
 
+    def measure(self, tally: Tally) -> None:
+        tally.set(OPEN_REQUESTS, value=len(self.offsets))
+        tally.count(BATCHES_DONE, "remembering")
+
 
 def _frame(*rows: tuple[int, int, str | None]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["offset", "timestamp", "clock"]).astype({"offset": "int64"})
@@ -70,9 +79,9 @@ def _handle(batch: ShardBatch) -> Iterator[pd.DataFrame]:
 
 
 def _run(state: Any, *frames: pd.DataFrame) -> tuple[tuple[int, int], Any]:
-    told: list[Any] = []
+    told: list[Told] = []
     (found,) = operator(_handle, told.append)(("s",), iter(frames), state)
-    return (found["watermark"][0], found["tick"][0]), told
+    return (found["watermark"][0], found["tick"][0]), [(one.timeouts, one.asked) for one in told]
 
 
 def test_ticks_are_no_records_and_the_latest_is_the_time_of_the_batch() -> None:
@@ -102,9 +111,21 @@ def test_what_a_tick_does_not_change_is_not_written_again() -> None:
 
 def test_a_shard_tells_what_it_waits_for_and_when_it_waits_for_nothing() -> None:
     state = State()
-    assert _run(state, _frame((5, 3, None)))[1] == [Told({"s": 5})]
-    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [Told({"s": 5}, asked=True)]
+    assert _run(state, _frame((5, 3, None)))[1] == [({"s": 5}, False)]
+    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [({"s": 5}, True)]
     # what has not happened although its time has come waits for the next tick
-    assert _run(state, _frame((9, 12, "2026-11-23")))[1] == [Told({"s": 13}, asked=True)]
-    assert _run(state, _frame((0, 5, None)))[1] == [Told({"s": None})]
+    assert _run(state, _frame((9, 12, "2026-11-23")))[1] == [({"s": 13}, True)]
+    assert _run(state, _frame((0, 5, None)))[1] == [({"s": None}, False)]
     assert state.value is None
+
+
+def test_the_driver_adds_what_shards_count_and_knows_what_each_holds_now() -> None:
+    told: list[Told] = []
+    states = {"s": State(), "t": State()}
+    for key, offset in (("s", 5), ("t", 6), ("s", 7)):
+        list(operator(_handle, told.append)((key,), iter([_frame((offset, 3, None))]), states[key]))
+    merged = pickle.loads(pickle.dumps(reduce(_Latest().addInPlace, told, _Latest().zero(Told()))))
+    figures = merged.figures()
+    # two records in one shard, one in the other, in three batches
+    assert figures.gauges == {(OPEN_REQUESTS.name,): 3}
+    assert figures.counters == {(BATCHES_DONE.name, "remembering"): 3}

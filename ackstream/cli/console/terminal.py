@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import logging
-import re
 import traceback
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,23 +19,15 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from ackstream.telemetry.logs import CONTROLS, configure, escaped
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from rich.console import ConsoleOptions, RenderableType
 
-_CONTROLS = re.compile(
-    # C0 and C1; marks, embeddings and isolates of bidirectional text; invisible characters; halves of surrogate pairs
-    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e0fff]"
-)
 _LINE_BREAK = "\n"
-
-
-def escaped(text: str) -> str:
-    """Replace the characters that could control a terminal, line breaks among them, by their JSON escapes."""
-    return _CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def escaped_lines(text: str) -> str:
@@ -61,7 +50,7 @@ class Terminal(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render anything; what a library prints inside, such as a table or a live display, comes through here, too."""
         for segment in super().render(renderable, options):
-            if segment.control or not _CONTROLS.search(segment.text.replace(_LINE_BREAK, "")):
+            if segment.control or not CONTROLS.search(segment.text.replace(_LINE_BREAK, "")):
                 yield segment
             else:
                 yield Segment(escaped_lines(segment.text), segment.style)
@@ -105,25 +94,8 @@ def show_error(kind: type[BaseException], error: BaseException, trace: Traceback
     echo("".join(traceback.format_exception(kind, error, trace)).rstrip(_LINE_BREAK), err=True)
 
 
-class _EscapedLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return escaped_lines(super().format(record))
-
-
-def log_here(form: str, level: int = logging.INFO, **levels: int) -> None:
-    """Write the log to standard error.
-
-    :param form: of a line, as :mod:`logging` writes it
-    :param level: from which on
-    :param levels: of single loggers, by their names
-    """
-    handler = logging.StreamHandler()
-    handler.setFormatter(_EscapedLines(form))
-    logging.basicConfig(level=level, handlers=[handler])
-    for name, own in levels.items():
-        logging.getLogger(name).setLevel(own)
-
-
 def log_warnings() -> None:
     """Write what clients warn of to standard error."""
-    log_here("%(levelname)s %(message)s", logging.WARNING, kafka=logging.ERROR)
+    from ackstream.settings import Log  # help needs no settings
+
+    configure(Log(level="warning"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.correlate.decision import shorten
+from ackstream.jobs.correlate.figures import RequestFigures
 from ackstream.jobs.correlate.reading import InvalidRequestError, spring_id
 from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.protocol import ledger
@@ -16,6 +17,7 @@ from ackstream.protocol.ditto.envelopes import encode, error_envelope
 from ackstream.protocol.ditto.errors import internal_error
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES, AckRow, LedgerRecord, OutcomeRow, SignalRow
+from ackstream.protocol.traces import TRACEPARENT, checked_trace, trace_of
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics
 
 log = logging.getLogger(__name__)
+
+DUPLICATE = "duplicate"
+"""The code of a request whose correlation-id is in use."""
 
 REASON_CHARACTERS = 4_096
 """How much of a reason a dead letter keeps; it may repeat what was wrong."""
@@ -43,6 +48,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     completed_by: str | None = None
     spring_correlation: bytes | None = None
     reason: str | None = None
+    traceparent: bytes | None = None
 
 
 class Writer:
@@ -55,6 +61,7 @@ class Writer:
         self._limit = topics.value_bytes
         self._written = (query_id, batch_id)
         self.emissions: list[Emission] = []
+        self.figures = RequestFigures()
 
     def take(self) -> list[Emission]:
         """Return the emissions so far, and begin anew."""
@@ -91,9 +98,10 @@ class Writer:
         )
         acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
         if reply is not None and reply_topic is not None:
-            self._reply(reply_topic, reply, outcome, pending.spring_correlation)
+            self._reply(reply_topic, reply, outcome, pending.spring_correlation, trace_of(pending.headers))
         record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
         self._ledger(pending.correlation_id, record)
+        self.figures.decided(outcome, len(acks))
 
     def invalid(self, record: Record, invalid: InvalidRequestError) -> None:
         """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
@@ -125,8 +133,9 @@ class Writer:
             reply_topic=reply_topic,
             reply=msgspec.Raw(reply),
         )
-        self._reply(reply_topic, reply, outcome, spring_correlation)
+        self._reply(reply_topic, reply, outcome, spring_correlation, checked_trace(record.headers.get(TRACEPARENT)))
         self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
+        self.figures.decided(outcome, 0)
         self.unreadable(record, error)
 
     def fail(self, record: Record, error: Exception, emitted: int) -> None:
@@ -138,7 +147,8 @@ class Writer:
         if isinstance(error, DittoError):
             self.unreadable(record, error)
             return
-        log.error("The record %s cannot be processed", self._identity(record), exc_info=error)
+        about = {"correlation_id": record.correlation_id}
+        log.error("The record %s cannot be processed", self._identity(record), exc_info=error, extra=about)
         problem = internal_error(type(error).__name__)
         if record.source == SIGNALS:
             self.invalid(record, InvalidRequestError(problem, None))
@@ -147,11 +157,13 @@ class Writer:
 
     def unreadable(self, record: Record, error: DittoError) -> None:
         """Record a dead letter for a record that the protocol rejects; the reason is the error's code and texts."""
-        self.dead_letter(record, " ".join(filter(None, (f"{error.error}:", error.message, error.description))))
+        reason = " ".join(filter(None, (f"{error.error}:", error.message, error.description)))
+        self.dead_letter(record, error.error, reason)
 
     def duplicate(self, record: Record) -> None:
         """Record a dead letter for a request whose correlation-id is in use, or was until recently."""
-        self.dead_letter(record, "The correlation-id belongs to a request that is open or was decided recently.")
+        reason = "The correlation-id belongs to a request that is open or was decided recently."
+        self.dead_letter(record, DUPLICATE, reason)
 
     def unused(self, correlation_id: str, entries: list[Disposed], pending: Pending | None) -> None:
         """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
@@ -162,13 +174,18 @@ class Writer:
             if disposition != "accepted":
                 row = self._ack(correlation_id, received, disposition, pending)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
+                self.figures.dispositions[disposition] += 1
 
     def unmatched(self, reading: AckReading, disposition: str) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
         self.unused(reading.correlation_id, [(received, disposition) for received in reading.received], None)
 
-    def dead_letter(self, record: Record, reason: str) -> None:
-        """Record an unusable record in the ledger and copy it, whole, to the dead letter topic."""
+    def dead_letter(self, record: Record, code: str, reason: str) -> None:
+        """Record an unusable record in the ledger and copy it, whole, to the dead letter topic.
+
+        :param code: of the reason, by which it is counted
+        """
+        self.figures.dead_letters[code] += 1
         reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
         correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
         row = ledger.dead_letter(
@@ -188,11 +205,17 @@ class Writer:
     def _identity(self, record: Record) -> str:
         return f"{self._sources[record.source]}-{record.partition}-{record.offset}"
 
-    def _reply(self, topic: str, reply: bytes, outcome: OutcomeRow, spring_correlation: bytes | None) -> None:
+    def _reply(
+        self,
+        topic: str,
+        reply: bytes,
+        outcome: OutcomeRow,
+        spring_correlation: bytes | None,
+        traceparent: bytes | None,
+    ) -> None:
         key, status = outcome.correlation_id.encode(), str(outcome.status)
-        self.emissions.append(
-            Emission(topic, key, reply, outcome.reply_id, status, outcome.completed_by, spring_correlation)
-        )
+        own = (outcome.reply_id, status, outcome.completed_by, spring_correlation, None, traceparent)
+        self.emissions.append(Emission(topic, key, reply, *own))
 
     def _ledger(self, key: str, record: LedgerRecord) -> None:
         value = ledger.encode(record)

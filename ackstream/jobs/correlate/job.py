@@ -28,6 +28,7 @@ from ackstream.kafka.topics import LIMITED, largest_records
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.protocol.traces import TRACEPARENT
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
 from ackstream.spark.kafka import (
     CLOCK,
@@ -68,7 +69,7 @@ ROW_BYTES = 32 * 1024 * 1024
 
 FRAME_ROWS = 10_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
-BINARY_FIELDS = {"key", "value", "spring_correlation"}
+BINARY_FIELDS = {"key", "value", "spring_correlation", "traceparent"}
 OUTPUT_SCHEMA = StructType(
     [
         StructField(name, ArrayType(BinaryType() if name in BINARY_FIELDS else StringType()))
@@ -252,6 +253,7 @@ _USED = {
     record_headers.ORIGINATOR_SIGNATURE,
     record_headers.SPRING_REPLY_TOPIC,
     record_headers.SPRING_CORRELATION_ID,
+    TRACEPARENT,
 }
 
 
@@ -302,9 +304,13 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         header_entry(record_headers.CONTENT_TYPE, F.lit(PROTOCOL_CONTENT_TYPE)),
     ]
     spring = header_entry(record_headers.SPRING_CORRELATION_ID, F.col("spring_correlation"))
+    trace = header_entry(TRACEPARENT, F.col("traceparent"))
+    of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
     headers = (
-        F.when(F.col("spring_correlation").isNotNull(), F.array(*reply, spring))
+        F.when(of_spring & traced, F.array(*reply, spring, trace))
+        .when(of_spring, F.array(*reply, spring))
+        .when(traced, F.array(*reply, trace))
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )

@@ -36,6 +36,9 @@ class PendingRequests:
         self._aside = Pieces(store)
         self._touched = 0
 
+    def __len__(self) -> int:
+        return len(self._hot) + len(self._aside)
+
     def load(self, state: ShardState) -> None:
         """Restore what :meth:`dump` has put into a state."""
         self._hot = dict(state.open)

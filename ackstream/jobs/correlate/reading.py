@@ -22,6 +22,7 @@ from ackstream.protocol.ditto.single_acks import read_single
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, SPRING_CORRELATION_ID
+from ackstream.protocol.traces import TRACEPARENT, with_trace
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics
@@ -75,6 +76,7 @@ class RecordReader:
         try:
             envelope = decode(self._value(record))
             topic = envelope.topic
+            envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
             request, headers = self._request(envelope, record)
             reply_topic = self._topics.reply_topic(record)
             spring_correlation = spring_id(record)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from ackstream.jobs.correlate.state import (
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark.order import in_order
+from ackstream.telemetry.catalogue import DEADLINE, EARLY_ACKS, OPEN_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
+    from ackstream.telemetry.figures import Tally
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +127,14 @@ class CorrelateShard:
         ends += [end for end, _ in self._hold_ends[:1]]
         ends += [record.timestamp for record in self._undeclared]
         return min(ends) + self._slack_ms if ends else None
+
+    def measure(self, tally: Tally) -> None:
+        """Set the gauges of what is open, and add what was counted since the start."""
+        tally.set(OPEN_REQUESTS, value=len(self._pending))
+        tally.set(EARLY_ACKS, value=sum(map(len, self._held.values())))
+        if len(self._pending) and (deadline := self._pending.next_deadline) is not None:
+            tally.set(DEADLINE, value=deadline / 1000)
+        self._writer.figures.measure(tally, time.time_ns() // 1_000_000)
 
     def process(self, records: Sequence[Record], watermark: int) -> None:
         """Process the records of a batch, then let time pass.
@@ -317,7 +328,7 @@ class CorrelateShard:
         try:
             self._writer.outcome(pending, decide(), decided_at, row)
         except Exception as error:
-            log.exception("The request %s cannot be answered", key)
+            log.exception("The request %s cannot be answered", key, extra={"correlation_id": key})
             del self._writer.emissions[emitted:]
             # nothing of what may have caused it
             bare = msgspec.structs.replace(pending, received=[])

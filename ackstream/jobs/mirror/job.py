@@ -9,6 +9,7 @@ drops the append of the second.
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import closing
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -24,8 +25,10 @@ from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
-from ackstream.spark.job import run_with_settings
-from ackstream.spark.session import driver
+from ackstream.spark.session import driver, run_with_settings
+from ackstream.telemetry.catalogue import MIRRORED
+from ackstream.telemetry.figures import FIGURES
+from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     import threading
@@ -42,6 +45,8 @@ SOURCE = "ackstream.source"
 
 BATCHES_AT_ONCE, ROWS_AT_ONCE = 10_000, 1_000_000
 SEND_SECONDS = 30.0
+COPY, COPY_SECONDS = "The mirror", 600.0
+"""Whose sign of life is that it looks for new messages; copying a million of them takes a while."""
 
 
 def main() -> None:
@@ -53,7 +58,7 @@ def main() -> None:
         with driver(settings, f"ackstream-mirror-{destination.name}") as (spark, stop):
             run(spark, settings, destination, stop)
 
-    run_with_settings(start)
+    run_with_settings(start, "mirror")
 
 
 def named(settings: Settings, arguments: Sequence[str]) -> Destination:
@@ -80,7 +85,10 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
     """
     mirror = Mirror(spark, settings, destination)
     topic = settings.kafka.topic("destinations")
-    with closing(connect_producer(settings.kafka, topic, delivery_timeout=SEND_SECONDS)) as producer:
+    with (
+        HEALTH.expecting(COPY, COPY_SECONDS),
+        closing(connect_producer(settings.kafka, topic, delivery_timeout=SEND_SECONDS)) as producer,
+    ):
         reported = None
         while True:
             last = mirror.last
@@ -88,6 +96,8 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
                 value = messages.write_replicated(Replicated(destination.name, mirror.source, last))
                 producer.send(topic, value, destination.name.encode()).get(SEND_SECONDS)
                 reported = last
+                FIGURES.set(MIRRORED, destination.name, value=last)
+            HEALTH.beat(COPY, time.monotonic())
             if stop.wait(0 if mirror.copy() else destination.ack_conflation_interval / 1000):
                 return
 

@@ -8,11 +8,13 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.protocol.messages import MAX_NUMBER
+from ackstream.telemetry.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.settings import Destination
+    from ackstream.telemetry.figures import Tally
 
 
 class DestinationChange(NamedTuple):
@@ -126,6 +128,13 @@ class Backlog:
                 mode = ("sync", "upgrade") if destination.sync else ("async", "downgrade")
                 changes.append(DestinationChange(name, destination.reported, *mode, age))
         return changes
+
+    def measure(self, tally: Tally) -> None:
+        """Set the gauges of what waits, and of what each sync destination lacks."""
+        tally.set(WAITING_ACKS, value=len(self._waiting))
+        for name, destination in self._destinations.items():
+            tally.set(DESTINATION_LAG, name, value=max(0, self._stored - destination.reported))
+            tally.set(DESTINATION_SYNC, name, value=destination.sync)
 
     def ready(self, most: int) -> list[int]:
         """Return the batches, at most so many, whose acks may be sent now.

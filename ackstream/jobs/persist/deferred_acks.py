@@ -31,6 +31,7 @@ from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
 from ackstream.spark.checkpoint import is_unfinished, planned
+from ackstream.telemetry.figures import FIGURES, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,8 +149,16 @@ class DeferredAcks:
 
     def follow(self, query: StreamingQuery) -> None:
         """Start the thread; it ends with the query."""
+        FIGURES.follow("acks of persist", self.measured)
         run = partial(self._run, query)
         threading.Thread(target=run, name="ackstream-deferred-acks", daemon=True).start()
+
+    def measured(self) -> Tally:
+        """Return the gauges of what waits."""
+        tally = Tally()
+        with self._lock:
+            self._backlog.measure(tally)
+        return tally
 
     # -- sending -------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.state import PublisherState
 
 log = logging.getLogger(__name__)
+
+STORED, NO_ROW = "stored", "no row"
+"""What becomes of a record: a message in the table; or nothing, as of commands, and of messages that are repeated."""
 
 NOT_PROCESSED = "not processed"
 """The reason of records that a publisher's decisions failed on; whatever they contain, the batch goes on."""
@@ -38,6 +42,11 @@ class PersistResult(NamedTuple):
     def stores(self, records: int) -> bool:
         """Return whether the batch, which has this many records, adds rows to the table."""
         return records > sum(rejected.reason is None for rejected in self.rejected)
+
+    def ends(self, records: int) -> dict[str, int]:
+        """Count the records of the batch, which has this many, by what became of them: stored, or why not."""
+        found = Counter(rejected.reason or NO_ROW for rejected in self.rejected)
+        return {STORED: records - len(self.rejected), **found}
 
 
 def is_durability_ack(ack: CommandAck) -> bool:

@@ -30,6 +30,8 @@ from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
+from ackstream.telemetry.catalogue import KNOWN_PUBLISHERS, MESSAGES
+from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,6 +124,9 @@ class PersistFold:
         publish(spark, self._settings, [one for one in result.acks if not is_durability_ack(one[1])], result.stored)
         stored = result.stores(headers.num_rows)
         self._deferred.committed(batch, durable, result, stored=stored, began=began)
+        FIGURES.set(KNOWN_PUBLISHERS, value=len(self._states))
+        for reason, count in result.ends(headers.num_rows).items():
+            FIGURES.count(MESSAGES, reason, by=count)
         if batch % PRUNED_EVERY == PRUNED_EVERY - 1:
             self._table.prune()
 

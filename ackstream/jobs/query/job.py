@@ -32,6 +32,8 @@ from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import LATEST, limit_copies, source
 from ackstream.spark.order import in_order
+from ackstream.telemetry.catalogue import DEAD_LETTERS
+from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,6 +128,7 @@ class QueryFold:
             spark_kafka.write(records_to_send, kafka, kafka.topic("query-results"))
         if dead:
             spark_kafka.write(dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
+            FIGURES.count(DEAD_LETTERS, NAME, "unreadable", by=len(dead))
         self._known = self._newest
 
     def _look_up(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.jobs.queues.figures import measure
 from ackstream.jobs.queues.model import Arrival, Event, QueueState, coordinates
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol import queues
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.queues.model import ConsumerReport
     from ackstream.settings.queues import QueueSettings
+    from ackstream.telemetry.figures import Tally
 
     Unreadable = tuple[ConsumerReport, str]
 
@@ -138,6 +140,11 @@ class Endpoint:
         if self._queue.deadline is not None:
             times.append(self._queue.deadline)
         return min(times, default=None)
+
+    def measure(self, tally: Tally) -> None:
+        """Set the gauges of the queue."""
+        oldest = self._locations.get(next(iter(self._queue.messages), ""))
+        measure(tally, self._name, self._queue, None if oldest is None else oldest.received_at)
 
     def process(self, arrivals: Sequence[Arrival], reports: Sequence[ConsumerReport], watermark: int) -> None:
         """Process the records of a batch; append to ``answers``, ``events`` and ``unreadable``.

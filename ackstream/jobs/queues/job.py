@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
 from ackstream.jobs.queues.endpoint import Endpoint, answer_unknown
+from ackstream.jobs.queues.figures import count
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
 from ackstream.lake import tables
 from ackstream.lake.schemas import QUEUE_EVENTS
@@ -305,6 +306,7 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         )
         frame = spark.createDataFrame(batches.arrow(records, _RECORDS))
         parts.append(frame.withColumn("headers", F.when(F.col("reason").isNotNull(), of_dead)))
+    count(events, len(found["unreadable"]))
     if parts:
         union = reduce(DataFrame.unionByName, [part.select("topic", "key", "value", "headers") for part in parts])
         spark_kafka.write(union, settings.kafka)

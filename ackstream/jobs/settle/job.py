@@ -27,6 +27,8 @@ from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
 from ackstream.spark.operator import operate
+from ackstream.telemetry.catalogue import DELIVERIES, IGNORED_REPORTS
+from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -194,6 +196,15 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     messages = _of(settled, MESSAGE, MESSAGE_FIELDS)
     if messages.num_rows:
         spark_kafka.write(spark.createDataFrame(messages), settings.kafka, settings.kafka.topic("publisher-acks"))
+    count(settled)
+
+
+def count(settled: pa.Table) -> None:
+    """Count the rows of a batch."""
+    FIGURES.count(DELIVERIES, by=pc.sum(pc.equal(settled.column("kind"), DELIVERY)).as_py() or 0)
+    ignored = settled.filter(pc.field("kind") == IGNORED).column("reason")
+    for found in pc.value_counts(ignored).to_pylist():
+        FIGURES.count(IGNORED_REPORTS, found["values"], by=found["counts"])
 
 
 def _of(settled: pa.Table, kind: str, fields: Iterable[str]) -> pa.Table:

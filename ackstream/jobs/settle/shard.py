@@ -45,6 +45,7 @@ from ackstream.protocol.readers import (
     read,
 )
 from ackstream.spark.order import in_order
+from ackstream.telemetry.catalogue import OPEN_WRITERS, READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.settle.retention import Reason, Report
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
+    from ackstream.telemetry.figures import Tally
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +104,12 @@ class SettleShard:
         if self._early.deadline is not None:
             times.append(self._early.deadline + SKEW_MS)
         return min((time for time in times if time < NEVER), default=None)
+
+    def measure(self, tally: Tally) -> None:
+        """Set the gauges of what it holds; the shards share the writers, and each knows all readers."""
+        tally.set(OPEN_WRITERS, value=self._writers.open)
+        if self._index == 0:
+            tally.set(READERS, value=sum(reader.present for reader in self._readers.values()))
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 

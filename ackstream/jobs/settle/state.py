@@ -200,6 +200,11 @@ class Writers:
                 self._idle[name] = known.seen
         return SettleState(encoded, idle=self._idle, required=self._required)
 
+    @property
+    def open(self) -> int:
+        """How many of them have samples that are not done, as of the last :meth:`dump`."""
+        return len(self._known) - len(self._idle)
+
     def _quorums(self, writer: str) -> dict[str, int]:
         """Return the roles of the settings and of the writer; of two quorums of a role the greater one counts."""
         quorums = self._rules.quorums(writer)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from ackstream.cli import monitoring
 from ackstream.cli.console.display import inflight_table, readers_table, result_table, watch_screen
-from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, log_here
+from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped
 from ackstream.jobs.correlate.inflight import InFlight
 from ackstream.protocol.readers import KnownReader
 from tests.cli.console.test_display import watched
@@ -108,20 +107,6 @@ def test_json_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = capsys.readouterr().out.splitlines()
     assert_harmless(line)
     assert json.loads(line) == {"id": C1 + REVERSED}
-
-
-def test_the_log_of_a_command_is_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [])
-    level = root.level
-    log_here("%(levelname)s %(message)s", quiet=logging.ERROR)
-    try:
-        logging.getLogger("test").warning("from %s", TITLE)
-        logging.getLogger("quiet").warning("not shown")
-    finally:
-        root.setLevel(level)
-        logging.getLogger("quiet").setLevel(logging.NOTSET)
-    assert capsys.readouterr().err == "WARNING from \\u001b]0;pwned\\u0007\n"
 
 
 def test_an_error_of_the_program_is_printed_with_its_stack_but_without_control_characters() -> None:

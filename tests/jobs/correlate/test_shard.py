@@ -237,6 +237,35 @@ def test_the_channels_header_and_reply_to_choose_the_topic_of_the_reply(log: Log
     assert (emission.topic, emission.spring_correlation) == ("mine", b"\x01\x02")
 
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize("end", ["acknowledgements", "response", "timeout"])
+def test_the_trace_of_a_request_is_stored_with_it_and_comes_back_with_its_reply(run: Run, log: Log, end: str) -> None:
+    wanted = {"requested_acks": [] if end == "response" else ["a-ack"], "timeout": "5s"}
+    command = (log.live if end == "response" else log.command)(1, **wanted)
+    run.feed(_with(command, traceparent=TRACE))
+    if end != "timeout":
+        answer = log.response(2, topic="things/live/commands/modify")
+        run.feed(log.ack(2, "a-ack") if end == "acknowledgements" else answer)
+    run.feed(watermark=10_000)
+    (signal,) = (record["signal"] for record in run.ledger() if "signal" in record)
+    (emission,) = (e for e in run.emissions if e.reply_id)
+    assert emission.completed_by == end
+    assert signal["headers"]["traceparent"] == TRACE
+    assert emission.traceparent == TRACE.encode()
+
+
+def test_the_trace_of_an_invalid_request_comes_back_with_its_error_and_a_malformed_one_does_not(
+    run: Run, log: Log
+) -> None:
+    for identity, trace in (("a", TRACE), ("b", "nonsense")):
+        command = log.command(1, identity, requested_acks=["a-ack"], timeout="wrong")
+        run.feed(_with(command, traceparent=trace))
+    found = {e.key: e.traceparent for e in run.emissions if e.reply_id}
+    assert found == {b"a": TRACE.encode(), b"b": None}
+
+
 @pytest.mark.parametrize("name", ["reply-to", "kafka_replyTopic"])
 def test_a_reply_topic_that_is_not_allowed_is_refused_on_the_replies_topic(run: Run, log: Log, name: str) -> None:
     run.feed(_with(log.command(1, requested_acks=["a-ack"]), **{name: "secret"}))

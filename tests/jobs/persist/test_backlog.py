@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.persist.backlog import Backlog, DestinationChange
 from ackstream.settings import Destination
+from ackstream.telemetry.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
+from ackstream.telemetry.figures import Tally
 
 
 def _destination(name: str, type: str = "sync", **ages: str) -> Destination:  # noqa: A002 - the setting's name
@@ -218,3 +220,21 @@ def test_what_was_confirmed_stays_so() -> None:
     backlog.pass_over(6)
     backlog.confirm(5)
     assert backlog.acknowledged == 6
+
+
+def test_its_gauges_are_what_waits_and_what_each_sync_destination_lacks() -> None:
+    destinations = [_destination("a", downgrade_age="60s"), _destination("b"), _destination("other", "async")]
+    backlog = Backlog(destinations, acknowledged=-1, stored=-1)
+    for batch in range(3):
+        backlog.add(batch, 0, stored=batch < 2)
+    backlog.report("b", 1)
+    backlog.check(75_000)
+    tally = Tally()
+    backlog.measure(tally)
+    assert tally.gauges == {
+        (WAITING_ACKS.name,): 3,
+        (DESTINATION_LAG.name, "a"): 2,
+        (DESTINATION_LAG.name, "b"): 0,
+        (DESTINATION_SYNC.name, "a"): 0,
+        (DESTINATION_SYNC.name, "b"): 1,
+    }

@@ -683,3 +683,11 @@ def test_no_record_stops_the_fold_and_none_vanishes(headers: list[dict[str, Any]
             assert int(one.seq or 0) >= 0
     assert len(numbered) == sum(one.offset not in rejected for one in records)
     msgspec.json.decode(msgspec.json.encode(first.changed | second.changed), type=dict[str, PublisherState])
+
+
+def test_each_record_of_a_batch_counts_once_by_what_became_of_it() -> None:
+    records = [*_messages(0, 1, 1), _message(3, 2, topic="closed"), _message(4, 3, size=1_000), _logon(5)]
+    result = _fold(records)
+    assert result.ends(len(records)) == {
+        "stored": 2, "no row": 2, "not entitled": 1, "message too large": 1,
+    }  # fmt: skip

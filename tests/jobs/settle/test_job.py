@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
 
+from ackstream.jobs.settle import job as settle_job
 from ackstream.jobs.settle.job import (
     DELIVERY_FIELDS,
     IGNORED,
@@ -25,7 +26,12 @@ from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.settings import Settings, Settle
 from ackstream.spark.job import SHUFFLE_PARTITIONS
 from ackstream.spark.operator import operator
+from ackstream.telemetry.catalogue import DELIVERIES, IGNORED_REPORTS
+from ackstream.telemetry.figures import Figures
 from tests.jobs.settle.logs import PLAIN, Log, Run
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class _State:
@@ -95,3 +101,12 @@ def test_what_goes_to_spark_is_one_piece_whatever_it_was_chosen_from() -> None:
     found = _of(pa.concat_tables([batch] * 3), MESSAGE, MESSAGE_FIELDS)
     assert found.column("key").to_pylist() == ["a", "c"] * 3
     assert {column.num_chunks for column in found.columns} == {1}
+
+
+def test_the_rows_of_a_batch_count_by_their_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, log = Figures(), Log()
+    monkeypatch.setattr(settle_job, "FIGURES", figures)
+    found = _call(_State(), log.stored(1, 5), log.ack("A", 1, (1, 2)), log.garbage(1, b"?"), log.garbage(1, b"!"))
+    settle_job.count(pa.Table.from_pandas(found))
+    settle_job.count(pa.Table.from_pandas(found.iloc[:0].astype({"kind": "string", "reason": "string"})))
+    assert figures.read().counters == {(DELIVERIES.name,): 1, (IGNORED_REPORTS.name, "unreadable"): 2}

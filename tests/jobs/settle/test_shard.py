@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
 from ackstream.jobs.settle.retention import Retention
+from ackstream.jobs.settle.shard import SettleShard
 from ackstream.protocol.readers import (
     SKEW_MS,
     AckInterval,
@@ -29,6 +30,8 @@ from ackstream.protocol.readers import (
     WriterStateRequest,
 )
 from ackstream.settings import RequiredRole, Settle
+from ackstream.telemetry import catalogue
+from ackstream.telemetry.figures import Tally
 from tests.jobs.settle.logs import PLAIN, ROLES, RULES, Log, Run, reasons
 
 SECOND = 1_000
@@ -702,3 +705,16 @@ def test_the_response_and_its_limit_come_through(log: Log) -> None:
     ]
     assert reasons(run.settled) == [("response-too-long", 2, 2)]
     assert [conf.count for conf in run.settled.confs] == [1]
+
+
+def test_its_gauges_are_the_present_readers_once_and_the_writers_with_open_samples(log: Log) -> None:
+    def measured(index: int) -> dict[tuple[str, ...], float]:
+        shard, tally = SettleShard(RULES, index), Tally()
+        shard.process([log.start("A"), log.stored(1, 5), log.start("B"), log.stored(1, 2, writer="w2")], 0)
+        shard.dump()
+        shard.measure(tally)
+        return tally.gauges
+
+    # a reader is known to all shards, a writer to one
+    assert measured(0) == {(catalogue.OPEN_WRITERS.name,): 2, (catalogue.READERS.name,): 2}
+    assert measured(1) == {(catalogue.OPEN_WRITERS.name,): 2}

@@ -1,0 +1,123 @@
+"""The log of a process: one format for jobs, gateway and connector, as text or as JSON lines.
+
+A line has its time (UTC), level, program, and where they are known the query, its batch and the correlation-id that it
+is about; then the logger and the message. What others have written is data in it: a line is one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime, timezone
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ackstream.settings import Log
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+SPARK_LEVELS = {"debug": "INFO", "info": "WARN", "warning": "WARN", "error": "ERROR"}
+"""Of the JVM, by the level of the settings: what Spark calls information fills a disk."""
+
+FIELDS = ("program", "query", "batch", "correlation_id")
+"""What a line is about, in this order."""
+
+CONTROLS = re.compile(
+    # C0 and C1; marks, embeddings and isolates of bidirectional text; invisible characters; halves of surrogate pairs
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff]"
+)
+"""The characters that could control a terminal, line breaks among them."""
+
+_about: ContextVar[Mapping[str, object] | None] = ContextVar("about", default=None)
+
+
+def escaped(text: str) -> str:
+    """Replace the characters that could control a terminal by their JSON escapes."""
+    return CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+@contextmanager
+def about(**fields: object) -> Iterator[None]:
+    """Name what the lines are about that are logged within the block, in this thread."""
+    token = _about.set({**(_about.get() or {}), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def remark(**fields: object) -> None:
+    """Name what the lines are about that this thread logs from now on."""
+    _about.set({**(_about.get() or {}), **fields})
+
+
+class _Formatter(logging.Formatter):
+    """Formats records; what the block and the call say (``extra``) is added to what the process is."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        super().__init__()
+        self._fields = fields
+
+    def _known(self, record: logging.LogRecord) -> dict[str, object]:
+        own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        found = {**self._fields, **(_about.get() or {}), **own}
+        return {name: found[name] for name in FIELDS if found.get(name) is not None}
+
+    def _message(self, record: logging.LogRecord) -> str:
+        return super().format(record)
+
+
+class TextFormatter(_Formatter):
+    """``2026-11-23T08:00:00.123Z warning correlate query=correlate batch=7 ackstream.spark.clock: message``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line, and those of a stack behind it."""
+        known = self._known(record)
+        program = known.pop("program", "")
+        about = [f"{name}={escaped(str(value))}" for name, value in known.items()]
+        head = " ".join(filter(None, [_time(record), record.levelname.lower(), str(program), *about]))
+        # whatever is in it: what is behind the first line is a stack, and no line of its own
+        stack = self._message(record).removeprefix(record.message).split("\n")[1:]
+        lines = [f"{head} {record.name}: {escaped(record.message)}", *(f"  {escaped(line)}" for line in stack)]
+        return "\n".join(lines)
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object in a line, a stack in its message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line."""
+        line: dict[str, object] = {"time": _time(record), "level": record.levelname.lower(), **self._known(record)}
+        line |= {"logger": record.name, "message": self._message(record)}
+        return escaped(json.dumps(line, default=str, ensure_ascii=False))
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, timezone.utc)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
+
+
+def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:
+    """Let this process log to standard error, in place of what was configured before.
+
+    Libraries log one level higher than the product: what they call information is about their own work.
+
+    :param stream: another one than standard error
+    :param fields: what all lines are about, such as ``program``
+    """
+    level = LEVELS[settings.level]
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter((JsonFormatter if settings.format == "json" else TextFormatter)(fields))
+    root = logging.getLogger()
+    for former in list(root.handlers):
+        root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(min(logging.ERROR, level + 10))
+    logging.getLogger("ackstream").setLevel(level)
+    logging.captureWarnings(capture=True)

@@ -1,0 +1,152 @@
+"""What operators see of jobs that run on the real broker: metrics over HTTP, probes, the log of the JVM, traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ackstream.local import jars
+from ackstream.settings import Metrics
+from ackstream.spark.job import DRIVER
+from ackstream.telemetry.catalogue import METRICS
+from ackstream.telemetry.endpoint import serving
+from ackstream.telemetry.health import HEALTH
+from tests.harness.ports import free_ports
+from tests.harness.system import System
+from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka
+
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class _Scraper:
+    """Reads the endpoint as Prometheus does."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+
+    def value(self, name: str, **labels: str) -> float | None:
+        text = httpx.get(f"{self._url}/metrics").text
+        samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        ours = [one for one in samples if one.name.startswith("ackstream_")]
+        for one in ours:
+            base = one.name if one.name in METRICS else one.name.rpartition("_")[0]
+            assert set(one.labels) - {"le"} == set(METRICS[base].labels)
+        found = [one.value for one in ours if one.name == name and labels.items() <= one.labels.items()]
+        return sum(found) if found else None
+
+    def ready(self) -> Any:
+        answer = httpx.get(f"{self._url}/health/ready")
+        return answer.status_code == 200 or answer.json()["problems"]
+
+
+def test_correlate_shows_what_it_decides_what_is_open_and_how_far_it_is(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    with closing(System(kafka, tmp_path, clock=True)) as system:
+        system.settings = system.settings.model_copy(update={"metrics": Metrics(port=port)})
+        with (
+            serving(system.settings.metrics, "correlate"),
+            HEALTH.expecting(DRIVER, 60, vital=True),
+            system.correlate(spark) as query,
+        ):
+            scraper = _Scraper(port)
+            before = scraper.value("ackstream_requests_total", completed_by="acknowledgements") or 0
+            system.command("a", requested_acks=["a-ack"], timeout="60s")
+            system.command("b", requested_acks=["a-ack"], timeout="60s")
+            system.ack("a", "a-ack")
+            system.ack("nobody", "a-ack")
+            system.send("signals", b"nonsense", {"correlation-id": b"c"})
+            eventually(lambda: system.replies().get("a"), "the reply", query)
+
+            def decided() -> bool:
+                found = scraper.value("ackstream_requests_total", completed_by="acknowledgements", status="2xx")
+                return (found or 0) == before + 1
+
+            eventually(decided, "the count", query)
+            assert scraper.value("ackstream_open_requests") == 1
+            assert scraper.value("ackstream_early_acknowledgements") == 1
+            deadline = scraper.value("ackstream_open_requests_deadline_timestamp_seconds") or 0
+            assert 0 < deadline - time.time() < 61
+            assert (scraper.value("ackstream_dead_letters_total", query="correlate") or 0) >= 1
+            eventually(lambda: scraper.value("ackstream_lag_records", query="correlate") == 0, "no lag", query)
+            assert (scraper.value("ackstream_batches_total", query="correlate") or 0) > 0
+            assert (scraper.value("ackstream_input_rows_total", query="correlate") or 0) >= 5
+            ended = scraper.value("ackstream_last_batch_timestamp_seconds", query="correlate") or 0
+            assert abs(ended - time.time()) < 60
+            assert scraper.value("ackstream_query_active", query="correlate") == 1
+            # the loop of a driver gives this sign, which is the test here
+            assert scraper.ready() == [f"{DRIVER}: no sign yet."]
+            HEALTH.beat(DRIVER, time.monotonic())
+            assert scraper.ready() is True
+            assert scraper.value("ackstream_clock_overdue_seconds", query="correlate") == 0
+
+
+def test_the_trace_of_a_record_header_comes_back_with_the_reply(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    with closing(System(kafka, tmp_path)) as system, system.correlate(spark) as query:
+        system.command("a", {"correlation-id": b"a", "traceparent": TRACE}, requested_acks=["a-ack"])
+        of_spring = {"correlation-id": b"b", "kafka_correlationId": b"s", "traceparent": TRACE}
+        system.command("b", of_spring, timeout="wrong")
+        system.command("c", {"correlation-id": b"c"}, requested_acks=["a-ack"])
+        for name in "ac":
+            system.ack(name, "a-ack")
+        eventually(lambda: len(system.replies()) == 3, "the replies", query)
+        found = {name: reply["record"].get("traceparent") for name, reply in system.replies().items()}
+        signals = {name: row["signal"]["headers"].get("traceparent") for name, row in _signals(system).items()}
+    assert found == {"a": TRACE, "b": TRACE, "c": None}
+    assert signals == {"a": TRACE.decode(), "c": None}
+
+
+def _signals(system: System) -> dict[str, Any]:
+    return {row["signal"]["correlation_id"]: row for row in system.ledger() if "signal" in row}
+
+
+PROGRAM = """
+from ackstream.local import jars
+from ackstream.settings import load
+from ackstream.spark.session import session
+
+spark = session(load(), "log", jars=jars.resolve("spark"))
+log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.b")
+log.warn('It "fails":\\n%s' % chr(27))
+log.error("It fails.", spark._jvm.java.lang.IllegalStateException("why\\nnot"))
+log.info("nothing")
+"""
+
+
+@pytest.mark.usefixtures("jvm")
+def test_the_jvm_logs_json_lines_where_the_program_does(tmp_path: Path) -> None:
+    assert jars.present("spark")
+    environment = {name: text for name, text in os.environ.items() if name != "LOG4J_CONFIGURATION_FILE"}
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env={**environment, "ACKSTREAM_LOG_FORMAT": "json", "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    lines = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
+    warned, failed = (line for line in lines if line["logger"] == "a.b")
+    assert (warned["level"], warned["program"], warned["message"].strip()) == ("warning", "spark", 'It "fails":\n\x1b')
+    assert failed["message"].startswith("It fails.\n")
+    assert "java.lang.IllegalStateException: why" in failed["message"]
+    assert warned["time"].endswith("Z")
