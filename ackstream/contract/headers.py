@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ackstream.protocol import record_headers as names
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType
+from ackstream.protocol.traces import TRACEPARENT
 
 if TYPE_CHECKING:
     from ackstream.contract.formats import Json, RecordFormat
@@ -38,6 +39,10 @@ HEADERS: dict[str, Json] = {
     names.CONTENT_TYPE: _text("The media type of the value."),
     names.SPRING_CORRELATION_ID: _bytes("Spring's correlation-id, which the reply repeats."),
     names.SPRING_REPLY_TOPIC: _text("As `reply-to`, from Spring."),
+    TRACEPARENT: _text(
+        "The trace that the request belongs to (W3C Trace Context); its reply repeats it.",
+        pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$",
+    ),
     names.REASON: _text("Why the record was given up."),
     names.CLIENT: _text("The name of the publisher.", minLength=1, maxLength=MAX_CLIENT_CHARACTERS),
     names.SEQ: _text("The number of the message, or the last one that a command is about.", pattern=_NUMBER),

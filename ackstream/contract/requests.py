@@ -19,6 +19,7 @@ from ackstream.protocol.record_headers import (
     SPRING_REPLY_TOPIC,
     STATUS,
 )
+from ackstream.protocol.traces import TRACEPARENT
 
 _THING, _ID = "org.acme/lamp-7/things", "c-1"
 _NAMED = {CORRELATION_ID: _ID}
@@ -39,7 +40,7 @@ def _envelope(topic: str, path: str = "/", value: Any = None, **parts: Any) -> d
     return found | ({} if value is None else {"value": value}) | parts
 
 
-_ASKED = (REPLY_TO, SPRING_REPLY_TOPIC, SPRING_CORRELATION_ID, ORIGINATOR_SIGNATURE)
+_ASKED = (REPLY_TO, SPRING_REPLY_TOPIC, SPRING_CORRELATION_ID, ORIGINATOR_SIGNATURE, TRACEPARENT)
 _ASKING = {"correlation-id": _ID, "requested-acks": ["fleet:received", "fleet:done"], "timeout": "10s"}
 _ENTRY = {"status": 200, "headers": {"correlation-id": _ID, "response-required": False}}
 _LATE = {
@@ -154,7 +155,7 @@ def _reply(name: str, schema: str, about: str, envelope: dict[str, Any], complet
     headers = {**_NAMED, REPLY_ID: _REPLY_ID, STATUS: str(envelope["status"]), COMPLETED_BY: completed_by}
     return RecordFormat(
         name=name, about=about, value=SCHEMAS[schema], schema=schema, content_type=DITTO,
-        required=_REPLIED, optional=(SPRING_CORRELATION_ID,),
+        required=_REPLIED, optional=(SPRING_CORRELATION_ID, TRACEPARENT),
         examples=(Example(about, envelope, headers | {CONTENT_TYPE: DITTO}),),
     )  # fmt: skip
 

@@ -107,6 +107,15 @@ SCHEMAS: dict[str, Json] = {
     "AckEntry": ENTRY | {"properties": {**ENTRY["properties"], "headers": reference("Headers")}},
     "Headers": HEADERS,
     "Error": ERROR,
+    "Health": {
+        "type": "object",
+        "required": ["status", "problems"],
+        "properties": {
+            "status": {"enum": ["ok", "failing"]},
+            "problems": {"type": "array", "items": {"type": "string"}},
+        },
+        "additionalProperties": False,
+    },
     **of_types([View, Story]),
 }
 """All schemas, by name."""

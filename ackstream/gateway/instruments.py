@@ -32,12 +32,12 @@ class ResponseCounter:
     """Counts the responses of an ASGI application, and how long their requests waited for them to begin."""
 
     def __init__(self, app: ASGIApp, figures: Figures = FIGURES) -> None:
-        self._app, self._figures = app, figures
+        self.app, self._figures = app, figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request; probes and WebSockets are not counted."""
         if scope["type"] != "http" or is_probe(scope):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         began, method = time.perf_counter(), scope["method"] if scope["method"] in _METHODS else _OTHER
 
@@ -47,7 +47,7 @@ class ResponseCounter:
                 self._figures.observe(HTTP_SECONDS, method, value=time.perf_counter() - began)
             await send(message)
 
-        await self._app(scope, receive, sent)
+        await self.app(scope, receive, sent)
 
 
 def is_probe(scope: Scope) -> bool:

@@ -84,6 +84,10 @@ _TEXTS = {
 }
 """What the gateway serves besides the API, and its media types."""
 
+_PROBES = {
+    "/health/live": ("Ask whether the process works", "It works."),
+    "/health/ready": ("Ask whether requests can be answered", "They can."),
+}
 _DATA = {
     "/live.json": ("Read what the live page shows", "View"),
     "/story.json": ("Read the history of a request", "Story"),
@@ -153,6 +157,8 @@ def _pages() -> Iterator[tuple[str, Json]]:
         yield path, _page(path, summary, {media_type: {"schema": {"type": "string"}}})
     for path, (summary, name) in _DATA.items():
         yield path, _page(path, summary, bodies.content(name))
+    for path, (summary, about) in _PROBES.items():
+        yield path, _page(path, summary, {}) | {"security": [], "responses": _probed(about)}
     socket = _page("/ws/2", "Open a WebSocket for Ditto Protocol messages", {})
     socket["responses"] = {"101": {"description": "The WebSocket is open."}} | _errors("401", "403", "429", "503")
     yield "/ws/2", socket
@@ -169,6 +175,14 @@ def _page(path: str, summary: str, content: Json) -> Json:
             "200": {"description": "The content.", "content": content},
             **_errors("401", *(("404",) if given else ()), "429"),
         },
+    }
+
+
+def _probed(about: str) -> Json:
+    content = bodies.content("Health")
+    return {
+        "200": {"description": about, "content": content},
+        "503": {"description": "Not now; the body has the reasons.", "content": content},
     }
 
 
