@@ -670,7 +670,7 @@ def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> Non
         for message in (old, new):
             sample = found[message.id]
             assert (sample.value, sample.key, sample.headers) == (message.value, message.key, message.headers)
-            assert sample.timestamp_ms == message.content.timestamp_ms
+            assert sample.timestamp_ms == message.timestamp_ms
         fetcher = MessageFetcher(system.kafka, None)
         assert list(fetcher.fetch(both)) == [new.id]
         fetcher.close()

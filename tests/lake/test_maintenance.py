@@ -10,7 +10,7 @@ import pytest
 from chispa import assert_df_equality
 from delta.exceptions import DeltaConcurrentModificationException
 
-from ackstream.errors import SettingsError, StartError
+from ackstream.errors import InputError, SettingsError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import maintenance, tables, things
 from ackstream.settings import Lake, Settings
@@ -118,7 +118,7 @@ def test_a_dangerous_retention_is_refused(spark: SparkSession) -> None:
 
 
 def test_an_unknown_table_is_refused(spark: SparkSession, lake: Lake) -> None:
-    with pytest.raises(SettingsError, match="There is no table signal; the tables are signals, "):
+    with pytest.raises(InputError, match="There is no table signal; the tables are signals, "):
         maintenance.maintain(spark, Settings(lake=lake), ["signal"])
 
 
