@@ -39,6 +39,7 @@ HEADERS: dict[str, Json] = {
     names.CONTENT_TYPE: _text("The media type of the value."),
     names.SPRING_CORRELATION_ID: _bytes("Spring's correlation-id, which the reply repeats."),
     names.SPRING_REPLY_TOPIC: _text("As `reply-to`, from Spring."),
+    names.SPRING_REPLY_PARTITION: _bytes("The partition of that topic for the reply: four bytes, the highest first."),
     TRACEPARENT: _text(
         "The trace that the request belongs to (W3C Trace Context); its reply repeats it.",
         pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$",

@@ -16,6 +16,7 @@ from ackstream.protocol.record_headers import (
     REPLY_ID,
     REPLY_TO,
     SPRING_CORRELATION_ID,
+    SPRING_REPLY_PARTITION,
     SPRING_REPLY_TOPIC,
     STATUS,
 )
@@ -40,7 +41,8 @@ def _envelope(topic: str, path: str = "/", value: Any = None, **parts: Any) -> d
     return found | ({} if value is None else {"value": value}) | parts
 
 
-_ASKED = (REPLY_TO, SPRING_REPLY_TOPIC, SPRING_CORRELATION_ID, ORIGINATOR_SIGNATURE, TRACEPARENT)
+_SPRING = (SPRING_REPLY_TOPIC, SPRING_REPLY_PARTITION, SPRING_CORRELATION_ID)
+_ASKED = (REPLY_TO, *_SPRING, ORIGINATOR_SIGNATURE, TRACEPARENT)
 _ASKING = {"correlation-id": _ID, "requested-acks": ["fleet:received", "fleet:done"], "timeout": "10s"}
 _ENTRY = {"status": 200, "headers": {"correlation-id": _ID, "response-required": False}}
 _LATE = {

@@ -16,6 +16,7 @@ COMPLETED_BY: Final = "completed-by"
 CONTENT_TYPE: Final = "content-type"
 SPRING_CORRELATION_ID: Final = "kafka_correlationId"
 SPRING_REPLY_TOPIC: Final = "kafka_replyTopic"
+SPRING_REPLY_PARTITION: Final = "kafka_replyPartition"
 
 # dead letters
 REASON: Final = "reason"

@@ -181,7 +181,7 @@ class Garbage:
         """Return record headers that choose the topic and the correlation of a reply, seldom right ones."""
         if not self.one_in(12):
             return {}
-        name = self.pick(("reply-to", "kafka_replyTopic", "kafka_correlationId", "x"))
+        name = self.pick(("reply-to", "kafka_replyTopic", "kafka_replyPartition", "kafka_correlationId", "x"))
         return {name: self.pick((b"", b"mine", b"\xff\xfe", b"replies", b"r" * 300, bytes(16), "é".encode()))}
 
     # -- reports -------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ public final class SpringRequester {
         }
 
         private static KafkaMessageListenerContainer<String, String> container(String bootstrap, String replies) {
-            // subscribed, not assigned: a reply may be in any partition
+            // subscribed; an assigned partition would be named in each request, and its reply would be there
             var properties = new ContainerProperties(replies);
             // a group of its own for each instance, so that each sees all replies
             properties.setGroupId("requester-" + UUID.randomUUID());

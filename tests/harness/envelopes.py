@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.headers import DEFINITIONS
-from ackstream.protocol.record_headers import REPLY_TO, SPRING_CORRELATION_ID, SPRING_REPLY_TOPIC
+from ackstream.protocol.record_headers import (
+    REPLY_TO,
+    SPRING_CORRELATION_ID,
+    SPRING_REPLY_PARTITION,
+    SPRING_REPLY_TOPIC,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,8 +112,8 @@ def spoiled(draw: st.DrawFn, messages: SearchStrategy[Message], *, places: int =
 
 
 record_headers: SearchStrategy[dict[str, bytes]] = st.dictionaries(
-    st.sampled_from([REPLY_TO, SPRING_REPLY_TOPIC, SPRING_CORRELATION_ID]),
-    st.sampled_from([b"replies", b"mine", b"no", b"\xff", b"x" * 2_000, b"\x00"]),
+    st.sampled_from([REPLY_TO, SPRING_REPLY_TOPIC, SPRING_REPLY_PARTITION, SPRING_CORRELATION_ID]),
+    st.sampled_from([b"replies", b"mine", b"no", b"\xff", b"x" * 2_000, b"\x00", bytes(4)]),
     max_size=2,
 )
 """The record headers that are read beside the correlation-id, with right and wrong values."""

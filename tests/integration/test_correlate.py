@@ -274,22 +274,30 @@ def test_time_passes_by_the_clock_topic_alone(spark: SparkSession, system: Syste
     assert reply["value"]["b-ack"]["payload"]["error"] == "acknowledgement:request.timeout"
 
 
-def test_a_spring_client_is_answered_on_its_topic_with_its_correlation_header(
+def test_a_spring_client_is_answered_in_its_partition_with_its_correlation_header(
     spark: SparkSession, kafka: Kafka, tmp_path: Path
 ) -> None:
     own = kafka.topic("spring-replies")
     with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
-        admin.create_topics({own: {"num_partitions": 1, "replication_factor": 1}})
+        admin.create_topics({own: {"num_partitions": 4, "replication_factor": 1}})
     uuid = bytes(range(128, 144))
     with (
         closing(System(kafka, tmp_path, reply_topics=[".*spring-.*"])) as system,
         system.correlate(spark) as query,
     ):
-        system.command(None, {"kafka_replyTopic": own.encode(), "kafka_correlationId": uuid}, requested_acks=["a-ack"])
+        asked = {"kafka_replyTopic": own.encode(), "kafka_correlationId": uuid}
+        for partition in range(4):
+            chosen = {**asked, "kafka_replyPartition": partition.to_bytes(4, "big")}
+            system.command(f"in-{partition}", chosen, requested_acks=["a-ack"])
+            system.ack(f"in-{partition}", "a-ack")
+        system.command(None, asked, requested_acks=["a-ack"])
         system.ack(uuid.hex().upper(), "a-ack")
-        (reply,) = eventually(lambda: list(system.replies("spring-replies").values()), "the reply", query)
+        eventually(lambda: len(system.replies("spring-replies")) == 5, "the replies", query)
+    reply = system.replies("spring-replies")[uuid.hex().upper()]
     assert reply["record"]["kafka_correlationId"] == uuid
     assert reply["status"] == 200
+    partitions = {record.key: record.partition for record in system.records("spring-replies")}
+    assert [partitions[f"in-{partition}".encode()] for partition in range(4)] == [0, 1, 2, 3]
 
 
 def test_a_restart_on_the_same_checkpoint_keeps_open_early_and_decided_requests(

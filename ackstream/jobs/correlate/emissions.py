@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,6 +50,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     spring_correlation: bytes | None = None
     reason: str | None = None
     traceparent: bytes | None = None
+    partition: int | None = None
 
 
 class Writer:
@@ -81,7 +83,10 @@ class Writer:
         if request.response_required and len(decision.reply) > self._limit:
             decision = shorten(pending, decision, self._limit)
         reply = decision.reply if request.response_required else None
-        reply_topic = None if reply is None else self._topics.destination(pending.reply_topic, len(reply))
+        reply_topic, partition = None, None
+        if reply is not None:
+            chosen = pending.reply_topic, pending.reply_partition
+            reply_topic, partition = self._topics.destination(*chosen, len(reply))
         outcome = OutcomeRow(
             correlation_id=pending.correlation_id,
             thing_id=request.thing_id,
@@ -98,7 +103,8 @@ class Writer:
         )
         acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
         if reply is not None and reply_topic is not None:
-            self._reply(reply_topic, reply, outcome, pending.spring_correlation, trace_of(pending.headers))
+            own = pending.spring_correlation, trace_of(pending.headers), partition
+            self._reply(reply_topic, reply, outcome, *own)
         record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
         self._ledger(pending.correlation_id, record)
         self.figures.decided(outcome, len(acks))
@@ -111,10 +117,12 @@ class Writer:
             key = self._identity(record)
         thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
         reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
-        try:
-            reply_topic = topics.destination(topics.reply_topic(record), len(reply))
-        except DittoError:
-            reply_topic = topics.replies
+        reply_topic, partition = topics.replies, None
+        # what of it is valid counts
+        with suppress(DittoError):
+            reply_topic = topics.reply_topic(record)
+            partition = topics.reply_partition(record, reply_topic)
+        reply_topic, partition = topics.destination(reply_topic, partition, len(reply))
         try:
             spring_correlation = spring_id(record)
         except DittoError:
@@ -133,7 +141,8 @@ class Writer:
             reply_topic=reply_topic,
             reply=msgspec.Raw(reply),
         )
-        self._reply(reply_topic, reply, outcome, spring_correlation, checked_trace(record.headers.get(TRACEPARENT)))
+        own = spring_correlation, checked_trace(record.headers.get(TRACEPARENT)), partition
+        self._reply(reply_topic, reply, outcome, *own)
         self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
         self.figures.decided(outcome, 0)
         self.unreadable(record, error)
@@ -212,9 +221,10 @@ class Writer:
         outcome: OutcomeRow,
         spring_correlation: bytes | None,
         traceparent: bytes | None,
+        partition: int | None,
     ) -> None:
         key, status = outcome.correlation_id.encode(), str(outcome.status)
-        own = (outcome.reply_id, status, outcome.completed_by, spring_correlation, None, traceparent)
+        own = (outcome.reply_id, status, outcome.completed_by, spring_correlation, None, traceparent, partition)
         self.emissions.append(Emission(topic, key, reply, *own))
 
     def _ledger(self, key: str, record: LedgerRecord) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructField, StructType
 
 from ackstream.jobs.correlate.emissions import Emission, Writer
 from ackstream.jobs.correlate.resharding import divide, unite
@@ -22,7 +22,7 @@ from ackstream.jobs.correlate.state import (
     TWIN_ACKS,
     Record,
 )
-from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics, check_reply_topics
+from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics, check_reply_topics, partition_counts
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records
 from ackstream.protocol import record_headers
@@ -69,12 +69,12 @@ ROW_BYTES = 32 * 1024 * 1024
 
 FRAME_ROWS = 10_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
-BINARY_FIELDS = {"key", "value", "spring_correlation", "traceparent"}
+FIELD_TYPES = {
+    **dict.fromkeys(("key", "value", "spring_correlation", "traceparent"), BinaryType()),
+    "partition": IntegerType(),
+}
 OUTPUT_SCHEMA = StructType(
-    [
-        StructField(name, ArrayType(BinaryType() if name in BINARY_FIELDS else StringType()))
-        for name in Emission.__struct_fields__
-    ]
+    [StructField(name, ArrayType(FIELD_TYPES.get(name, StringType()))) for name in Emission.__struct_fields__]
 )
 """A row has the emissions of a part of the records, an array for each of their fields: a row for each would cost more
 than to decide and write what it holds."""
@@ -88,7 +88,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     with connect_admin(settings.kafka) as admin:
         chosen = settings.correlate.allowed_reply_topics(admin.list_topics())
         limits = largest_records(admin, [*chosen, *map(settings.kafka.topic, LIMITED)])
-    topics = CorrelateTopics.of(settings, limits)
+        counts = partition_counts(admin, [settings.kafka.topic("replies"), *chosen & limits.keys()])
+    topics = CorrelateTopics.of(settings, limits, counts)
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else ENDS[starting]
     starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
@@ -251,6 +252,7 @@ _USED = {
     record_headers.REPLY_ID,
     record_headers.REPLY_TO,
     record_headers.ORIGINATOR_SIGNATURE,
+    record_headers.SPRING_REPLY_PARTITION,
     record_headers.SPRING_REPLY_TOPIC,
     record_headers.SPRING_CORRELATION_ID,
     TRACEPARENT,
@@ -314,4 +316,4 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
         .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
     )
-    return emissions.select("topic", "key", "value", headers.alias("headers"))
+    return emissions.select("topic", "partition", "key", "value", headers.alias("headers"))

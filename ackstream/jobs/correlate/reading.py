@@ -79,6 +79,7 @@ class RecordReader:
             envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
             request, headers = self._request(envelope, record)
             reply_topic = self._topics.reply_topic(record)
+            reply_partition = self._topics.reply_partition(record, reply_topic)
             spring_correlation = spring_id(record)
         except DittoError as error:
             raise InvalidRequestError(error, topic) from None
@@ -115,6 +116,7 @@ class RecordReader:
             reply_topic=reply_topic,
             spring_correlation=spring_correlation,
             headers=headers,
+            reply_partition=reply_partition,
         )
         return signal_id, row, pending
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
-STATE_VERSION = 4
-_READABLE = (1, 2, 3, STATE_VERSION)
+STATE_VERSION = 5
+_READABLE = (1, 2, 3, 4, STATE_VERSION)
 _TEXTS = 3
 """Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``; before
-version 3 the headers of requests and acknowledgements are maps; before version 4 there are no pieces."""
+version 3 the headers of requests and acknowledgements are maps; before version 4 there are no pieces,
+before version 5 no partitions for replies. Pieces have no version of their own: an open request only gains fields."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,6 +109,8 @@ class Pending(msgspec.Struct, array_like=True):
     successors: list[Record] = []
     # what an aggregate repeats of the request's headers, as JSON text; the request keeps its correlation-id alone
     headers: bytes = b"{}"
+    # of the reply topic; None: any
+    reply_partition: int | None = None
 
 
 class PendingHead(msgspec.Struct, array_like=True):

@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import re
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.errors import AckstreamError, SettingsError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
-from ackstream.kafka.topics import LIMITED, largest_records, system_topics
+from ackstream.kafka.topics import LIMITED, largest_records, of_topics, system_topics
 from ackstream.protocol.errors import DittoError, shown
-from ackstream.protocol.record_headers import REPLY_TO, SPRING_REPLY_TOPIC
+from ackstream.protocol.record_headers import REPLY_TO, SPRING_REPLY_PARTITION, SPRING_REPLY_TOPIC
 from ackstream.settings.security import Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ackstream.jobs.correlate.state import Record
     from ackstream.settings import Correlate, Kafka, Settings
@@ -36,6 +37,8 @@ BUFFER_BYTES = 32_000_000
 """The largest record that the JVM's producer can buffer."""
 
 REFRESH_SECONDS = 5.0
+INTEGER_BYTES = 4
+"""Of an integer as Spring writes it."""
 
 
 def check_reply_topics(settings: Settings) -> None:
@@ -58,8 +61,9 @@ def check_reply_topics(settings: Settings) -> None:
 class CorrelateTopics(msgspec.Struct, frozen=True):
     """The topics of the job with their prefix, and the limits of their records, in bytes.
 
-    ``reply_topics`` are those that a request may choose for its reply, with their limits; ``record_bytes`` is the limit
-    of the topics that the job writes itself; ``originator_key`` signs who sent a signal.
+    ``reply_topics`` are those that a request may choose for its reply, with their limits; ``partitions`` are the
+    numbers of partitions of these topics and of ``replies``; ``record_bytes`` is the limit of the topics that the job
+    writes itself; ``originator_key`` signs who sent a signal.
     """
 
     signals: str = "signals"
@@ -72,17 +76,18 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     twin_acks: str = "twin-acks"
     declarations: str = "declarations"
     originator_key: Secret | None = None
+    partitions: dict[str, int] = {}
 
     @classmethod
-    def of(cls, settings: Settings, limits: Mapping[str, int]) -> CorrelateTopics:
-        """Derive the topics from the settings and the topics on the broker with their limits."""
+    def of(cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int]) -> CorrelateTopics:
+        """Derive the topics from the settings and the topics on the broker with their limits and partitions."""
         topic = settings.kafka.topic
         replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
         smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
         allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
         return cls(
             topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
-            topic("twin-acks"), topic("declarations"), settings.kafka.originator_key,
+            topic("twin-acks"), topic("declarations"), settings.kafka.originator_key, dict(partitions),
         )  # fmt: skip
 
     @property
@@ -116,14 +121,38 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
             return topic
         return self.replies
 
-    def destination(self, topic: str, size: int) -> str:
-        """Return where a reply of so many bytes goes: to the topic chosen for it, or to ``replies`` if it cannot."""
-        if topic == self.replies or size + OVERHEAD_BYTES <= self.reply_topics.get(topic, 0):
-            return topic
-        return self.replies
+    def reply_partition(self, record: Record, topic: str) -> int | None:
+        """Return the partition that the request chose for its reply; ``None``: any.
+
+        :param topic: of the reply
+        :raises DittoError: 400 ``header.invalid`` if the topic has no such partition
+        """
+        chosen = record.headers.get(SPRING_REPLY_PARTITION)
+        if chosen is None:
+            return None
+        partition, count = int.from_bytes(chosen, "big"), self.partitions.get(topic, 0)
+        if len(chosen) == INTEGER_BYTES and partition < count:
+            return partition
+        raise DittoError(
+            400,
+            "header.invalid",
+            f"The value of the header '{SPRING_REPLY_PARTITION}' is no partition of the reply topic '{topic}'.",
+            f"Give one of its {count} partitions as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
+            invalidHeaderKey=SPRING_REPLY_PARTITION,
+        )
+
+    def destination(self, topic: str, partition: int | None, size: int) -> tuple[str, int | None]:
+        """Return where a reply of so many bytes goes: as chosen for it, else to any partition, or to ``replies``."""
+        if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
+            return self.replies, None
+        # a topic that was created anew may have fewer
+        return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
 
 
-_looked_up: dict[tuple[str, tuple[str, ...], frozenset[str]], tuple[float, dict[str, int]]] = {}
+_Found = tuple[dict[str, int], dict[str, int]]
+"""The largest records, and the numbers of partitions, of topics."""
+
+_looked_up: dict[tuple[str, tuple[str, ...], frozenset[str]], tuple[float, _Found]] = {}
 """When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of
 the job had found, too: a worker may have worked for an earlier start."""
 
@@ -142,15 +171,21 @@ class ReplyTopics:
         if not patterns:
             return topics
         key = (self._kafka.bootstrap, patterns, frozenset(topics.reply_topics))
-        at, known = _looked_up.get(key, (None, topics.reply_topics))
+        at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
         if at is None or time.monotonic() - at >= REFRESH_SECONDS:
             try:
-                known = self._allowed()
+                known = self._allowed(topics.replies)
             except (KafkaError, AckstreamError) as error:
                 log.warning("The reply topics cannot be looked up: %s", error)
             _looked_up[key] = (time.monotonic(), known)
-        return msgspec.structs.replace(topics, reply_topics=known)
+        return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
 
-    def _allowed(self) -> dict[str, int]:
+    def _allowed(self, replies: str) -> _Found:
         with connect_admin(self._kafka) as admin:
-            return largest_records(admin, self._limits.allowed_reply_topics(admin.list_topics()))
+            limits = largest_records(admin, self._limits.allowed_reply_topics(admin.list_topics()))
+            return limits, partition_counts(admin, [replies, *limits])
+
+
+def partition_counts(admin: Any, topics: Iterable[str]) -> dict[str, int]:
+    """Return how many partitions topics have (real names, of topics that exist)."""
+    return Counter(partition.topic for partition in of_topics(admin, topics))

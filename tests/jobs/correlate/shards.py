@@ -127,11 +127,14 @@ class Run(ShardRun):
         self,
         reply_topics: dict[str, int] | None = None,
         record_bytes: int = 10**7,
+        partitions: dict[str, int] | None = None,
         slack: int = 0,
         store: MemoryPieces | None = None,
         **limits: Any,
     ) -> None:
-        topics = CorrelateTopics(reply_topics=reply_topics or {}, record_bytes=record_bytes)
+        topics = CorrelateTopics(
+            reply_topics=reply_topics or {}, record_bytes=record_bytes, partitions=partitions or {}
+        )
         super().__init__(Correlate(**limits), topics, slack, store)
         self.emissions: list[Emission] = []
 
@@ -144,7 +147,7 @@ class Run(ShardRun):
         """All replies so far, as JSON, with what their record headers say."""
         return [
             {**json.loads(emission.value or b""), "completed-by": emission.completed_by, "reply-id": emission.reply_id,
-             "sent-to": emission.topic}
+             "sent-to": emission.topic, "in-partition": emission.partition}
             for emission in self.emissions if emission.reply_id is not None
         ]  # fmt: skip
 

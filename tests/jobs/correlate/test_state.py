@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -128,7 +129,7 @@ def _version_4() -> Run:
     return run
 
 
-def test_a_state_is_encoded_as_this_version_always_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_an_earlier_version_are_put_aside_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "HOT_BYTES", 0)
     monkeypatch.setattr(pending, "TOUCHED_BYTES", 0)
     run = Run(refuse_undeclared=True, store=MemoryPieces())
@@ -136,6 +137,31 @@ def test_a_state_is_encoded_as_this_version_always_was(monkeypatch: pytest.Monke
     run.feed()
     assert run.state == (STATE_VERSION, VERSION_4)
     assert list(run.store.found.values()) == [PIECE_OF_4]
+
+
+VERSION_5 = base64.b64decode(
+    "mIGkb3BlbsUBBJ2kb3Blbs8ecfFpP7Lo95ytb3JnLmFjbWU6bGFtcKR0d2lupHR3aW6RpWEtYWNrw8PNTiCBrmNvcnJlbGF0aW9uLWlkpG9wZW6oY2"
+    "9tbWFuZHOmbW9kaWZ5wK0vYXR0cmlidXRlcy94zQPozVII2SBiNzEzMGRjN2I4OTc4MDUyMmM3NGQyN2ExOGU0MjljM6dyZXBsaWVzwJDAkMRleyJj"
+    "b3JyZWxhdGlvbi1pZCI6Im9wZW4iLCJ0aW1lb3V0IjoiMjBzIiwicmVzcG9uc2UtcmVxdWlyZWQiOmZhbHNlLCJjb250ZW50LXR5cGUiOiJhcHBsaW"
+    "NhdGlvbi9qc29uIn0DkZLNUgikb3BlboCQkICQkpCQ"
+)
+"""A request ``open`` that awaits ``a-ack``, with its reply in partition 3."""
+
+
+def test_a_state_is_encoded_as_this_version_always_was() -> None:
+    run = Run(partitions={"replies": 4})
+    chosen = {"kafka_replyPartition": (3).to_bytes(4, "big")}
+    asking = Log().command(1000, "open", requested_acks=["a-ack"], timeout="20s")
+    run.feed(msgspec.structs.replace(asking, headers=chosen))
+    assert run.state == (STATE_VERSION, VERSION_5)
+
+
+def test_an_open_request_keeps_the_partition_for_its_reply_and_an_earlier_one_has_none() -> None:
+    run, before = Run(partitions={"replies": 4}), _version_4()
+    run.state = (STATE_VERSION, VERSION_5)
+    run.feed(Log().ack(1350, "a-ack", correlation_id="open"))
+    before.feed(Log().claim(1350, "c-ack"))
+    assert [reply["in-partition"] for reply in [*run.replies(), *before.replies()]] == [3, None]
 
 
 @pytest.mark.parametrize(("version", "blob"), [(1, VERSION_1), (2, VERSION_2), (3, VERSION_3)])

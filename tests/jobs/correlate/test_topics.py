@@ -40,10 +40,10 @@ PREFIXED = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate"
 
 def test_topics_have_the_prefix_and_only_existing_ones_can_be_chosen_for_replies() -> None:
     limits = {"mine-1": 7, "not-mine-1": 8, "x-signals": 9, "x-ledger": 10_000_000, "x-replies": 9_000_000}
-    topics = CorrelateTopics.of(PREFIXED, limits)
+    topics = CorrelateTopics.of(PREFIXED, limits, {"x-replies": 3, "mine-1": 2})
     assert topics == CorrelateTopics(
         "x-signals", "x-acks", "x-replies", "x-ledger", "x-dead-letters", {"mine-1": 7}, 9_000_000,
-        "x-twin-acks", "x-declarations",
+        "x-twin-acks", "x-declarations", partitions={"x-replies": 3, "mine-1": 2},
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_other_patterns_of_reply_topics_are_accepted(pattern: str) -> None:
     ids=["unknown", "the-smallest", "the-producer's"],
 )  # fmt: skip
 def test_the_smallest_topic_limits_all_records(limits: dict[str, int], expected: int) -> None:
-    assert CorrelateTopics.of(Settings(), limits).record_bytes == expected
+    assert CorrelateTopics.of(Settings(), limits, {}).record_bytes == expected
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -246,7 +246,11 @@ def test_a_dead_letter_has_the_beginning_of_a_key_and_of_a_reason_that_are_too_l
 
 
 def _ask(log: Log, reply_to: str, **headers: Any) -> Record:
-    return msgspec.structs.replace(log.command(1, **headers), headers={"reply-to": reply_to.encode()})
+    return _ask_by(log, {"reply-to": reply_to.encode()}, **headers)
+
+
+def _ask_by(log: Log, record_headers: dict[str, bytes], **headers: Any) -> Record:
+    return msgspec.structs.replace(log.command(1, **headers), headers=record_headers)
 
 
 def test_a_reply_whose_topic_has_gone_goes_to_replies() -> None:
@@ -272,6 +276,42 @@ def test_the_error_of_an_invalid_request_goes_to_replies_if_its_topic_is_too_sma
     assert [reply["sent-to"] for reply in run.replies()] == ["replies"]
 
 
+@pytest.mark.parametrize("headers", [{}, {"reply-to": b"mine"}, {"kafka_replyTopic": b"mine"}], ids=str)
+@pytest.mark.parametrize("partition", [0, 3])
+def test_a_request_chooses_the_partition_for_its_reply(headers: dict[str, bytes], partition: int) -> None:
+    log, run = Log(), Run(reply_topics={"mine": 10**7}, partitions={"replies": 4, "mine": 4})
+    spring = {**headers, "kafka_replyPartition": partition.to_bytes(4, "big")}
+    run.feed(
+        _ask_by(log, spring, requested_acks=["a-ack"]),
+        log.ack(2, "a-ack"),
+        _ask_by(log, spring, correlation_id="d", timeout="soon"),
+    )
+    assert [(reply["status"], reply["in-partition"]) for reply in run.replies()] == [(400, partition), (200, partition)]
+    # and all else goes where its key says
+    assert {emission.partition for emission in run.emissions if emission.reply_id is None} == {None}
+
+
+@pytest.mark.parametrize("value", [b"\0\0\0\4", b"\xff\xff\xff\xff", b"\0\0\1", b"1", b"\0\0\0\0\1"], ids=bytes.hex)
+def test_a_request_with_a_partition_that_does_not_exist_is_invalid(value: bytes) -> None:
+    log, run = Log(), Run(partitions={"replies": 4})
+    run.feed(_ask_by(log, {"kafka_replyPartition": value}, requested_acks=["a-ack"]))
+    (reply,) = run.replies()
+    assert (reply["status"], reply["value"]["error"], reply["in-partition"]) == (400, "header.invalid", None)
+    assert "one of its 4 partitions" in reply["value"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("now", "sent_to"), [({"mine": 3}, ("mine", None)), ({}, ("replies", None))], ids=["fewer", "gone"]
+)
+def test_a_reply_whose_partition_has_gone_goes_to_any(now: dict[str, int], sent_to: tuple[str, None]) -> None:
+    log, run = Log(), Run(reply_topics={"mine": 10**7}, partitions={"replies": 4, "mine": 4})
+    run.feed(_ask_by(log, {"reply-to": b"mine", "kafka_replyPartition": b"\0\0\0\3"}, requested_acks=["a-ack"]))
+    later = Run(reply_topics=dict.fromkeys(now, 10**7), partitions={"replies": 4, **now})
+    later.state = run.state
+    later.feed(log.ack(2, "a-ack"))
+    assert [(reply["sent-to"], reply["in-partition"]) for reply in later.replies()] == [sent_to]
+
+
 class _Broker:
     """What a worker learns from Kafka about the topics for replies, or that it does not answer."""
 
@@ -282,6 +322,7 @@ class _Broker:
         monkeypatch.setattr(correlate_topics.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(correlate_topics, "connect_admin", lambda _: self)
         monkeypatch.setattr(correlate_topics, "largest_records", self._largest_records)
+        monkeypatch.setattr(correlate_topics, "partition_counts", lambda _, names: dict.fromkeys(names, self.asked))
 
     def __enter__(self) -> Self:
         return self
@@ -305,6 +346,7 @@ def test_a_topic_that_is_new_can_be_chosen_and_one_that_has_gone_cannot_after_se
     kafka, topics, known = _Broker(monkeypatch), CorrelateTopics(), ReplyTopics(PREFIXED.kafka, PREFIXED.correlate)
     kafka.topics = {"mine-1": 7, "other": 8}
     assert known.refreshed(topics).reply_topics == {"mine-1": 7}
+    assert known.refreshed(topics).partitions == {"replies": 1, "mine-1": 1}
     kafka.topics = {"mine-2": 9}
     kafka.now = 4.9
     assert known.refreshed(topics).reply_topics == {"mine-1": 7}
