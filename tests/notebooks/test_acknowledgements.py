@@ -15,7 +15,7 @@ from nbclient.exceptions import CellExecutionError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import tables
 from ackstream.settings import Lake
-from tests.lake import records
+from tests.lake import planes, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,13 +59,28 @@ def small_day() -> list[bytes | None]:
     return [*[request(number, chance) for number in range(600)], *late]
 
 
-def execute(lake: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run all cells in a kernel of their own and return the executed notebook."""
-    monkeypatch.setenv("ACKSTREAM_LAKE_PATH", str(lake))
+def execute(lake: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> Any:
+    """Run all cells in a kernel of their own, in the notebook's directory as Jupyter does; return the notebook."""
+    for name, value in {"LAKE_PATH": str(lake), **environment}.items():
+        monkeypatch.setenv(f"ACKSTREAM_{name}", value)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    where = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
     return notebook
+
+
+def plots(notebook: Any, directory: Path) -> int:
+    found = [base64.b64decode(plot) for plot in outputs(notebook, "image/png")]
+    for at, plot in enumerate(found):
+        (directory / f"plot-{at}.png").write_bytes(plot)
+        assert len(plot) > 10_000
+    return len(found)
+
+
+def text(notebook: Any) -> str:
+    printed = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join([*outputs(notebook, "text/plain"), *outputs(notebook, "text/html"), *printed])
 
 
 def outputs(notebook: Any, kind: str) -> list[Any]:
@@ -73,18 +88,35 @@ def outputs(notebook: Any, kind: str) -> list[Any]:
     return [output["data"][kind] for output in found if kind in output.get("data", {})]
 
 
-def test_it_shows_its_four_plots(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_shows_who_is_slow_and_who_is_missing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = Lake(path=str(tmp_path / "lake"))
     tables.create(spark, lake)
     ArchiveFold(lake).write(records.frame(spark, small_day()), 0, "query")
     executed = execute(tmp_path / "lake", monkeypatch)
-    plots = [base64.b64decode(plot) for plot in outputs(executed, "image/png")]
-    assert len(plots) == 4
-    for at, plot in enumerate(plots):
-        (tmp_path / f"plot-{at}.png").write_bytes(plot)
-        assert len(plot) > 10_000
-    shown = "\n".join(outputs(executed, "text/plain") + outputs(executed, "text/html"))
+    assert plots(executed, tmp_path) == 4
+    shown = text(executed)
     assert all(label in shown for label in PARTIES)
+    assert "does not have the tables of reader_latencies yet" in shown
+
+
+def test_it_shows_publishers_readers_and_queues_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planes.fill(Lake(path=str(tmp_path / "lake")))
+    executed = execute(tmp_path / "lake", monkeypatch)
+    assert plots(executed, tmp_path) == 6
+    assert all(name in text(executed) for name in ("orders", "log", "dead-letter"))
+
+
+def test_without_tables_it_shows_those_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planes.fill(Lake(path=str(tmp_path / "demo" / "lake")))
+    executed = execute(tmp_path / "none", monkeypatch, LOCAL_DATA=str(tmp_path))
+    assert str(tmp_path / "demo" / "lake") in text(executed)
+
+
+def test_without_any_tables_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CellExecutionError, match=r"There are no tables in .*none: run `make demo`, or start the jobs"):
+        execute(tmp_path / "none", monkeypatch, LOCAL_DATA=str(tmp_path))
 
 
 def test_it_says_so_when_there_is_nothing_to_show(
