@@ -144,8 +144,7 @@ class PlaneWatch(Closing):
     def __init__(self, settings: Settings) -> None:
         """Begin; nothing is connected before the first look."""
         self._settings = settings
-        self._view = Planes(settings.gateway.page_window).view(epoch_milliseconds())
-        self._signs: list[JobSign] = []
+        self._forget()
         self._note = ""
         self._looked = -IDLE_SECONDS
         self._wanted, self._closing = threading.Event(), threading.Event()
@@ -171,8 +170,12 @@ class PlaneWatch(Closing):
     def _run(self) -> None:
         while not self._closing.is_set():
             if self._idle:
+                # what was true an hour ago would be the first that a page shows
+                self._forget()
                 self._wanted.clear()
-                self._wanted.wait()
+                # a look, or the end, since the question above would otherwise go unnoticed
+                if self._idle and not self._closing.is_set():
+                    self._wanted.wait()
                 continue
             try:
                 self._follow()
@@ -180,6 +183,10 @@ class PlaneWatch(Closing):
                 log.warning("The planes cannot be followed: %r", error)
                 self._note = f"The planes cannot be followed: {error}"
                 self._closing.wait(RETRY_SECONDS)
+
+    def _forget(self) -> None:
+        self._view = Planes(self._settings.gateway.page_window).view(epoch_milliseconds())
+        self._signs: list[JobSign] = []
 
     def _follow(self) -> None:
         """Follow until nobody looks any more."""
