@@ -6,18 +6,18 @@ import random
 import time
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
+from ackstream.jobs.correlate.pending import HOT_BYTES
 from tests.harness.processes import Job
 from tests.harness.system import System
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ackstream.settings import Kafka
 
 pytestmark = pytest.mark.integration
@@ -103,6 +103,50 @@ def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_p
     by_key = {key: (identity, status) for key, status, _, identity in outcomes}
     assert {key: identity.decode() for key, identity, _ in replies} == {key: i for key, (i, _) in by_key.items()}
     assert {key for key, (_, status) in by_key.items() if status == 424} == silent
+
+
+@pytest.mark.long
+def test_requests_that_are_beside_the_checkpoint_are_answered_once_whenever_correlate_is_killed(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """One shard with many more open requests than its state keeps, killed while it puts them aside and finds them."""
+    requests, kills = 10_000, 4
+    seed = time.time_ns() % 1_000_000
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+    chance = random.Random(seed)
+    keys = [f"request-{number}" for number in range(requests)]
+    with closing(System(kafka, tmp_path, shards=1, shuffle_partitions=1, max_offsets_per_trigger=1_000)) as system:
+        pieces = Path(system.settings.lake.checkpoint("correlate"), "pieces", "0")
+
+        def aside() -> int:
+            return sum(path.stat().st_size for path in pieces.iterdir()) if pieces.is_dir() else 0
+
+        job = Job("correlate", system.settings, tmp_path)
+        try:
+            for key in keys:
+                system.post("signals", system.command_json(key, requested_acks=["a-ack"], timeout="1h"))
+            system.producer.flush()
+            for _ in range(kills):
+                mark = aside() + chance.randrange(1, HOT_BYTES)
+                eventually(lambda: _alive([job]) and aside() >= mark, "requests to be put aside")  # noqa: B023
+                job.kill()
+                job.start()
+            for key in chance.sample(keys, requests):
+                system.post("acks", system.ack_json(key, "a-ack"))
+            system.producer.flush()
+            for _ in range(kills):
+                answered = system.end("replies") + chance.randrange(1, requests // kills // 2)
+                eventually(lambda: _alive([job]) and system.end("replies") >= answered, "replies")  # noqa: B023
+                job.kill()
+                job.start()
+            eventually(lambda: _alive([job]) and len(system.replies()) == requests, "all replies")
+        finally:
+            job.kill()
+        replies = {(r.key.decode(), dict(r.headers)["reply-id"], r.value) for r in system.records("replies")}
+        statuses = {reply["status"] for reply in system.replies().values()}
+    # repeats have the same id and the same bytes
+    assert len(replies) == len({key for key, _, _ in replies}) == requests
+    assert statuses == {200}
 
 
 def _written(system: System, job: Job) -> int:
