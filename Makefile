@@ -87,26 +87,31 @@ $(VENV)/.made:
 	@echo "$(CURDIR)" > $@
 
 # What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
-INSTALL := $(PY) -m pip install --disable-pip-version-check --require-hashes --no-build-isolation
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
+
+# $(call step,TEXT,COMMANDS): one line, to which a terminal gets a dot every 3 s; if they fail, what they have printed
+define step
+@printf '%s' "$(strip $(1))"; \
+if [ -t 1 ]; then { while sleep 3 && kill -0 $$$$; do printf .; done; } 2> /dev/null & trap "kill $$!" EXIT; fi; \
+trap 'echo; exit 130' INT TERM; \
+{ $(2); } > $(VENV)/.log 2>&1 || { echo; cat $(VENV)/.log >&2; exit 1; }; echo
+@touch $@
+endef
 
 # What the product runs on, without the tools of developers
 $(VENV)/.product: $(VENV)/.made pyproject.toml requirements/build.txt requirements/run.txt
-	@$(INSTALL) --quiet -r requirements/build.txt
-	@$(INSTALL) -r requirements/run.txt
-	@$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
-	@touch $@
+	$(call step, Installing ackstream and PySpark: 660 MB to download the first time and some minutes, \
+	$(INSTALL) -r requirements/build.txt && $(INSTALL) -r requirements/run.txt && \
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .)
 
 $(VENV)/.installed: $(VENV)/.product requirements/dev.txt
-	@$(INSTALL) -r requirements/dev.txt
-	@touch $@
+	$(call step, Installing the tools of developers: 80 MB to download the first time, $(INSTALL) -r requirements/dev.txt)
 
 # The client of AMQP 1.0 is compiled; the demo does without it
 $(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 	@$(PY) -c 'import proton' 2>/dev/null || command -v cc > /dev/null || { echo "The tests need a C compiler, for the \
 	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
-	@$(INSTALL) -r requirements/amqp.txt
-	@touch $@
+	$(call step, Compiling the client of AMQP 1.0: a minute, $(INSTALL) -r requirements/amqp.txt)
 
 $(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
-	@$(INSTALL) -r requirements/$*.txt
-	@touch $@
+	$(call step, Installing requirements/$*.txt, $(INSTALL) -r requirements/$*.txt)
