@@ -100,18 +100,18 @@ endef
 
 # What the product runs on, without the tools of developers
 $(VENV)/.product: $(VENV)/.made pyproject.toml requirements/build.txt requirements/run.txt
-	$(call step, Installing ackstream and PySpark: 660 MB to download the first time and some minutes, \
+	$(call step, Installing ackstream and PySpark (about 600 MB the first time; some minutes), \
 	$(INSTALL) -r requirements/build.txt && $(INSTALL) -r requirements/run.txt && \
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .)
 
 $(VENV)/.installed: $(VENV)/.product requirements/dev.txt
-	$(call step, Installing the tools of developers: 80 MB to download the first time, $(INSTALL) -r requirements/dev.txt)
+	$(call step, Installing the tools of developers (about 100 MB the first time), $(INSTALL) -r requirements/dev.txt)
 
 # The client of AMQP 1.0 is compiled; the demo does without it
 $(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 	@$(PY) -c 'import proton' 2>/dev/null || command -v cc > /dev/null || { echo "The tests need a C compiler, for the \
 	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
-	$(call step, Compiling the client of AMQP 1.0: a minute, $(INSTALL) -r requirements/amqp.txt)
+	$(call step, Compiling the client of AMQP 1.0 (a minute), $(INSTALL) -r requirements/amqp.txt)
 
 $(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
 	$(call step, Installing requirements/$*.txt, $(INSTALL) -r requirements/$*.txt)
