@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster lint bench fuzz mutants chaos soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -16,13 +16,13 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/d
 $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
 
 help:  ## List what can be done here
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
 test: jars test-fast  ## All tests but the long ones, with a real broker and real Spark: 25 minutes
-	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long"
+	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
 	@$(PY) -m pytest -n auto -m "not integration and not long"
@@ -30,6 +30,9 @@ test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor 
 test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
 	@$(PY) -m pytest -n auto -m "not integration and not long" --hypothesis-profile=nightly
+
+test-cluster: jars $(VENV)/.installed  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
+	@$(PY) -m pytest -m cluster
 
 lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .

@@ -34,7 +34,7 @@ BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.27"
 
 MODULES = {
     ROOT / "conf" / "ivy.xml": ("spark", "broker"),
-    ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto", "clients"),
+    ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto", "clients", "s3a"),
     ROOT / "benchmarks/contenders/ivy.xml": ("compiler", "kafka-streams", "flink"),
 }
 
