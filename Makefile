@@ -25,13 +25,13 @@ test: jars test-fast  ## All tests but the long ones, with a real broker and rea
 	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
-	@$(PY) -m pytest -n auto -m "not integration and not long"
+	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster"
 
 test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
-	@$(PY) -m pytest -n auto -m "not integration and not long" --hypothesis-profile=nightly
+	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster" --hypothesis-profile=nightly
 
-test-cluster: jars $(VENV)/.installed  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
+test-cluster: jars $(VENV)/.installed $(VENV)/.store  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
 	@$(PY) -m pytest -m cluster
 
 lint: $(VENV)/.installed  ## Style, format and types
@@ -91,6 +91,8 @@ $(VENV)/.made:
 
 # What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
+STORE := $(VENV)/store
+STORE_INSTALL := $(STORE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
 
 # $(call step,TEXT,COMMANDS): one line, to which a terminal gets a dot every 3 s; if they fail, what they have printed
 define step
@@ -118,3 +120,8 @@ $(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 
 $(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
 	$(call step, Installing requirements/$*.txt, $(INSTALL) -r requirements/$*.txt)
+
+# The object store of the tests of clusters has an environment of its own: it needs what does not fit beside the product
+$(VENV)/.store: $(VENV)/.made requirements/build.txt requirements/store.txt
+	$(call step, Installing an object store for tests (about 50 MB the first time), "$(PYTHON)" -m venv --clear $(STORE) && \
+	$(STORE_INSTALL) -r requirements/build.txt && $(STORE_INSTALL) -r requirements/store.txt)

@@ -67,6 +67,7 @@ def test_spark_and_delta_rs_are_told_the_same_of_the_store() -> None:
     assert Lake(storage_options=reading).storage_options == reading
 
 
+@pytest.mark.cluster
 def test_tables_in_the_store_are_read_as_those_on_disk(tmp_path: Path) -> None:
     with ExitStack() as stack:
         lake = object_store.ObjectStore(tmp_path, stack).lake()

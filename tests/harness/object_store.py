@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 
 from ackstream.local import jars
-from ackstream.settings import Lake, Settings
-from tests.harness import programs
+from ackstream.settings import Lake
 from tests.harness.ports import free_ports
-from tests.harness.processes import Program
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+
+PYTHON = Path(sys.prefix, "store", "bin", "python")
+"""The environment of moto, an S3-compatible store: it needs a python-dateutil that others here do not take."""
 
 BUCKET, REGION = "ackstream", "us-east-1"
 KEY, SECRET = "operator", "hunter2"
@@ -56,12 +59,22 @@ class ObjectStore:
         """Start the store and make the bucket; ``stack`` ends it."""
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
-        self._program = Program("store", ["-c", programs.STORE, str(port)], Settings(), directory)
-        stack.callback(self._program.kill)
+        if not PYTHON.exists():
+            raise AssertionError(f"{PYTHON} is missing, which has the object store: `make test-cluster` installs it")
+        self._log = directory / "store.log"
+        with self._log.open("wb") as log:
+            command = [PYTHON, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        stack.callback(self._end)
         eventually(self._made, "the object store")
 
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def _made(self) -> bool:
-        self._program.check()
+        if self._process.poll() is not None:
+            raise AssertionError(f"the store ended by itself: {self._log.read_text('utf-8')[-3000:]}")
         try:
             return httpx.put(f"{self.url}/{BUCKET}", timeout=ANSWER_SECONDS).is_success
         except httpx.TransportError:

@@ -196,11 +196,3 @@ async def main():
 
 asyncio.run(main())
 """
-
-STORE = """
-import sys
-
-from moto.server import main
-
-main(["--host", "127.0.0.1", "--port", sys.argv[1]])
-"""
