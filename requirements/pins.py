@@ -33,7 +33,7 @@ BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.27"
 """What installs, and what builds the packages that come as source: PySpark, the client of AMQP 1.0, ackstream."""
 
 APART = {"store": ("moto[s3]>=5.1", "flask>=3", "flask-cors>=5")}
-"""Lists for environments of their own: the S3-compatible store of ``make test-cluster`` needs an older python-dateutil."""
+"""Lists for environments of their own: the store of ``make test-cluster`` needs an older python-dateutil."""
 
 MODULES = {
     ROOT / "conf" / "ivy.xml": ("spark", "broker"),
@@ -94,7 +94,7 @@ def compiled(requirements: Sequence[str], *options: str) -> str:
 
 
 def pin_packages() -> None:
-    """Write ``requirements/*.txt``; in those that may be installed together, a package has one version for one Python."""
+    """Write ``requirements/*.txt``, in which a package has one version for one Python, but for those that stand apart."""
     wanted = sets()
     with tempfile.TemporaryDirectory() as directory:
         whole = Path(directory) / "whole.txt"

@@ -93,7 +93,10 @@ def test_a_wrong_manifest_would_be_found() -> None:
 
 
 def test_every_file_is_named_and_every_name_is_a_file() -> None:
-    named = {*KUSTOMIZATION["resources"], *(file for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"])}
+    named = {
+        *KUSTOMIZATION["resources"],
+        *(file for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"]),
+    }
     assert named == {path.name for path in DIRECTORY.iterdir()} - {"kustomization.yaml"}
 
 

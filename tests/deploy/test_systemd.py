@@ -1,4 +1,4 @@
-"""The units of systemd: directives that exist, commands and exit codes of the product, and the same walls around all."""
+"""The units of systemd: directives that exist, commands and exit codes of the product, the same walls around all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN = {
     "Unit": {"Description", "Wants", "After"},
     "Timer": {"OnCalendar", "RandomizedDelaySec", "Persistent"},
     "Install": {"WantedBy"},
-    # systemd.exec(5), systemd.service(5), systemd.kill(5), systemd.resource-control(5)
+    # the manual pages are systemd.exec, systemd.service, systemd.kill and systemd.resource-control
     "Service": {
         "Type", "User", "Group", "UMask", "WorkingDirectory", "StateDirectory", "StateDirectoryMode", "CacheDirectory",
         "Environment", "EnvironmentFile", "ExecStart", "Restart", "RestartSec", "RestartPreventExitStatus",
@@ -123,7 +123,8 @@ def test_a_job_is_given_time_for_the_batch_at_hand_and_asked_as_a_driver() -> No
 
 
 def test_all_services_have_the_same_walls() -> None:
-    first, *others = ({key: values for key, values in _read(path)["Service"].items() if key in WALLS} for path in SERVICES)
+    read = [_read(path)["Service"] for path in SERVICES]
+    first, *others = ({key: service[key] for key in service.keys() & WALLS} for service in read)
     assert first.keys() == WALLS
     assert all(other == first for other in others)
 

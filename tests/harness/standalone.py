@@ -29,7 +29,9 @@ CORES, MEMORY = 2, "2g"
 DAEMON_MEMORY = "192m"
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 ANSWER_SECONDS = 5
-_EXECUTOR = re.compile(r"^\s*(?P<pid>\d+) .*CoarseGrainedExecutorBackend.* --worker-url spark://Worker@[^:]+:(?P<port>\d+)")
+_EXECUTOR = re.compile(
+    r"^\s*(?P<pid>\d+) .*CoarseGrainedExecutorBackend.* --worker-url spark://Worker@[^:]+:(?P<port>\d+)"
+)
 
 
 class Overview(NamedTuple):
@@ -54,7 +56,7 @@ class Overview(NamedTuple):
 def executors(listing: str, port: int) -> list[int]:
     """Return the processes of executors that the worker with a port has started.
 
-    :param listing: what ``ps -A -o pid=,args=`` prints
+    :param listing: what ``ps -A -ww -o pid=,args=`` prints
     """
     found = filter(None, map(_EXECUTOR.match, listing.splitlines()))
     return [int(match["pid"]) for match in found if int(match["port"]) == port]
@@ -111,7 +113,9 @@ class Worker(Daemon):
 
     def executors(self) -> list[int]:
         """Return the processes of its executors."""
-        finished = subprocess.run(["ps", "-A", "-o", "pid=,args="], stdout=subprocess.PIPE, text=True, check=True)
+        finished = subprocess.run(
+            ["ps", "-A", "-ww", "-o", "pid=,args="], stdout=subprocess.PIPE, text=True, check=True
+        )
         return executors(finished.stdout, self.port)
 
     def kill_executor(self) -> int:

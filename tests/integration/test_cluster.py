@@ -1,4 +1,4 @@
-"""A cluster of Spark's own kind: executors run on its workers, and whichever of its processes is killed, nothing is lost."""
+"""A cluster of Spark's own kind: executors run on its workers; these are killed, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-SHARE = {
-    # of two workers with two cores each: an executor of correlate on each, and room for archive and for what is replaced
-    "correlate": {"spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "512m"},
-    "archive": {"spark.cores.max": "1", "spark.executor.cores": "1", "spark.executor.memory": "512m"},
+CORES = {"correlate": 2, "archive": 1}
+"""Of two workers with two each: an executor of correlate on each. One worker alone has too few for all three."""
+
+CONF = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    # the machines of this cluster are one small one: its tables are read, and their rows sorted, in a few tasks
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 RATE, SILENT_EVERY = 20, 10
 PAUSE_SECONDS = 5
@@ -55,7 +60,8 @@ def _settings_file(path: Path, entries: Mapping[str, str]) -> Path:
 
 def _submit(job: str, cluster: Standalone, settings: Settings, path: Path, file: Path) -> Program:
     """Run ``ackstream submit`` on the cluster, whose workers are to run this Python."""
-    conf = [word for key, value in SHARE[job].items() for word in ("--conf", f"{key}={value}")]
+    entries = CONF | {"spark.cores.max": str(CORES[job])}
+    conf = [word for key, value in entries.items() for word in ("--conf", f"{key}={value}")]
     arguments = ["--settings", str(file), "submit", job, "--master", cluster.url, *conf]
     environment = {
         "PYSPARK_PYTHON": sys.executable,
@@ -71,9 +77,7 @@ def _runs_everywhere(cluster: Standalone) -> bool:
     return len(used) == len(cluster.workers) and all(used.values()) and all(one.executors() for one in cluster.workers)
 
 
-def test_executors_on_two_workers_answer_requests_and_timeouts(
-    kafka: Kafka, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_executors_on_two_workers_answer_requests_and_timeouts(kafka: Kafka, tmp_path: Path, stack: ExitStack) -> None:
     cluster = Standalone(tmp_path, stack)
     system = stack.enter_context(closing(System(kafka, tmp_path)))
     program = _submit("correlate", cluster, system.settings, tmp_path, _settings_file(tmp_path, {}))
@@ -138,7 +142,7 @@ def test_killed_workers_and_executors_lose_nothing_that_is_kept_in_an_object_sto
     lake = store.lake()
     settings = system.settings.model_copy(update={"lake": lake})
     file = _settings_file(tmp_path, store.entries())
-    programs = [_submit(job, cluster, settings, tmp_path, file) for job in SHARE]
+    programs = [_submit(job, cluster, settings, tmp_path, file) for job in CORES]
     for program in programs:
         stack.callback(program.kill)
     load = Load(system)
