@@ -94,7 +94,7 @@ def compiled(requirements: Sequence[str], *options: str) -> str:
 
 
 def pin_packages() -> None:
-    """Write ``requirements/*.txt``, in which a package has one version for one Python, but for those that stand apart."""
+    """Write ``requirements/*.txt``, in which a package has one version for one Python, save in those apart."""
     wanted = sets()
     with tempfile.TemporaryDirectory() as directory:
         whole = Path(directory) / "whole.txt"
