@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long lint bench fuzz mutants chaos soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster lint bench fuzz mutants chaos soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -16,20 +16,23 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/d
 $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
 
 help:  ## List what can be done here
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
-test: jars test-fast  ## All tests but the long ones, with a real broker and real Spark: 25 minutes
-	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long"
+test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 25 minutes
+	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
-	@$(PY) -m pytest -n auto -m "not integration and not long"
+	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster"
 
 test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
-	@$(PY) -m pytest -n auto -m "not integration and not long" --hypothesis-profile=nightly
+	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster" --hypothesis-profile=nightly
+
+test-cluster: jars $(VENV)/.installed $(VENV)/.store  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
+	@$(PY) -m pytest -m cluster
 
 lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .
@@ -87,26 +90,38 @@ $(VENV)/.made:
 	@echo "$(CURDIR)" > $@
 
 # What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
-INSTALL := $(PY) -m pip install --disable-pip-version-check --require-hashes --no-build-isolation
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
+STORE := $(VENV)/store
+STORE_INSTALL := $(STORE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
+
+# $(call step,TEXT,COMMANDS): one line, to which a terminal gets a dot every 3 s; if they fail, what they have printed
+define step
+@printf '%s' "$(strip $(1))"; \
+if [ -t 1 ]; then { while sleep 3 && kill -0 $$$$; do printf .; done; } 2> /dev/null & trap "kill $$!" EXIT; fi; \
+trap 'echo; exit 130' INT TERM; \
+{ $(2); } > $(VENV)/.log 2>&1 || { echo; cat $(VENV)/.log >&2; exit 1; }; echo
+@touch $@
+endef
 
 # What the product runs on, without the tools of developers
 $(VENV)/.product: $(VENV)/.made pyproject.toml requirements/build.txt requirements/run.txt
-	@$(INSTALL) --quiet -r requirements/build.txt
-	@$(INSTALL) -r requirements/run.txt
-	@$(PY) -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e .
-	@touch $@
+	$(call step, Installing ackstream and PySpark (about 600 MB the first time; some minutes), \
+	$(INSTALL) -r requirements/build.txt && $(INSTALL) -r requirements/run.txt && \
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .)
 
 $(VENV)/.installed: $(VENV)/.product requirements/dev.txt
-	@$(INSTALL) -r requirements/dev.txt
-	@touch $@
+	$(call step, Installing the tools of developers (about 100 MB the first time), $(INSTALL) -r requirements/dev.txt)
 
 # The client of AMQP 1.0 is compiled; the demo does without it
 $(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 	@$(PY) -c 'import proton' 2>/dev/null || command -v cc > /dev/null || { echo "The tests need a C compiler, for the \
 	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
-	@$(INSTALL) -r requirements/amqp.txt
-	@touch $@
+	$(call step, Compiling the client of AMQP 1.0 (a minute), $(INSTALL) -r requirements/amqp.txt)
 
 $(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
-	@$(INSTALL) -r requirements/$*.txt
-	@touch $@
+	$(call step, Installing requirements/$*.txt, $(INSTALL) -r requirements/$*.txt)
+
+# The object store of the tests of clusters has an environment of its own: it needs what does not fit beside the product
+$(VENV)/.store: $(VENV)/.made requirements/build.txt requirements/store.txt
+	$(call step, Installing an object store for tests (about 50 MB the first time), "$(PYTHON)" -m venv --clear $(STORE) && \
+	$(STORE_INSTALL) -r requirements/build.txt && $(STORE_INSTALL) -r requirements/store.txt)

@@ -32,9 +32,12 @@ HEADER = "# Written by `make pins`: do not edit.\n"
 BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.27", "editables", "cffi>=1.17")
 """What installs, and what builds the packages that come as source: PySpark, the client of AMQP 1.0, ackstream."""
 
+APART = {"store": ("moto[s3]>=5.1", "flask>=3", "flask-cors>=5")}
+"""Lists for environments of their own: the store of ``make test-cluster`` needs an older python-dateutil."""
+
 MODULES = {
     ROOT / "conf" / "ivy.xml": ("spark", "broker"),
-    ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto", "clients"),
+    ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto", "clients", "s3a"),
     ROOT / "benchmarks/contenders/ivy.xml": ("compiler", "kafka-streams", "flink"),
 }
 
@@ -91,14 +94,20 @@ def compiled(requirements: Sequence[str], *options: str) -> str:
 
 
 def pin_packages() -> None:
-    """Write ``requirements/*.txt``, in which a package has one version for one Python."""
+    """Write ``requirements/*.txt``, in which a package has one version for one Python, save in those apart."""
     wanted = sets()
     with tempfile.TemporaryDirectory() as directory:
         whole = Path(directory) / "whole.txt"
         whole.write_text(compiled([line for lines in wanted.values() for line in lines]), "utf-8")
         for name, lines in wanted.items():
-            (HERE / f"{name}.txt").write_text(HEADER + compiled(lines, "--constraint", str(whole)), "utf-8")
-            print(f"requirements/{name}.txt")
+            _write(name, compiled(lines, "--constraint", str(whole)))
+    for name, lines in APART.items():
+        _write(name, compiled(lines))
+
+
+def _write(name: str, packages: str) -> None:
+    (HERE / f"{name}.txt").write_text(HEADER + packages, "utf-8")
+    print(f"requirements/{name}.txt")
 
 
 def pin_jars() -> None:

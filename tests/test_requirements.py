@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ def _program(name: str) -> ModuleType:
 
 pins, audit = _program("pins"), _program("audit")
 PROJECT: dict[str, Any] = pins.project()
-SETS: dict[str, list[str]] = {name: list(lines) for name, lines in pins.sets().items()}
+SETS: dict[str, list[str]] = {name: list(lines) for name, lines in (pins.sets() | pins.APART).items()}
 ADVISORIES = {advisory.name: Version(advisory.fixed) for advisory in audit.advisories() if advisory.kind == "package"}
 
 
@@ -70,7 +71,7 @@ def test_a_list_satisfies_the_project_on_each_python(name: str, python: str) -> 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_lists_agree_with_each_other(python: str) -> None:
-    lists = [_versions(name, python) for name in SETS]
+    lists = [_versions(name, python) for name in SETS if name not in pins.APART]
     for package in set().union(*lists):
         assert len({versions[package] for versions in lists if package in versions}) == 1, package
 
@@ -149,6 +150,28 @@ def test_the_makefile_installs_by_hashes_alone() -> None:
     assert installs
     for line in installs:
         assert "--require-hashes" in line or ("--no-deps" in line and "--no-build-isolation" in line), line
+
+
+def test_a_step_of_the_set_up_is_one_line_or_shows_what_went_wrong(tmp_path: Path) -> None:
+    found = re.search(r"(?ms)^define step$.*?^endef$", (ROOT / "Makefile").read_text("utf-8"))
+    assert found is not None
+    steps = "".join(
+        f"{target}:\n\t$(call step, Installing {target} (a minute), {commands})\n"
+        for target, commands in {"good": "echo much && echo more >&2", "bad": "echo the reason && false"}.items()
+    )
+    (tmp_path / "Makefile").write_text(f"VENV := .\n{found[0]}\n{steps}", "utf-8")
+
+    def make(target: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--no-print-directory", target]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    good, bad = make("good"), make("bad")
+    assert (good.returncode, good.stdout, good.stderr) == (0, "Installing good (a minute)\n", "")
+    assert (tmp_path / "good").exists()
+    assert bad.returncode != 0
+    assert bad.stdout == "Installing bad (a minute)\n"
+    assert bad.stderr.startswith("the reason\n")
+    assert not (tmp_path / "bad").exists()
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -110,6 +110,10 @@ def test_arguments_of_the_job_follow_the_script(ran: Ran, monkeypatch: pytest.Mo
         (["correlate", "--conf", "spark.master=yarn"], "--conf spark.master would have no effect: use --master."),
         (["correlate", "--deploy-mode", "clutser"], "'clutser' is not one of"),
         (["correlate", "--deploy-mode", "cluster"], "The master local[2] is this machine, so the driver cannot run in"),
+        (
+            ["correlate", "--deploy-mode", "cluster", "--master", "spark://host:7077"],
+            "Spark's own cluster spark://host:7077 runs no drivers in Python: leave out --deploy-mode cluster",
+        ),
         (["correlate", "--master", "yarn"], "The master is yarn, and there are no settings for a cluster: "),
         (["mirror"], "There are no destinations: name one in [[destinations]] of the settings."),
     ],

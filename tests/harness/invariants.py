@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.protocol import queues, readers
 from ackstream.protocol.messages import SESSION_OVER
@@ -20,11 +20,20 @@ from tests.harness.storm import lines
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ackstream.settings import Lake
     from tests.harness.storm import Storm
+    from tests.harness.system import System
 
 SHOWN = 10
 STATUSES = {0, 200, 408, 424, 503}
 """Of answers to HTTP requests: none at all while the gateway is away; 503 where it cannot reach Kafka or correlate."""
+
+
+class Answered(NamedTuple):
+    """What the checks of requests look at: less than a storm."""
+
+    system: System
+    lake: Lake
 
 
 def compare(what: str, found: Iterable[Any], wanted: Iterable[Any]) -> Iterator[str]:
@@ -133,7 +142,7 @@ def check_subscriber(storm: Storm) -> Iterator[str]:
         yield from compare(f"events that were committed at {moment:.3f} and handled again", again, ())
 
 
-def check_answers(storm: Storm) -> Iterator[str]:
+def check_answers(storm: Storm | Answered) -> Iterator[str]:
     """Every request has one outcome, in the table too, and its replies never differ."""
     asked = {_id(record) for record in storm.system.records("signals")}
     outcomes = rows(storm.lake, "outcomes", "correlation_id", "reply_id")
@@ -149,7 +158,7 @@ def check_answers(storm: Storm) -> Iterator[str]:
     yield from single("rows of an acknowledgement", (tuple(row.values()) for row in acks))
 
 
-def check_deadlines(storm: Storm) -> Iterator[str]:
+def check_deadlines(storm: Storm | Answered) -> Iterator[str]:
     """No request was timed out without an acknowledgement that Kafka had by its deadline."""
     signals = {row["id"]: row["timeout_ms"] for row in rows(storm.lake, "signals", "id", "timeout_ms")}
     came = defaultdict(list)

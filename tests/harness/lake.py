@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 def rows(lake: Lake, table: str, *columns: str) -> list[dict[str, Any]]:
     """Return the rows of a table, all columns unless some are named; none where there is no table yet."""
-    path = lake.table(table)
-    if not DeltaTable.is_deltatable(path):
+    path, options = lake.table(table), lake.storage_options
+    if not DeltaTable.is_deltatable(path, options):
         return []
     # a pyarrow dataset cannot read deletion vectors
-    return pa.table(DeltaTable(path).scan(columns=list(columns) or None)).to_pylist()
+    return pa.table(DeltaTable(path, storage_options=options).scan(columns=list(columns) or None)).to_pylist()
 
 
 def count(lake: Lake, table: str) -> int:
     """Return how many rows a table has by the statistics of its files."""
-    path = lake.table(table)
-    return DeltaTable(path).count() if DeltaTable.is_deltatable(path) else 0
+    path, options = lake.table(table), lake.storage_options
+    return DeltaTable(path, storage_options=options).count() if DeltaTable.is_deltatable(path, options) else 0
 
 
 def commit_times(lake: Lake, table: str) -> dict[int, int]:
