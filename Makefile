@@ -37,7 +37,7 @@ lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m mypy
 
 docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in the directory site; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "Open site/index.html"
 
 audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages and jars: fails if there is one
