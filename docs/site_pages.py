@@ -26,6 +26,7 @@ PAGES = {
 }
 """Files of the project by where they are, and their places in the site."""
 
+_ROLE = re.compile(r":(?:attr|class|exc|func|meth|mod):<code>~?")
 _LINK = re.compile(r"\]\((?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -61,3 +62,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let the links of a page in ``docs`` lead to these pages."""
     source = page.file.src_uri
     return markdown if source in PAGES.values() else with_links(markdown, f"docs/{source}")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show what docstrings refer to without Sphinx's words for what it is."""
+    return _ROLE.sub("<code>", html)

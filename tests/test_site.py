@@ -128,3 +128,7 @@ def test_a_list_and_a_table_begin_after_an_empty_line(page: str) -> None:
 )
 def test_a_link_is_moved_to_its_place_in_the_site(page: str, link: str, moved: str | None) -> None:
     assert HOOK.with_links(link, page) == (moved or link)
+
+
+def test_a_reference_of_a_docstring_is_shown_as_code_alone() -> None:
+    assert HOOK.on_page_content("see :meth:<code>~a.B.take</code>") == "see <code>a.B.take</code>"

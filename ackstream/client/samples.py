@@ -137,10 +137,10 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
 class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a writer keeps samples and waits.
 
-    :param max_samples: the most samples it keeps; ``None`` for any number
-    :param max_blocking_ms: with ``keep-all``, how long a write waits for room
-    :param propagate_no_response: whether acknowledgements without response data reach the callback
-    :param required: roles that its samples need besides those of the settings, and how many different readers of each;
+    :ivar max_samples: the most samples it keeps; ``None`` for any number
+    :ivar max_blocking_ms: with ``keep-all``, how long a write waits for room
+    :ivar propagate_no_response: whether acknowledgements without response data reach the callback
+    :ivar required: roles that its samples need besides those of the settings, and how many different readers of each;
         they hold while no publisher of the name runs, until one names others. ``None`` leaves them as they are, and an
         empty dict removes them: samples that waited for them alone are complete then
     """

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 import typer.main
 
+from ackstream import client
 from ackstream.cli.main import app
+from ackstream.errors import AckstreamError
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings
 from ackstream.settings.base import Part
 from tests.reference import settings
@@ -49,3 +53,13 @@ def test_every_command_and_every_column_is_on_its_page() -> None:
     for table in ALL_TABLES.values():
         part = tables.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
         assert all(f"`{column}`" in part for column in table.schema.fieldNames())
+
+
+def test_every_name_that_the_sdk_exports_is_on_a_page() -> None:
+    shown = re.findall(r"(?m)^::: ackstream\.client\.(\w+)$", (DOCS / "api-client.md").read_text("utf-8"))
+    names = {name: getattr(client, name) for name in client.__all__}
+    errors = {
+        name for name, one in names.items() if isinstance(one, type) and issubclass(one, (AckstreamError, DittoError))
+    }
+    # the errors have a page of their own; Answer and Subscription are words of the annotations
+    assert sorted(shown) == sorted(names.keys() - errors - {"Answer", "Subscription"})
