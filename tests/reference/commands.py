@@ -26,23 +26,24 @@ The command `ackstream`, made by `python -m tests.reference` of its own help: `a
 def page() -> str:
     """Return the page."""
     exits = f"\n{app.info.epilog}\n\n## Before the command\n"
-    commands = [_command(f"ackstream {name}", callback) for name, callback in _commands(app)]
+    commands = [_command(f"ackstream {name}", callback) for name, callback in found(app)]
     return "".join([_HEAD, exits, _table(options), *commands])
 
 
-def _commands(program: typer.Typer) -> Iterator[tuple[str, Callable[..., Any]]]:
+def found(program: typer.Typer) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Give each command by its name."""
     for known in program.registered_commands:
         assert known.callback is not None
         yield known.name or known.callback.__name__, known.callback
     for group in program.registered_groups:
         assert group.typer_instance is not None
-        for name, callback in _commands(group.typer_instance):
+        for name, callback in found(group.typer_instance):
             yield f"{group.name} {name}", callback
 
 
 def _command(name: str, callback: Callable[..., Any]) -> str:
     about = "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(callback) or "").split("\n\n"))
-    arguments = [found for found in _parameters(callback) if isinstance(found[1], ArgumentInfo)]
+    arguments = [each for each in parameters(callback) if isinstance(each[1], ArgumentInfo)]
     usage = " ".join(
         [name, *(shown if given is inspect.Parameter.empty else f"[{shown}]" for shown, _, given, _ in arguments)]
     )
@@ -53,14 +54,14 @@ def _command(name: str, callback: Callable[..., Any]) -> str:
 
 def _table(callback: Callable[..., Any]) -> str:
     rows = []
-    for shown, info, default, choices in _parameters(callback):
+    for shown, info, default, choices in parameters(callback):
         about = " ".join(filter(None, (info.help, f"One of {choices}." if choices else ""))).replace("|", "\\|")
         given = "" if default in (None, False, inspect.Parameter.empty) else f"`{default}`"
         rows.append(f"| `{shown}` | {about} | {given} |\n")
     return "".join(["\n| argument or option | meaning | default |\n| --- | --- | --- |\n", *rows]) if rows else ""
 
 
-def _parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, Any, Any, str]]:
+def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, Any, Any, str]]:
     """Give each parameter of a command: how it is written, what Typer knows of it, its default, its choices."""
     hints = get_type_hints(callback, include_extras=True)
     for name, parameter in inspect.signature(callback).parameters.items():

@@ -15,11 +15,21 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings
 from ackstream.settings.base import Part
-from tests.reference import settings
+from tests.reference import commands, settings
 from tests.reference.pages import DOCS, PAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+COMMANDS = dict(commands.found(app))
+OPTIONS = {
+    name: {option for shown, *_ in commands.parameters(callback) for option in re.findall(r"(?<!\w)-[\w-]+", shown)}
+    for name, callback in COMMANDS.items()
+}
+EVERYWHERE = {"--help", "-h", "--version", "--settings", "--install-completion"}
+TEXTS = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]
+_CALL = re.compile(r"(?m)(?:^|`|\s)ackstream (?P<rest>(?:--settings \S+ )?[a-z](?:(?! ackstream )[^`\n#|])*)")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -63,3 +73,15 @@ def test_every_name_that_the_sdk_exports_is_on_a_page() -> None:
     }
     # the errors have a page of their own; Answer and Subscription are words of the annotations
     assert sorted(shown) == sorted(names.keys() - errors - {"Answer", "Subscription"})
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_every_option_of_a_command_on_a_page_exists(path: Path) -> None:
+    unknown = set()
+    for call in _CALL.finditer(path.read_text("utf-8")):
+        # what follows is the job's own, or another command
+        words = re.split(r" -- | && |; ", re.sub(r"^--settings \S+ ", "", call["rest"]))[0].split()
+        name = " ".join(words[:2]) if " ".join(words[:2]) in OPTIONS else words[0]
+        named = {word.partition("=")[0].rstrip(".,:)") for word in words if re.match(r"--?[a-zA-Z]", word)}
+        unknown |= {f"ackstream {name} {option}" for option in named - OPTIONS.get(name, named) - EVERYWHERE}
+    assert not unknown
