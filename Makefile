@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster lint bench fuzz mutants chaos soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster lint docs bench fuzz mutants chaos soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -39,6 +39,10 @@ lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
+docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in the directory site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "Open site/index.html"
+
 audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages and jars: fails if there is one
 	@$(PY) requirements/audit.py
 
@@ -68,7 +72,7 @@ down: $(VENV)/.product  ## Stop that Kafka; its data stay
 
 clean:  ## Stop Kafka, remove the virtual environment, the local data and the caches of the tools (not the jars)
 	@test ! -x $(ACKSTREAM) || $(ACKSTREAM) down
-	@rm -rf $(VENV) .ackstream spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .ackstream site spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # First of all: without Java nothing else is worth downloading
@@ -117,6 +121,10 @@ $(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 	@$(PY) -c 'import proton' 2>/dev/null || command -v cc > /dev/null || { echo "The tests need a C compiler, for the \
 	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
 	$(call step, Compiling the client of AMQP 1.0 (a minute), $(INSTALL) -r requirements/amqp.txt)
+
+# The site is made of texts and sources: none of the product has to be installed
+$(VENV)/.installed-docs: $(VENV)/.made requirements/docs.txt
+	$(call step, Installing mkdocs (about 50 MB the first time), $(INSTALL) -r requirements/docs.txt)
 
 $(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
 	$(call step, Installing requirements/$*.txt, $(INSTALL) -r requirements/$*.txt)

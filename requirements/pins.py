@@ -63,6 +63,7 @@ def sets() -> dict[str, Sequence[str]]:
         "amqp": [line for line in extras["amqp-10"] if not _OWN_EXTRAS.fullmatch(line)],
         "bench": extras["bench"],
         "audit": extras["audit"],
+        "docs": extras["docs"],
     }
 
 

@@ -89,8 +89,3 @@ def test_every_command_that_a_page_names_exists(path: Path) -> None:
 def test_contributing_describes_what_make_help_lists() -> None:
     described = _commands(ROOT / "docs/contributing.md", "make")
     assert described == TARGETS.keys() - {"help"}
-
-
-def test_the_readme_links_every_page() -> None:
-    linked = set(re.findall(r"\(docs/([a-z-]+\.md)", (ROOT / "README.md").read_text("utf-8")))
-    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")}

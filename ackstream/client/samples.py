@@ -97,15 +97,15 @@ History: TypeAlias = Literal["keep-all", "keep-last"]
 class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a reader acknowledges.
 
-    :param kind: Connext's own default is ``protocol``, with which a crash of the application loses samples
-    :param reliable: a best-effort reader sends no acknowledgements
-    :param depth: with ``keep-last``, how many samples of an instance (a topic and key) are kept for the application
-    :param minimum_separation_ms: the time-based filter: of samples of an instance that were published closer together,
+    :ivar kind: Connext's own default is ``protocol``, with which a crash of the application loses samples
+    :ivar reliable: a best-effort reader sends no acknowledgements
+    :ivar depth: with ``keep-last``, how many samples of an instance (a topic and key) are kept for the application
+    :ivar minimum_separation_ms: the time-based filter: of samples of an instance that were published closer together,
         only the first reaches the application; the others are acknowledged as ``filtered``
-    :param samples_per_app_ack: an AppAck is sent when as many samples are waiting, or after the period
-    :param app_ack_period_ms: how often waiting and unconfirmed samples are reported
-    :param max_response_length: the most bytes of response data in an acknowledgement
-    :param response_keep_ms: how long after the acknowledgement repeated AppAcks contain the response
+    :ivar samples_per_app_ack: an AppAck is sent when as many samples are waiting, or after the period
+    :ivar app_ack_period_ms: how often waiting and unconfirmed samples are reported
+    :ivar max_response_length: the most bytes of response data in an acknowledgement
+    :ivar response_keep_ms: how long after the acknowledgement repeated AppAcks contain the response
     """
 
     kind: Kind = "application-auto"
@@ -137,10 +137,10 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
 class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a writer keeps samples and waits.
 
-    :param max_samples: the most samples it keeps; ``None`` for any number
-    :param max_blocking_ms: with ``keep-all``, how long a write waits for room
-    :param propagate_no_response: whether acknowledgements without response data reach the callback
-    :param required: roles that its samples need besides those of the settings, and how many different readers of each;
+    :ivar max_samples: the most samples it keeps; ``None`` for any number
+    :ivar max_blocking_ms: with ``keep-all``, how long a write waits for room
+    :ivar propagate_no_response: whether acknowledgements without response data reach the callback
+    :ivar required: roles that its samples need besides those of the settings, and how many different readers of each;
         they hold while no publisher of the name runs, until one names others. ``None`` leaves them as they are, and an
         empty dict removes them: samples that waited for them alone are complete then
     """

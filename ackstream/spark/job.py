@@ -308,7 +308,7 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
             " rules: what was answered already could be answered differently. Start the other release once more, and"
             " stop it in order (SIGTERM) when it has caught up and nothing is sent to it; if it was stopped within a"
             f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
-            f" checkpoint's {REMEMBERED}; what that costs is in docs/operations.md, at the upgrade."
+            f" checkpoint's {REMEMBERED}; what that costs is in docs/upgrade.md."
         )
 
 

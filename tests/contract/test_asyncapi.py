@@ -17,7 +17,6 @@ from ackstream.kafka.topics import TOPICS
 from ackstream.protocol import record_headers
 from ackstream.settings import Kafka
 from tests.contract.checking import Contract
-from tests.topics import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,8 +93,3 @@ def test_the_topics_of_a_system_have_its_prefix_and_the_document_its_brokers() -
     found = document(Kafka(bootstrap="kafka.example:9093,other.example:9093", topic_prefix="plant."))
     assert [server["host"] for server in found["servers"].values()] == ["kafka.example:9093", "other.example:9093"]
     assert {channel["address"] for channel in found["channels"].values()} == {f"plant.{name}" for name in TOPICS}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_pages_are_those_of_the_present_formats(page: Path) -> None:
-    assert page.read_text("utf-8") == PAGES[page](), "run `python -m tests.topics`"

@@ -19,14 +19,14 @@ pytestmark = pytest.mark.integration
 TOPICS = ("signals", "acks", "replies", "events", "declarations")
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
-    for page in ("README.md", "docs/subscribers.md")
+    for page in ("README.md", "docs/subscribers.md", "docs/send-a-command.md")
     for number, example in enumerate(pages.examples(page))
     if any(f"{client}(" in example for client in ("Requester", "Responder", "Subscriber"))
 ]
 
 
 def test_the_pages_have_an_example_of_each() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

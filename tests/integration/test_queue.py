@@ -646,11 +646,11 @@ def test_a_new_checkpoint_begins_with_what_is_stored_from_now_on_and_never_besid
         JOB.start(system.spark, settings)
 
 
-EXAMPLES = pages.examples("docs/solace.md")
+EXAMPLES = [*pages.examples("docs/share-work.md"), *pages.examples("docs/solace.md")]
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_of_the_page_runs(
+def test_an_example_of_the_pages_runs(
     system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     pages.run(EXAMPLES[number], system.settings, tmp_path, monkeypatch)

@@ -494,6 +494,17 @@ def test_without_a_qos_a_publisher_knows_no_readers(topics: Kafka) -> None:
         publisher.wait_for_acknowledgments(1)
 
 
+def test_the_examples_of_the_guide_run_one_after_the_other(
+    topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for example in pages.examples("docs/who-has-finished.md"):
+        pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch)
+    told = capsys.readouterr().out
+    assert "booking shop-1 1 b'{\"price\": 7}'\nall have finished" in told
+    assert "audited [b'{\"price\": 8}']" in told
+    assert "[('carrier', 1, b'at the door')]" in told
+
+
 def test_the_examples_of_the_page_run_one_after_the_other(
     topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

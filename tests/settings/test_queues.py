@@ -13,7 +13,7 @@ from ackstream.errors import SettingsError
 from ackstream.settings import load
 from ackstream.settings.queues import QueueBackoff
 
-PAGE = Path(__file__).parents[2] / "docs" / "solace.md"
+PAGES = Path(__file__).parents[2] / "docs"
 
 ORDERS = {"name": "orders", "topics": ["orders/*"]}
 
@@ -101,8 +101,9 @@ def test_a_wrong_queue_is_reported_with_key_value_and_remedy(queues: list[dict[s
         assert word in str(refusal.value)
 
 
-def test_the_settings_shown_in_the_docs_are_valid(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+@pytest.mark.parametrize("page", ["solace.md", "share-work.md"])
+def test_the_settings_shown_in_the_docs_are_valid(tmp_path: Path, page: str) -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", (PAGES / page).read_text("utf-8"), re.DOTALL)
     file = tmp_path / "ackstream.toml"
     file.write_text(shown, "utf-8")
     (queue,) = load(file, {}).queues

@@ -1,12 +1,8 @@
-"""Writes ``docs/asyncapi.json`` and ``docs/topics.md`` from what the product says of its topics.
-
-``python -m tests.topics`` after a change of a wire format.
-"""
+"""``docs/asyncapi.json`` and ``docs/topics.md``: what the product says of its topics."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream.contract.asyncapi import document
@@ -16,12 +12,11 @@ from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-DOCS = Path(__file__).parent.parent / "docs"
 _HEAD = """# Topics
 
-What each topic carries, written by `python -m tests.topics` from the formats of the product. The same for programs,
+What each topic carries, made by `python -m tests.reference` of the formats of the product. The same for programs,
 with JSON Schemas of keys, record headers and values, is [asyncapi.json](asyncapi.json), an AsyncAPI 3 document;
 `ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
 each other is in [the wire contract](wire.md).
@@ -80,10 +75,3 @@ def _example(example: dict[str, Any]) -> str:
     if example["payload"] is None:
         return f"```\n{headers}```\n\n" if headers else ""
     return f"```\n{headers}{json.dumps(example['payload'], ensure_ascii=False)}\n```\n\n"
-
-
-PAGES: dict[Path, Callable[[], str]] = {DOCS / "asyncapi.json": as_json, DOCS / "topics.md": as_page}
-
-if __name__ == "__main__":
-    for page, text in PAGES.items():
-        page.write_text(text(), "utf-8")

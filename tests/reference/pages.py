@@ -1,0 +1,21 @@
+"""The pages of docs that are made of the product itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.reference import commands, settings, tables, topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES: dict[Path, Callable[[], str]] = {
+    DOCS / "asyncapi.json": topics.as_json,
+    DOCS / "topics.md": topics.as_page,
+    DOCS / "settings.md": settings.page,
+    DOCS / "tables.md": tables.page,
+    DOCS / "commands.md": commands.page,
+}
+"""The files, and what writes their text."""

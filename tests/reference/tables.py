@@ -1,0 +1,44 @@
+"""``docs/tables.md``: the Delta tables and their columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackstream.lake.columns import PARTITION
+from ackstream.lake.schemas import ALL_TABLES
+
+if TYPE_CHECKING:
+    from ackstream.lake.columns import Table
+
+_HEAD = """# Tables
+
+The Delta tables and their columns, made by `python -m tests.reference` of `lake/schemas.py`. Each is a directory of its
+name below `lake.path` of the settings, with its comments in its own metadata. `ackstream sql` has them as views;
+`ackstream outcomes` answers predefined questions. Spark, delta-rs, DuckDB and Trino read them, as
+deletion vectors are off.
+
+- Columns that may be null are in *italics*. JSON in a row is text that holds JSON. Times are UTC, and those of records
+  the broker's.
+- A table with the column `day` is partitioned by it: a query about some days should name them.
+- A job that starts after an upgrade adds the columns that are new to its tables ([upgrade](upgrade.md)).
+
+| table | rows | written by |
+| --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    rows = [f"| [{table.name}](#{table.name}) | {table.comment} | {table.writer} |\n" for table in ALL_TABLES.values()]
+    return "".join([_HEAD, *rows, *map(_table, ALL_TABLES.values())])
+
+
+def _table(table: Table) -> str:
+    notes = [f"{table.comment} Written by {table.writer}."]
+    notes += ["Its rows change: it is merged from another table."] if table.derived else []
+    notes += ["Partitioned by `day`."] if PARTITION in table.schema.fieldNames() else []
+    lines = [f"\n## {table.name}\n", " ".join(notes), "", "| column | type | meaning |", "| --- | --- | --- |"]
+    for column in table.schema:
+        name = f"*`{column.name}`*" if column.nullable else f"`{column.name}`"
+        lines.append(f"| {name} | {column.dataType.simpleString()} | {column.metadata.get('comment', '')} |")
+    return "\n".join(lines) + "\n"

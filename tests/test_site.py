@@ -1,0 +1,134 @@
+"""The site of ``make docs``: its navigation has every page, and every link leads somewhere, there as in the project."""
+
+from __future__ import annotations
+
+import importlib.util
+import posixpath
+import re
+import sys
+import unicodedata
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+_LINK = re.compile(r"\]\((?P<path>[^)\s#:]*)(?:#(?P<anchor>[^)\s]*))?\)")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without what its tags would import."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def _hook() -> Any:
+    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+HOOK = _hook()
+CONFIGURATION: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), _Loader)
+DOCS = [f"docs/{path.relative_to(ROOT / 'docs')}" for path in sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*DOCS, *(path for path in HOOK.PAGES if path.endswith(".md"))]
+"""The pages of the project that are in the site."""
+
+
+def _named(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for inner in entry.values() if isinstance(entry, dict) else entry:
+            yield from _named(inner)
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    named = list(_named(CONFIGURATION["nav"]))
+    assert sorted(named) == sorted([*(page.removeprefix("docs/") for page in DOCS), *HOOK.PAGES.values()])
+
+
+def test_every_file_that_the_hook_adds_exists() -> None:
+    assert all((ROOT / path).is_file() for path in HOOK.PAGES)
+
+
+@lru_cache
+def _text(path: str) -> str:
+    """Return a page without its code, whose lines and brackets are no headings and links."""
+    text = re.sub(r"(?ms)^ *```.*?^ *```$", "", (ROOT / path).read_text("utf-8"))
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace("](", "] ("), text)
+
+
+def _slug_of_site(title: str) -> str:
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
+def _slug_of_repository(title: str) -> str:
+    return re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-")
+
+
+@lru_cache
+def _anchors(path: str) -> frozenset[str]:
+    """Return the anchors of a page's headings that the site and the repository make alike."""
+    titles = [title.replace("`", "") for title in re.findall(r"(?m)^#+ (.*)$", _text(path))]
+    return frozenset(map(_slug_of_site, titles)) & frozenset(map(_slug_of_repository, titles))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: str) -> None:
+    broken = []
+    for link in _LINK.finditer(_text(page)):
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link["path"])) if link["path"] else page
+        if not (ROOT / target).is_file() or (link["anchor"] and link["anchor"] not in _anchors(target)):
+            broken.append(link[0])
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_place_in_the_site(page: str) -> None:
+    files = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*")}
+    places = {posixpath.normpath(link["path"]) for link in _LINK.finditer(HOOK.with_links(_text(page), page))}
+    assert places - {"."} <= files | set(HOOK.PAGES.values())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_list_and_a_table_begin_after_an_empty_line(page: str) -> None:
+    """Elsewhere the site shows them as the end of the paragraph."""
+    lines = _text(page).splitlines()
+    begin = re.compile(r"([-*]|\d+\.) |\|")
+    wrong = [
+        line
+        for before, line in pairwise(lines)
+        if begin.match(line) and before.strip() and not begin.match(before) and not before.startswith(" ")
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "moved"),
+    [
+        ("README.md", "[a](docs/amps.md#x)", "[a](amps.md#x)"),
+        ("README.md", "[a](LICENSE)", "[a](license.md)"),
+        ("docs/security.md", "[a](../SECURITY.md)", "[a](vulnerabilities.md)"),
+        ("docs/wire.md", "[a](clients/A.java), [b](#c), [d](https://e.example/f)", None),
+        ("benchmarks/README.md", "[a](../docs/amps.md)", "[a](amps.md)"),
+    ],
+)
+def test_a_link_is_moved_to_its_place_in_the_site(page: str, link: str, moved: str | None) -> None:
+    assert HOOK.with_links(link, page) == (moved or link)
+
+
+def test_a_reference_of_a_docstring_is_shown_as_code_alone() -> None:
+    assert HOOK.on_page_content("see :meth:<code>~a.B.take</code>") == "see <code>a.B.take</code>"
