@@ -101,6 +101,7 @@ def terminals(tmp_path: Path, environment: dict[str, str]) -> Iterator[dict[str,
         for terminal in opened.values():
             terminal.close()
         # where the test has failed halfway
+        (tmp_path / "lamp").mkdir(exist_ok=True)
         subprocess.run(["ackstream", "down"], cwd=tmp_path / "lamp", env=environment, check=False, capture_output=True)
 
 
