@@ -20,6 +20,7 @@ EXTRAS = {
     "spark": ("delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "re2"),
     "lake": ("deltalake", "duckdb"),
     "metrics": ("prometheus_client",),
+    "tracing": ("opentelemetry",),
     "gateway": ("anyio", "h11", "jwt", "starlette", "uvicorn"),
     "connect": ("httpx", "paho", "pika"),
     "amqp-10": ("proton",),

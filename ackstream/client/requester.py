@@ -11,10 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.commands import address
-from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestTimeout
+from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.lifetime import Client, Lifetime, call_handler
 from ackstream.client.open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
 from ackstream.client.replies import Reply, read_reply
+from ackstream.client.tracing import trace_request
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.envelopes import encode
@@ -196,10 +197,17 @@ class Requester(Client):
         if key is not None and names_sender(envelope.headers):
             headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
         thing = envelope.topic.thing_id.encode()
+        future = self._future()
+        headers += trace_request(self._signals, envelope.topic, identity, future)
         record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
         give_up_at = now + self._delivery_timeout
-        request = OpenRequest(identity, wait, give_up_at, record, envelope.topic, on_stored, self._future())
-        self._requests.add(request, now)
+        request = OpenRequest(identity, wait, give_up_at, record, envelope.topic, on_stored, future)
+        try:
+            self._requests.add(request, now)
+        except RequestError as error:
+            # ends the span
+            future.set_exception(error)
+            raise
         self._produce(request)
         return request.future
 

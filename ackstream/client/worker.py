@@ -21,6 +21,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.lifetime import Lifetime
+from ackstream.client.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.access import check_topics
@@ -205,7 +206,7 @@ class Worker(Closing):
         """
         self.skipped, self.originator_key = 0, kafka.originator_key
         self.life = Lifetime(self._leave, on_error)
-        self._handle = handle
+        self._handle = traced(handle)
         self._turn = turn
         self._waits = False
         self._progress = OffsetProgress()

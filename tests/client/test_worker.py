@@ -240,7 +240,9 @@ def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypa
 
 
 def signals(number: int) -> list[Any]:
-    return [SimpleNamespace(topic="signals", partition=0, offset=offset, value=b"") for offset in range(number)]
+    return [
+        SimpleNamespace(topic="signals", partition=0, offset=offset, value=b"", headers=()) for offset in range(number)
+    ]
 
 
 class _Lease:
