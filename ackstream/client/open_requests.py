@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ackstream.client.replies import Reply
     from ackstream.protocol.ditto.topics import TopicPath
 
-REMEMBERED = 65_536
+REMEMBERED = 16_384
 """The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
 
 STORE_CHECK_SECONDS = 1.0

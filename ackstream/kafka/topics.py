@@ -29,9 +29,12 @@ KAFKA_MAX_BYTES = 1_048_588
 SAFE_REPLICAS = 3
 """With as many, a record counts as accepted only once several brokers have it, and one of them may still fail."""
 
-HISTORY = "min.compaction.lag.ms"
-COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(10 * 60_000)}
+COMPACTED = {"cleanup.policy": "compact"}
+HISTORY, SEGMENT = "min.compaction.lag.ms", "segment.ms"
+SHORTEST_SEGMENT = timedelta(minutes=10)
 """Kafka never compacts the active segment, which by default would grow for a week."""
+SEGMENTS = 24
+"""A topic that is kept whole for some time has about as many segments, each of which is an open file of the broker."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,12 @@ class Topic:
             config[IN_SYNC] = str(replication // 2 + 1)
         if not self.compacted:
             return config
-        history = {HISTORY: str(int(self.history.total_seconds() * 1000))} if self.history else {}
-        return config | COMPACTED | history
+        config |= COMPACTED | {SEGMENT: _milliseconds(max(SHORTEST_SEGMENT, self.history / SEGMENTS))}
+        return config | ({HISTORY: _milliseconds(self.history)} if self.history else {})
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return str(duration // timedelta(milliseconds=1))
 
 
 CLOCK = Topic(partitions=1, compacted=True, history=timedelta(days=7))

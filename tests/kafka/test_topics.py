@@ -28,6 +28,14 @@ def test_ordered_topics_have_one_partition_and_topics_of_latest_values_are_compa
     assert sorted(compacted) == sorted(ordered)
 
 
+def test_the_history_of_a_topic_is_some_dozens_of_files_of_the_broker_not_thousands() -> None:
+    for name, topic in topics.TOPICS.items():
+        if topic.compacted:
+            segment = int(topic.config()["segment.ms"]) / 1000
+            assert topic.history.total_seconds() / segment <= 24, name
+            assert segment <= max(600, topic.history.total_seconds() / 24), "what may be compacted is, soon"
+
+
 @pytest.mark.parametrize(("replication", "in_sync"), [(1, None), (2, None), (3, "2"), (4, "3"), (5, "3")])
 def test_a_record_is_accepted_by_most_of_three_and_more_replicas(replication: int, in_sync: str | None) -> None:
     assert {topic.config(replication).get(topics.IN_SYNC) for topic in topics.TOPICS.values()} == {in_sync}
