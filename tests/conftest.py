@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import warnings
 from itertools import count
 from typing import TYPE_CHECKING
@@ -66,7 +67,10 @@ def _log_as_before() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the modules of kafka-python that are imported later be imported too, see above."""
+    """Let Ctrl-C be heard, and the modules of kafka-python that are imported later be imported too, see above."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # as for what a shell starts in the background: a test that presses Ctrl-C would wait for ever
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
