@@ -18,6 +18,7 @@ from ackstream.client.receipts import Open
 from ackstream.client.retransmission import ACK_TIMEOUT_SECONDS
 from ackstream.client.samples import WriterQos
 from ackstream.client.storage import MemoryMessages, SqliteMessages
+from ackstream.client.tracing import trace_message
 from ackstream.client.unacknowledged import WINDOW_BYTES, UnacknowledgedMessages
 from ackstream.errors import ClientError
 from ackstream.settings import Kafka
@@ -110,6 +111,7 @@ class Publisher(ReaderAcknowledgements, Client):
         kafka = Kafka.of(bootstrap_servers)
         check_client(name)
         self._stage: Stage = stage
+        self._topic, self._name = kafka.topic("messages"), name
         self._block = block
         self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), name, synchronous)
         with ExitStack() as stack:
@@ -184,9 +186,13 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises MessageTooLargeError: it is larger than Kafka accepts
         :raises StoreError: it cannot be kept
         """
-        message = message_of(value, topic, key, headers, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
-        future: Future[Receipt] = Future()
-        self._publish([(message, Open(future, context))], seq)
+        future, named = self._traced(headers)
+        try:
+            message = message_of(value, topic, key, named, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
+            self._publish([(message, Open(future, context))], seq)
+        except ClientError:
+            future.cancel()
+            raise
         return future
 
     def publish_many(
@@ -208,9 +214,14 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
         :raises MessageTooLargeError: a message is larger than Kafka accepts; nothing was numbered or kept
         """
-        named = [*headers]
-        messages = [message_of(value, topic, key, named, ttl_ms) for value in values]
-        new = [(message, Open(Future(), None)) for message in messages]
+        own = [*headers]
+        traced = [(value, *self._traced(own)) for value in values]
+        try:
+            new = [(message_of(value, topic, key, named, ttl_ms), Open(one, None)) for value, one, named in traced]
+        except ClientError:
+            for _, future, _ in traced:
+                future.cancel()
+            raise
         try:
             self._publish(new)
         except ClientError as error:
@@ -218,6 +229,10 @@ class Publisher(ReaderAcknowledgements, Client):
                 if not (opened.future.running() or opened.future.done()):
                     opened.future.set_exception(error)
         return [opened.future for _, opened in new]
+
+    def _traced(self, headers: Iterable[tuple[str, bytes]]) -> tuple[Future[Receipt], list[tuple[str, bytes]]]:
+        future: Future[Receipt] = Future()
+        return future, [*headers, *trace_message(self._topic, self._name, future)]
 
     def _publish(self, new: list[tuple[KeptMessage, Open]], wanted: int | None = None) -> None:
         readers = self._readers

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: from a request to its reply, and what a receiver does with a record.
+"""Spans of OpenTelemetry: from a request to its reply, a message until its receipt, what a receiver does with a record.
 
 Without the extra ``tracing`` nothing is traced; without a tracer provider OpenTelemetry itself drops the spans.
 Source of names and kinds: OpenTelemetry's semantic conventions for messaging.
@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ackstream import __version__
+from ackstream.client.receipts import Receipt
 from ackstream.client.replies import Reply
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.traces import TRACEPARENT
@@ -42,17 +43,28 @@ def trace_request(topic: str, command: TopicPath, correlation_id: str, future: F
     :param topic: the Kafka topic that the request is sent to
     :return: the record header that carries the trace
     """
+    attributes = {"messaging.message.conversation_id": correlation_id, "ackstream.thing_id": command.thing_id}
+    return _begin("CLIENT", topic, attributes, future)
+
+
+def trace_message(topic: str, name: str, future: Future[Any]) -> list[tuple[str, bytes]]:
+    """Begin the span of a publisher's message, which ends with the future of its receipt.
+
+    :param topic: the Kafka topic that it is sent to
+    :param name: that of the publisher
+    :return: the record header that carries the trace, stored with the message and delivered to its readers
+    """
+    return _begin("PRODUCER", topic, {"messaging.client.id": name}, future)
+
+
+def _begin(kind: str, topic: str, attributes: dict[str, str], future: Future[Any]) -> list[tuple[str, bytes]]:
     tracer = _tracer()
     if tracer is None:
         return []
     from opentelemetry.trace import SpanKind, set_span_in_context  # noqa: PLC0415
 
-    attributes = {
-        **_messaging(topic, "send"),
-        "messaging.message.conversation_id": correlation_id,
-        "ackstream.thing_id": command.thing_id,
-    }
-    span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, attributes=attributes)
+    named = {**_messaging(topic, "send"), **attributes}
+    span = tracer.start_span(f"send {topic}", kind=SpanKind[kind], attributes=named)
     carrier: dict[str, str] = {}
     _propagator().inject(carrier, set_span_in_context(span))
     future.add_done_callback(partial(_end, span))
@@ -111,4 +123,8 @@ def _end(span: Span, future: Future[Any]) -> None:
             with suppress(DittoError):
                 span.set_attribute("ackstream.missing", reply.missing)
                 span.set_status(Status(StatusCode.ERROR, reply.explanation))
+    elif isinstance(receipt := future.result(), Receipt):
+        span.set_attribute("ackstream.seq", receipt.seq)
+        span.set_attribute("ackstream.stage", receipt.stage)
+        span.set_attribute("ackstream.duplicate", receipt.duplicate)
     span.end()

@@ -360,6 +360,27 @@ def test_a_full_disk_while_kafka_confirms_ends_the_publisher_visibly(tmp_path, m
     publisher.close()
 
 
+def test_each_message_carries_its_trace_and_one_that_is_not_sent_ends_its_own(connections, monkeypatch):
+    traced = []
+
+    def trace(topic, name, future):
+        traced.append((topic, name, future))
+        return [("traceparent", b"%d" % len(traced))]
+
+    monkeypatch.setattr("ackstream.client.publisher.trace_message", trace)
+    with Publisher("localhost:9092", name="p1") as publisher:
+        publisher.publish(b"x", headers=[("own", b"h")])
+        publisher.publish_many([b"y", b"z"])
+        with pytest.raises(BadParameterError):
+            publisher.publish("no bytes")
+        with pytest.raises(BadParameterError):
+            publisher.publish_many([b"v", "no bytes"])
+        sent = connections[0].wait_for(None, 3)
+    assert [(headers.get("own"), headers["traceparent"]) for headers in sent] == [("h", "1"), (None, "2"), (None, "3")]
+    assert {(topic, name) for topic, name, _ in traced} == {("messages", "p1")}
+    assert [future.cancelled() for *_, future in traced[3:]] == [True, True, True]
+
+
 def test_handlers_that_raise_harm_nobody(connections):
     def handler(_: object) -> None:
         raise ValueError("a bug of the application")

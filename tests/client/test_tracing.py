@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ackstream.client import RequestTimeout, tracing
 from ackstream.client.commands import Command
+from ackstream.client.receipts import Receipt
 from ackstream.client.replies import Reply
 from ackstream.protocol.traces import TRACEPARENT, checked_trace
 
@@ -99,6 +100,17 @@ def test_an_error_and_a_reply_that_cannot_be_read_end_the_span_too(spans: list[R
     assert (unreadable.attributes or {})["ackstream.status"] == 500
 
 
+def test_a_message_is_a_span_until_its_receipt_and_takes_the_trace_with_it(spans: list[ReadableSpan]) -> None:
+    future: Future[Any] = Future()
+    ((name, value),) = tracing.trace_message("messages", "orders", future)
+    future.set_result(Receipt(7, "persisted", None, 7, 1_000, duplicate=True))
+    (span,) = spans
+    assert (name, checked_trace(value)) == (TRACEPARENT, value)
+    assert (span.name, span.kind, span.status.status_code) == ("send messages", SpanKind.PRODUCER, StatusCode.UNSET)
+    told = {key: value for key, value in (span.attributes or {}).items() if not key.startswith("messaging.")}
+    assert told == {"ackstream.seq": 7, "ackstream.stage": "persisted", "ackstream.duplicate": True}
+
+
 def test_a_receiver_handles_a_record_in_its_trace(spans: list[ReadableSpan]) -> None:
     handled: list[Any] = []
     handle = tracing.traced(lambda record, work: handled.append((record.offset, work)))
@@ -116,6 +128,7 @@ def test_without_the_package_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) 
     tracing._tracer.cache_clear()
     try:
         assert tracing.trace_request("signals", COMMAND, "c-1", Future()) == []
+        assert tracing.trace_message("messages", "orders", Future()) == []
         assert tracing.traced(print) is print
     finally:
         tracing._tracer.cache_clear()
