@@ -53,8 +53,11 @@ def acls(
         list[str] | None, typer.Option(help="Only this party; may be repeated. Without it: all.", metavar="PARTY")
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Set them, and create missing topics.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the commands that let each party do what it needs, and nothing else; or set these ACLs.
+
+    As JSON: what a party's principal is granted, or what --apply has set and found.
 
     The login of the settings needs the right to do so: that of an operator. What a principal may do beyond that is
     listed, and stays.
@@ -68,12 +71,20 @@ def acls(
     given = dict(text.partition("=")[::2] for text in principals or ())
     who = kafka_acls.principals(settings, given)
     names = kafka_acls.chosen(party or list(PARTIES))
+    if not apply and as_json:
+        for name in names:
+            for grant in kafka_acls.grants(settings, name):
+                echo_json({"party": name, "principal": who[name], **grant._asdict()})
+        return
     if not apply:
         for command in kafka_acls.commands(settings, who, names):
             echo(command)
         return
     created = ensure_topics(settings)
     added, further = kafka_acls.apply(settings, who, names)
+    if as_json:
+        echo_json({"new_topics": len(created), "new_acls": added, "further": further})
+        return
     echo(f"Topics: {len(created)} of them new. ACLs: {added} of them new.")
     if further:
         echo("These principals may do more than they need, which is left as it is:", err=True)

@@ -37,6 +37,17 @@ def test_one_party_may_have_another_principal():
     ]
 
 
+def test_as_json_each_grant_is_an_object():
+    lines = [
+        json.loads(line) for line in run("requester=User:CN=web", "--party", "requester", "--json").stdout.splitlines()
+    ]
+    about = {"party": "requester", "principal": "User:CN=web", "resource": "topic", "prefixed": False}
+    assert lines == [
+        about | {"name": "p-replies", "operation": "READ"},
+        about | {"name": "p-signals", "operation": "WRITE"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -64,6 +75,8 @@ def test_they_are_set_on_request_and_what_goes_beyond_is_listed(monkeypatch: pyt
     assert asked == [("User:p-requester", ["requester"])]
     assert result.stdout == "Topics: 1 of them new. ACLs: 2 of them new.\n"
     assert "which is left as it is:\n  User:p-requester: ALLOW READ on TOPIC other" in result.stderr
+    (further,) = json.loads(run("--party", "requester", "--apply", "--json").stdout)["further"]
+    assert further == "User:p-requester: ALLOW READ on TOPIC other (LITERAL)"
 
 
 def test_the_hash_of_a_password_is_that_of_the_first_line_of_standard_input() -> None:
