@@ -7,6 +7,7 @@ Source of names and kinds: OpenTelemetry's semantic conventions for messaging.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,11 +119,13 @@ def _end(span: Span, future: Future[Any]) -> None:
     elif isinstance(reply := future.result(), Reply):
         span.set_attribute("ackstream.status", reply.status)
         span.set_attribute("ackstream.completed_by", reply.completed_by)
-        if not reply.ok:
+        if not reply.ok and span.is_recording():
+            # decoded apart: who asked may change the message before it reads it
+            own = replace(reply)
             # what is no message of the protocol says no more
             with suppress(DittoError):
-                span.set_attribute("ackstream.missing", reply.missing)
-                span.set_status(Status(StatusCode.ERROR, reply.explanation))
+                span.set_attribute("ackstream.missing", own.missing)
+                span.set_status(Status(StatusCode.ERROR, own.explanation))
     elif isinstance(receipt := future.result(), Receipt):
         span.set_attribute("ackstream.seq", receipt.seq)
         span.set_attribute("ackstream.stage", receipt.stage)

@@ -81,8 +81,12 @@ def test_a_timeout_names_who_is_missing(spans: list[ReadableSpan]) -> None:
     future: Future[Any] = Future()
     tracing.trace_request("signals", COMMAND, "c-1", future)
     late = {"status": 408, "headers": {}}
-    future.set_result(reply(424, "timeout", {"a:b": {"status": 200, "headers": {}}, "c:d": late}))
+    answer = reply(424, "timeout", {"a:b": {"status": 200, "headers": {}}, "c:d": late})
+    future.set_result(answer)
     (span,) = spans
+    assert vars(answer).keys() == {"correlation_id", "reply_id", "status", "completed_by", "data", "timestamp"}, (
+        "nothing of it is decoded: a gateway writes its client's ids into the message first"
+    )
     assert (span.attributes or {})["ackstream.missing"] == ("c:d",)
     assert span.status.description == "The deadline passed before this arrived: c:d."
 

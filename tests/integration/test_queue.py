@@ -59,6 +59,7 @@ def _queue(name: str, **rules: Any) -> QueueSettings:
 
 
 QUEUES = (
+    _queue("terminal"),
     _queue("restarted", max_backlog=2),
     _queue("moved"),
     _queue("retired"),
@@ -88,7 +89,6 @@ QUEUES = (
     _queue("flow", max_backlog=100),
     _queue("stopped"),
     _queue("batched"),
-    _queue("terminal"),
 )
 
 
@@ -202,7 +202,7 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
     persisting = persist.JOB.start(spark, settings)
     made = System(spark, settings)
     # one commit for all tests
-    for queue in QUEUES[6:]:
+    for queue in QUEUES[7:]:
         made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
     made.publish("gathered", "6", headers=(("barrier", b"true"),))
     made.publish("received", "6")

@@ -34,7 +34,7 @@ def test_topics_are_created_once_as_the_settings_want_them(settings: Settings):
         "max.message.bytes": "10485760",
         "message.timestamp.type": "LogAppendTime",
         "min.compaction.lag.ms": "86400000",
-        "segment.ms": "600000",
+        "segment.ms": "3600000",
     }
 
 
