@@ -53,6 +53,18 @@ def documentation_routes(dependencies: Dependencies) -> list[Route]:
         if request.headers.get("if-none-match") == tags[path]:
             return Response(None, 304, headers)
         content, media_type = contents[path]
-        return Response(content, headers=headers | {"content-encoding": "gzip"}, media_type=media_type)
+        if _takes_gzip(request):
+            headers |= {"content-encoding": "gzip"}
+        else:
+            content = gzip.decompress(content)
+        return Response(content, headers=headers | {"vary": "accept-encoding"}, media_type=media_type)
 
     return [Route(path, answer) for path in ("/doc", "/doc/openapi.json", "/doc/{name}")]
+
+
+def _takes_gzip(request: Request) -> bool:
+    for coding in request.headers.get("accept-encoding", "").split(","):
+        name, _, quality = coding.partition(";")
+        if name.strip().lower() in ("gzip", "*"):
+            return quality.replace(" ", "").rstrip("0.") != "q="
+    return False

@@ -238,7 +238,8 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
                 try:
                     return _json(await asyncio.to_thread(dependencies.live.message, wanted))
                 except InputError as error:
-                    raise parameter_invalid("message", str(error)) from None
+                    sentence = str(error).removeprefix("The message ").removesuffix(".")
+                    raise parameter_invalid("message", sentence) from None
 
     paths = ("/", "/page/{name}")
     data = {"/live.json": live, "/story.json": story, "/message.json": message}

@@ -46,6 +46,16 @@ def test_no_script_but_those_of_the_gateway_may_run() -> None:
     assert not re.search(r"<script>|<script [^>]*>[^<]|\son\w+=", answer.text)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [("gzip, br", "gzip"), ("br;q=1, gzip;q=0.5", "gzip"), ("*", "gzip"), ("identity", None), ("gzip;q=0", None)],
+)
+def test_a_client_that_takes_no_gzip_gets_plain_text(accepted: str, coding: str | None) -> None:
+    answer = Web()("GET", "//doc/openapi.json", headers={"accept-encoding": accepted})
+    assert (answer.headers.get("content-encoding"), answer.headers["vary"]) == (coding, "accept-encoding")
+    assert answer.json()["openapi"].startswith("3.")
+
+
 def test_what_the_browser_has_is_not_sent_again() -> None:
     client = Web()
     tag = client("GET", "//doc/swagger-ui-bundle.js").headers["etag"]
