@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 EXTRAS = {
     "cli": ("rich", "typer"),
     "tls": ("cryptography",),
-    "spark": ("delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "re2"),
+    "testing": ("numpy",),
+    "spark": ("delta", "pandas", "py4j", "pyarrow", "pyspark", "re2"),
     "lake": ("deltalake", "duckdb"),
     "metrics": ("prometheus_client",),
     "tracing": ("opentelemetry",),

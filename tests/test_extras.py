@@ -82,7 +82,7 @@ MISSING = [
     ("tls", "ackstream.settings.pem", "cryptography"),
     ("spark", "ackstream.spark.session", "py4j"),
     ("spark", "ackstream.jobs.correlate.job", "pandas"),
-    ("spark", "ackstream.jobs.correlate.shard", "numpy"),
+    ("testing", "ackstream.jobs.correlate.shard", "numpy"),
     ("spark", "ackstream.lake.tables", "delta"),
     ("lake", "ackstream.lake.reading", "deltalake"),
     ("gateway", "ackstream.gateway.service", "anyio"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.readers import KnownReader
 
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
-SHOWN, LETTERS, CONTENT_CHARACTERS = 5, 3, 60
+SHOWN, LETTERS, REASON_CHARACTERS, CONTENT_CHARACTERS = 5, 3, 50, 40
 """As many publishers, readers and queues, dead letters, and characters of these fit a terminal."""
 
 BARS = 30
@@ -84,7 +84,7 @@ def _jobs_table(jobs: Sequence[JobSign]) -> PlainTable:
 
 
 def _publishers_table(planes: PlanesView, now: int) -> PlainTable:
-    table = PlainTable("publisher", "last", "stored", "refused", "newest", right=range(1, 5))
+    table = PlainTable("publisher", "number", "stored now", "refused now", "newest", right=range(1, 5))
     for one in planes.publishers[:SHOWN]:
         refused = Text(f"{one.refused:,}", style="red" if one.refused else "")
         table.add_row(one.client, f"{one.last:,}", f"{one.stored:,}", refused, span(_age(one.at, now)))
@@ -117,9 +117,11 @@ def _destinations_table(planes: PlanesView) -> PlainTable:
 
 def _letters_table(planes: PlanesView) -> PlainTable:
     table = PlainTable("dead letter", "from", "reason", "content")
-    table.columns[-1].no_wrap = True
+    for column in table.columns:
+        # a line each: the page and the topic have the rest
+        column.no_wrap = True
     for one in planes.dead_letters[:LETTERS]:
-        table.add_row(moment(one.at), one.origin, one.reason, one.content[:CONTENT_CHARACTERS])
+        table.add_row(moment(one.at), one.origin, one.reason[:REASON_CHARACTERS], one.content[:CONTENT_CHARACTERS])
     return table
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import traceback
 from typing import IO, TYPE_CHECKING, Any
 
@@ -99,3 +100,6 @@ def log_warnings() -> None:
     from ackstream.settings import Log  # help needs no settings
 
     configure(Log(level="warning"))
+    for handler in logging.getLogger().handlers:
+        # the error that ends a client ends the command, which prints it
+        handler.addFilter(lambda record: record.name != "ackstream.client.lifetime" or record.levelno < logging.ERROR)
