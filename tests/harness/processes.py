@@ -33,6 +33,8 @@ def environment(settings: Settings) -> dict[str, str]:
         "ACKSTREAM_KAFKA_REPLICATION": str(settings.kafka.replication),
         "ACKSTREAM_LAKE_PATH": settings.lake.path,
         "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
+        "ACKSTREAM_CORRELATE_SHARDS": str(settings.correlate.shards),
+        "ACKSTREAM_CORRELATE_SHUFFLE_PARTITIONS": str(settings.correlate.shuffle_partitions),
         "ACKSTREAM_CORRELATE_MAX_OFFSETS_PER_TRIGGER": str(settings.correlate.max_offsets_per_trigger),
         **(
             {"ACKSTREAM_KAFKA_SECURITY": json.dumps(_revealed(settings.kafka.security))}

@@ -115,7 +115,7 @@ def test_requests_that_are_beside_the_checkpoint_are_answered_once_whenever_corr
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     chance = random.Random(seed)
     keys = [f"request-{number}" for number in range(requests)]
-    with closing(System(kafka, tmp_path, shards=1, shuffle_partitions=1, max_offsets_per_trigger=1_000)) as system:
+    with closing(System(kafka, tmp_path, shards=1, shuffle_partitions=1, max_offsets_per_trigger=250)) as system:
         pieces = Path(system.settings.lake.checkpoint("correlate"), "pieces", "0")
 
         def aside() -> int:
@@ -127,7 +127,7 @@ def test_requests_that_are_beside_the_checkpoint_are_answered_once_whenever_corr
                 system.post("signals", system.command_json(key, requested_acks=["a-ack"], timeout="1h"))
             system.producer.flush()
             for _ in range(kills):
-                mark = aside() + chance.randrange(1, HOT_BYTES)
+                mark = aside() + chance.randrange(1, HOT_BYTES // 4)
                 eventually(lambda: _alive([job]) and aside() >= mark, "requests to be put aside")  # noqa: B023
                 job.kill()
                 job.start()
