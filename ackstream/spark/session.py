@@ -131,12 +131,13 @@ def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, thread
     batch and without its lease given back. So it asks Python to stop, and ends after it; Python itself ignores them.
     """
     stop = threading.Event()
-    before = _take_signals(stop) if SUBMITTED in os.environ else {}
+    submitted = SUBMITTED in os.environ
+    before = _take_signals(stop) if submitted else {}
     spark = session(settings, name)
     check_settings(spark.sparkContext.master)
-    for number in before:
-        # PySpark has taken SIGINT
-        signal.signal(number, signal.SIG_IGN)
+    if submitted:
+        # PySpark has taken it, also where it was ignored
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield spark, stop
     java = spark.sparkContext._jvm.sun.misc  # noqa: SLF001 - there is no public way
     for number, handler in before.items():
