@@ -26,6 +26,13 @@ from ackstream.lake.columns import (
     written,
 )
 
+DISPOSITIONS = (
+    "accepted: it counts; duplicate: the label was acknowledged before; unrequested: its request did not ask for it; "
+    "late: the request was decided; orphan: there is no such request, or it was decided long ago; "
+    "undeclared: no party had declared the label; invalid: it does not fit its request, see reason"
+)
+"""What has become of an acknowledgement."""
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 SIGNALS = schema(
@@ -51,10 +58,10 @@ ACKNOWLEDGEMENTS = schema(
     optional("correlation_id", TEXT, "correlation-id of the request it belongs to"),
     required("received_at", TIME, "broker time of the acknowledgement"),
     *written(),
-    optional("label", TEXT, "label of the acknowledgement, usually party:step"),
+    optional("label", TEXT, "usually party:step; of a response twin-persisted or live-response; null of an error"),
     optional("status", INTEGER, "HTTP status: below 400 is a success, 408 a timeout"),
-    required("disposition", TEXT, "accepted, or why not: duplicate, unrequested, undeclared, late, orphan, invalid"),
-    optional("latency_ms", LONG, "time from the request to this acknowledgement, in milliseconds"),
+    required("disposition", TEXT, DISPOSITIONS),
+    optional("latency_ms", LONG, "milliseconds from the request; null if no request was open for it, as of late ones"),
     optional("reason", TEXT, "why it is invalid, such as another thing than the request's"),
     optional("weak", BOOLEAN, "issued by the system for a subscriber that does not receive the signal"),
     optional("payload", TEXT, "JSON: payload of the acknowledgement, or a reference to it; null if it has none"),

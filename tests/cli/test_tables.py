@@ -65,7 +65,7 @@ def test_without_a_question_all_are_listed_with_what_they_tell():
     result = run("outcomes")
     assert result.exit_code == 0
     assert {word for row in rows(result) for word in row[:2]} >= {*lake_questions.QUESTIONS, *lake_questions.PLANES}
-    assert "the slowest labels" in result.stdout
+    assert "Who is slow: " in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_questions_are_listed_as_json_too():
 def test_the_sql_of_a_question_is_printed_with_the_meaning_of_its_columns():
     result = run("outcomes", "queue-depths", "--sql")
     assert result.exit_code == 0
-    assert result.stdout.startswith("-- the deepest queues: ")
+    assert result.stdout.startswith("-- Per queue the messages ")
     assert "-- oldest_at: " in result.stdout
 
 

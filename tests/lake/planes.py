@@ -69,10 +69,30 @@ def fill(lake: Lake) -> None:
     )
     ended = {"status": 424, "completed_by": "timeout", "requested": ["a:b", "c:d"], "missing": ["c:d"]}
     times = {"started_at": at(1), "decided_at": at(6), "latency_ms": 5000}
-    write(lake, "outcomes", [{"correlation_id": "c-1", "id": "r-1", "thing_id": "org:lamp", **ended, **times}])
+    failed = {"correlation_id": "c-3", "id": "r-3", "status": 404, "completed_by": "error", "requested": ["c:d"]}
+    negative = {"correlation_id": "c-4", "id": "r-4", "status": 424, "completed_by": "acknowledgements"}
+    write(
+        lake,
+        "outcomes",
+        [
+            {"correlation_id": "c-1", "id": "r-1", "thing_id": "org:lamp", **ended, **times},
+            {**failed, "started_at": at(3), "decided_at": at(4), "latency_ms": 1000},
+            {**negative, "requested": ["a:b", "c:d"], "started_at": at(4), "decided_at": at(5), "latency_ms": 1000},
+        ],
+    )
     used = {"correlation_id": "c-1", "disposition": "accepted", "label": "a:b", "status": 200, "latency_ms": 30}
     late = {"correlation_id": "c-1", "disposition": "late", "label": "c:d", "received_at": at(7), "id": "late"}
-    write(lake, "acknowledgements", [{**used, "received_at": at(2)}, late])
+    error = {"correlation_id": "c-3", "disposition": "accepted", "status": 404, "received_at": at(4), "id": "error"}
+    of_c4 = {"correlation_id": "c-4", "disposition": "accepted", "received_at": at(5)}
+    # the id was that of an earlier request, too
+    earlier = {**of_c4, "label": "a:b", "status": 500, "received_at": at(0.5), "latency_ms": 10, "id": "earlier"}
+    answers = [
+        {**of_c4, "label": "a:b", "status": 507, "latency_ms": 40, "id": "full"},
+        {**of_c4, "label": "c:d", "status": 200, "latency_ms": 1000, "id": "done"},
+        {**of_c4, "label": "twin-persisted", "disposition": "late", "status": 204, "id": "twin"},
+        {**of_c4, "label": "a:b", "disposition": "late", "status": 200, "id": "again"},
+    ]
+    write(lake, "acknowledgements", [{**used, "received_at": at(2)}, late, error, earlier, *answers])
     dead = {"topic": "signals", "reason": "no JSON", "truncated": False, "value": b"\xff"}
     write(lake, "dead_letters", [{**dead, "received_at": at(n), "id": f"signals-0-{n}"} for n in (3, 4)])
     write(lake, "audit", [{"event": "command", "allowed": False, "count": 3, "reason": "WRITE", "received_at": at(5)}])
@@ -134,13 +154,26 @@ def fill(lake: Lake) -> None:
 HOUR = START
 
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "slowest_labels": [("a:b", 1, 30.0, 30.0, 30)],
-    "missing_labels": [("c", "c:d", 1, 1, 1.0)],
-    "timeouts_by_hour": [(HOUR, 1, 1, 1.0)],
-    "outcomes_by_status": [(424, "timeout", 1, 5000.0, 5000.0, 5000)],
-    "unused_acknowledgements": [("late", "c:d", 1, 1, at(7))],
+    "slowest_labels": [("c:d", 1, 1000, 1000, 1000), ("a:b", 3, 30, 40, 40)],
+    "missing_labels": [("c", "c:d", 2, 1, 1, 0, 0.5)],
+    "timeouts_by_hour": [(HOUR, 3, 1, 1 / 3)],
+    "outcomes_by_status": [
+        (404, "error", 1, 1000, 1000, 1000),
+        (424, "acknowledgements", 1, 1000, 1000, 1000),
+        (424, "timeout", 1, 5000, 5000, 5000),
+    ],
+    "unused_acknowledgements": [("late", "c:d", 1, 1, 1, at(7)), ("late", "a:b", 1, 1, 0, at(5))],
+    "negative_acknowledgements": [
+        (None, 404, 1, at(4), "c-3"),
+        ("a:b", 500, 1, at(0.5), "c-4"),
+        ("a:b", 507, 1, at(5), "c-4"),
+    ],
     "refusals": [("command", None, None, "WRITE", 3, at(5))],
-    "unconfirmed_requests": [(at(6), "c-1", "org:lamp", 424, ["c:d"])],
+    "unconfirmed_requests": [
+        (at(6), "c-1", "org:lamp", 424, "timeout", ["c:d"], None),
+        (at(5), "c-4", None, 424, "acknowledgements", [], ["a:b 507"]),
+        (at(4), "c-3", None, 404, "error", [], ["error 404"]),
+    ],
     "undecided_requests": [(at(2), "c-2", "org:door", ["a:b"], 5000)],
     "dead_letters_by_reason": [("signals", "no JSON", 2, at(3), at(4), "signals-0-4")],
     "messages_by_publisher": [("orders", 3, 1, 1, 4, 12, at(5))],
@@ -151,12 +184,12 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "destination_modes": [("mirror", "async", "downgrade", at(9), 2, 1, 9000)],
     "reader_progress": [("log", "Logger", "orders", 2, 1, 4, at(4))],
     "unfinished_samples": [("log", "orders", 1, 2, 2, at(2))],
-    "reader_latencies": [("log", 1, 3000.0, 3000.0, 3000)],
+    "reader_latencies": [("log", 1, 3000, 3000, 3000)],
     "ignored_reports_by_reason": [("unreadable", "log", 1, at(8), "no")],
     "queue_depths": [("work", 1, at(2), 1, at(9))],
     "departures": [
-        ("work", "dead-letter", "failed", 1, 5000.0, 5000.0, at(9)),
-        ("work", "settled", None, 1, 4000.0, 4000.0, at(5)),
+        ("work", "dead-letter", "failed", 1, 5000, 5000, at(9)),
+        ("work", "settled", None, 1, 4000, 4000, at(5)),
     ],
     "redeliveries": [("work", "new", 1, 2, "lease", at(4))],
     "queue_dead_letters": [(at(9), "work", "new", "failed", 1, "messages-0-104")],

@@ -1,4 +1,4 @@
--- how the further lakes follow: per destination whether acknowledgements wait for it, since when, and why.
+-- Whether acknowledgements wait for the further lakes: per destination its mode, since when, and why.
 -- destination: name in the settings
 -- mode: sync: acknowledgements wait for it; async: they do not
 -- cause: downgrade, upgrade or start

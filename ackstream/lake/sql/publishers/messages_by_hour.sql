@@ -1,4 +1,4 @@
--- when messages arrive: per UTC hour and subject the accepted messages, their publishers and bytes.
+-- When messages arrive: per UTC hour and subject the accepted ones, their publishers and bytes.
 -- hour: the hour, in UTC
 -- subject: topic named by the publisher
 -- messages: how many were accepted

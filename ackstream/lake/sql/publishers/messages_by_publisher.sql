@@ -1,4 +1,4 @@
--- the publishers: per client the messages accepted and refused, their numbers, and when the last one came.
+-- Who publishes: per client the messages accepted and refused, their numbers, and when the last one came.
 -- client: name of the publisher; empty if it gave none
 -- accepted: messages stored for readers
 -- refused: messages stored as refused only

@@ -1,4 +1,4 @@
--- the gaps of publishers: numbers between two messages of a client that no message has, longest gap first.
+-- Numbers between two messages of a client that no message has, longest gap first.
 -- client: name of the publisher
 -- first_missing: the first number without a message
 -- last_missing: the last one

@@ -1,4 +1,4 @@
--- how far publishers are: per client the number up to which everything is stored or refused, and what lies beyond it.
+-- Per client the number up to which everything is stored or refused, and what lies beyond it.
 -- client: name of the publisher
 -- last_seq: everything up to this number is stored or refused
 -- highest_seq: highest number of a stored message

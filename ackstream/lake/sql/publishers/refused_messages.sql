@@ -1,4 +1,4 @@
--- the refused messages: per publisher and reason count and last one, most frequent first.
+-- Why messages of publishers were refused: per publisher and reason count and last one, most frequent first.
 -- client: name of the publisher; empty if it gave none
 -- reason: why they were refused
 -- messages: how many

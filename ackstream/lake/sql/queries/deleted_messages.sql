@@ -1,4 +1,4 @@
--- the messages removed from the state of the world: per subject and client count and last one.
+-- What was removed from the state of the world: per subject and client count and last one.
 -- subject: topic of the messages
 -- client: client that deleted them
 -- messages: how many

@@ -1,4 +1,4 @@
--- how far the query job is behind the messages: its last batch, and the batches of messages it has not seen.
+-- How far the query job is behind the messages: its last batch, and the batches of messages it has not seen.
 -- batch: last batch of the query job that is recorded
 -- position: batch of messages up to which its results are complete
 -- newest: newest batch of messages

@@ -1,4 +1,4 @@
--- the dead letters of queues: the last 100 messages that left as such, with the reason, latest first.
+-- The last 100 messages that left a queue as dead letters, with the reason, latest first.
 -- left_at: when it left
 -- queue: name of the queue
 -- subject: topic named by the publisher

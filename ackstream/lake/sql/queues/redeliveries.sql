@@ -1,11 +1,11 @@
--- the messages delivered more than once: per queue and subject how many, how often, and why they came back.
+-- Messages delivered more than once: per queue and subject how many, how often, and why they came back.
 -- queue: name of the queue
 -- subject: topic named by the publisher
 -- messages: messages with more than one delivery
--- deliveries: highest number of deliveries of one of them
+-- most_deliveries: highest number of deliveries of one of them
 -- last_reason: why one of them was last returned
 -- last_at: when one of them was last delivered
-SELECT r.queue, r.subject, count(*) AS messages, max(r.deliveries) AS deliveries,
+SELECT r.queue, r.subject, count(*) AS messages, max(r.deliveries) AS most_deliveries,
        max_by(coalesce(r.returned_for, ''), r.last_at) AS last_reason, max(r.last_at) AS last_at
 FROM (SELECT e.queue, e.message, max(e.subject) AS subject, max(e.count) AS deliveries,
              max_by(CASE WHEN e.event = 'returned' THEN coalesce(e.reason, '') END,

@@ -1,4 +1,4 @@
--- the reports of readers that were not used: per reason and reader count and last one, most frequent first.
+-- Reports of readers that were not used: per reason and reader count and last one, most frequent first.
 -- reason: why: stale-count, unreadable, ...; reader-expired: it was removed
 -- reader: name of the reader, if it could be read
 -- reports: how many

@@ -1,4 +1,4 @@
--- how long readers take: per reader p50, p95 and maximum from the message to its acknowledgement, slowest p95 first.
+-- How long readers take: per reader p50, p95 and maximum from the message to its acknowledgement, slowest p95 first.
 -- reader: name of the reader
 -- samples: how many it has acknowledged after its code has seen them
 -- p50_ms: half of them were acknowledged within this time
@@ -6,8 +6,8 @@
 -- max_ms: the slowest
 SELECT t.reader,
        count(*) AS samples,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY t.took_ms) AS p50_ms,
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY t.took_ms) AS p95_ms,
+       CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY t.took_ms) AS BIGINT) AS p50_ms,
+       CAST(percentile_disc(0.95) WITHIN GROUP (ORDER BY t.took_ms) AS BIGINT) AS p95_ms,
        max(t.took_ms) AS max_ms
 FROM (SELECT d.reader, unix_millis(d.acknowledged_at) - unix_millis(m.received_at) AS took_ms
       FROM {deliveries} AS d

@@ -1,4 +1,4 @@
--- how far readers are: per reader and writer the samples acknowledged, the highest one, and when the last was.
+-- How far readers are: per reader and writer the samples acknowledged, the highest one, and when the last was.
 -- reader: name of the reader
 -- role: its role
 -- writer: publisher of the samples

@@ -1,4 +1,4 @@
--- the samples that a reader has not finished: stored messages of a writer, after the first one it acknowledged.
+-- What a reader has not finished: stored messages of a writer, after the first one it acknowledged.
 -- reader: name of the reader
 -- writer: publisher of the samples
 -- unfinished: how many messages it has not acknowledged

@@ -1,4 +1,4 @@
--- the unusable records: per topic and reason count, first and last one, most frequent first.
+-- Unusable records: per topic and reason count, first and last one, most frequent first.
 -- topic: Kafka topic of the records
 -- reason: why they could not be used
 -- records: how many there are

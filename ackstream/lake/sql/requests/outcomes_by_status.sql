@@ -1,4 +1,4 @@
--- how requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency.
+-- How requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency.
 -- status: HTTP status of the reply
 -- completed_by: acknowledgements, response, timeout, error or invalid
 -- outcomes: how many requests ended like this
@@ -8,8 +8,8 @@
 SELECT status,
        completed_by,
        count(*) AS outcomes,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,
+       CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY latency_ms) AS BIGINT) AS p50_ms,
+       CAST(percentile_disc(0.95) WITHIN GROUP (ORDER BY latency_ms) AS BIGINT) AS p95_ms,
        max(latency_ms) AS max_ms
 FROM {outcomes}
 GROUP BY status, completed_by

@@ -1,4 +1,4 @@
--- the story of one correlation-id, with or without a suffix: its rows from all tables, in order of time.
+-- All rows about one correlation-id, with or without a suffix, from all tables, in order of time.
 -- occurred_at: when it happened
 -- step: what comes first at the same time: 1 request, 2 acknowledgement, 3 outcome, 4 dead letter
 -- event: what happened

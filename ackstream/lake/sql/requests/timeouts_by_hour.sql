@@ -1,4 +1,4 @@
--- when requests time out: per UTC hour the requests decided, those that timed out, and their share.
+-- When requests time out: per UTC hour the requests decided, those that timed out, and their share.
 -- hour: the hour, in UTC
 -- decided: how many requests ended in it
 -- timeouts: how many of these because something was missing at the deadline

@@ -1,4 +1,4 @@
--- the requests without an outcome: they are open, or correlate stands still; oldest first, at most 100.
+-- Requests without an outcome: they are open, or correlate stands still; oldest first, at most 100.
 -- received_at: broker time of the request
 -- correlation_id: correlation-id of the request
 -- thing_id: the thing addressed

@@ -1,4 +1,4 @@
--- when things change: per UTC hour and action (created, modified, merged, deleted) the changes and the things.
+-- When things change: per UTC hour and action (created, modified, merged, deleted) the changes and the things.
 -- hour: the hour, in UTC
 -- action: created, modified, merged or deleted
 -- changes: how many

@@ -1,4 +1,4 @@
--- the things: per namespace how many exist and are deleted, and when the quietest and the latest one changed.
+-- Per namespace how many things exist and are deleted, and when the quietest and the latest one changed.
 -- namespace: the part of the id before the colon
 -- things: how many exist
 -- deleted: how many are deleted
