@@ -60,7 +60,7 @@ def outcomes(
     if name not in questions.QUESTIONS:
         raise InputError(f"Unknown question {question!r}: `ackstream outcomes` lists the questions.")
     if sql:
-        echo(questions.QUESTIONS[name].text.rstrip())
+        echo(questions.QUESTIONS[name].sql.rstrip())
         return
     columns, rows = ask(load(), name, questions.parameters(name, argument))
     records = [dict(zip(columns, row, strict=True)) for row in rows]

@@ -58,6 +58,11 @@ class Question:
         return {field for _, field, _, _ in Formatter().parse(self.text) if field}
 
     @property
+    def sql(self) -> str:
+        """The question for DuckDB over views of the tables' names; parameters are ``$name``."""
+        return self.text.format(**{field: field if field in CATALOG else f"${field}" for field in self.fields})
+
+    @property
     def tables(self) -> list[str]:
         """The tables that it is about."""
         return sorted(self.fields & CATALOG.keys())

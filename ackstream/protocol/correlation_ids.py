@@ -14,6 +14,7 @@ import secrets
 import threading
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,6 +31,9 @@ MAX_BYTES = 1_024
 """How long a correlation-id may be in JSON: a reply repeats it, perhaps once per label."""
 
 _MAX_BYTES_OF_A_CHARACTER = 6
+UUID_DIGITS = re.compile(r"[0-9A-F]{12}4[0-9A-F]{3}[89AB][0-9A-F]{15}")
+"""The 16 bytes of a random UUID: version and variant of RFC 9562, so that byte 8 is no ASCII; also for Spark."""
+
 _NUMBERED = re.compile(r"(.*)#([0-9]+)", re.DOTALL)
 _RANDOM_BYTES = 12
 _RANDOM_AT_ONCE = 3_072
@@ -57,11 +61,19 @@ def correlation_id(
     spring = named.get(SPRING_CORRELATION_ID)
     if spring is None:
         return "-".join(map(str, coordinates))
-    try:
-        return spring.decode()
-    except UnicodeDecodeError:
-        # Spring's default is the 16 bytes of a UUID
-        return spring.hex().upper()
+    return of_spring(spring)
+
+
+def of_spring(value: bytes) -> str:
+    """Return the text of Spring's correlation-id: a random UUID's 16 bytes, its default, are upper-case hexadecimal.
+
+    So are other bytes that are no UTF-8. One random UUID of 16,000 happens to be UTF-8; text in ASCII is no UUID.
+    """
+    digits = value.hex().upper()
+    if not UUID_DIGITS.fullmatch(digits):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return digits
 
 
 def of_json(headers: Mapping[str, Any]) -> str | None:

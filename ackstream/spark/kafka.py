@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
 from ackstream.protocol import record_headers
-from ackstream.protocol.correlation_ids import JSON_SPELLINGS
+from ackstream.protocol.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -204,7 +204,7 @@ def json_correlation_id(text: Column) -> Column:
 
 
 def spring_correlation() -> Column:
-    """Return Spring's correlation-id as text; in hexadecimal where it is not text (a UUID's 16 bytes)."""
+    """Return Spring's correlation-id as text, as ``correlation_ids.of_spring`` does."""
     value = header(record_headers.SPRING_CORRELATION_ID)
-    text = value.cast("string")
-    return F.when(F.is_valid_utf8(text), text).otherwise(F.hex(value))
+    text, digits = value.cast("string"), F.hex(value)
+    return F.when(F.is_valid_utf8(text) & ~digits.rlike(f"^{UUID_DIGITS.pattern}$"), text).otherwise(digits)

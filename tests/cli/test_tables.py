@@ -137,6 +137,9 @@ def test_the_sql_of_a_question_is_printed_with_the_meaning_of_its_columns():
     assert result.exit_code == 0
     assert result.stdout.startswith("-- Per queue the messages ")
     assert "-- oldest_at: " in result.stdout
+    assert "FROM queue_events" in result.stdout, "as `ackstream sql` takes it"
+    for name in lake_questions.QUESTIONS:
+        assert "{" not in run("outcomes", name, "--sql").stdout
 
 
 # -- migrate ----------------------------------------------------------------------------------------------------------

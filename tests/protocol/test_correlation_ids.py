@@ -11,10 +11,25 @@ from ackstream.protocol.correlation_ids import (
     RecentIds,
     correlation_id,
     is_too_long,
+    of_spring,
     shown_id,
     wire_id,
 )
 from tests.prose import each
+
+OF_SPRING = [
+    (bytes.fromhex("0d2c7a9e5b1f4e6a8c3d2b1a09f8e7d6"), "0D2C7A9E5B1F4E6A8C3D2B1A09F8E7D6"),
+    # version 4 and the variant, and UTF-8 by chance
+    (b"AAAAAAJ\xc3\xa9AAAAAAA", "4141414141414AC3A941414141414141"),
+    (b"AAAAAAz\xc3\xa9AAAAAAA", "AAAAAAzéAAAAAAA"),
+    (b"order-JJ34567890", "order-JJ34567890"),
+    (b"\xff", "FF"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), OF_SPRING)
+def test_the_bytes_of_a_random_uuid_are_hexadecimal_and_text_is_text(value: bytes, text: str) -> None:
+    assert of_spring(value) == text
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,12 @@ _HEAD = """# Tables
 
 The Delta tables and their columns, made by `python -m tests.reference` of `lake/schemas.py`. Each is a directory of its
 name below `lake.path` of the settings, with its comments in its own metadata. `ackstream sql` has them as views;
-`ackstream outcomes` answers predefined questions. Spark, delta-rs, DuckDB and Trino read them, as
-deletion vectors are off.
+`ackstream outcomes` answers predefined questions. Spark, DuckDB and Trino read them all; delta-rs, too, but
+`things` and `things_search` only by `DeltaTable.scan()`, as they have deletion vectors.
+
+From Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas). In DuckDB by itself:
+`INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`. `ackstream sql` looks at `lake.path`, or at what
+`ACKSTREAM_LAKE_PATH` says.
 
 - Columns that may be null are in *italics*. JSON in a row is text that holds JSON. Times are UTC, and those of records
   the broker's.

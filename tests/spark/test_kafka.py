@@ -13,12 +13,14 @@ from kafka.structs import OffsetAndTimestamp
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaOptions, KafkaSecurity, Secret, Tls
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
+from tests.protocol.test_correlation_ids import OF_SPRING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -187,3 +189,10 @@ def test_copies_are_as_large_as_their_topic_takes_and_no_larger_than_a_record(
     session = mock.MagicMock()
     spark_kafka.limit_copies(session, PREFIXED, "t")
     session.conf.set.assert_called_once_with(COPY_BYTES, str(copied))
+
+
+def test_springs_correlation_id_is_the_same_text_in_spark(spark: SparkSession) -> None:
+    named = [([(SPRING_CORRELATION_ID, bytearray(value))],) for value, _ in OF_SPRING] + [([],)]
+    records = spark.createDataFrame(named, "headers array<struct<key: string, value: binary>>")
+    found = records.select(spark_kafka.spring_correlation()).collect()
+    assert [row[0] for row in found] == [*(text for _, text in OF_SPRING), None]
