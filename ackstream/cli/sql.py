@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from itertools import chain, islice
-from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -107,6 +107,9 @@ def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
 
     with _answering(lake) as connection:
         present = views(connection)
+        if not present:
+            place = lake.path if "://" in lake.path else Path(lake.path).absolute()
+            echo(f"{place} has no tables: start the jobs, or name another lake as ACKSTREAM_LAKE_PATH.", err=True)
         rows = []
         for name, entry in CATALOG.items():
             counted = connection.execute(f"SELECT count(*) FROM {name}").fetchone() if name in present else None  # noqa: S608 - its name is ours

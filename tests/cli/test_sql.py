@@ -57,7 +57,7 @@ def test_a_query_is_answered_as_a_table_as_json_lines_or_as_csv() -> None:
     assert first == {"client": "orders", "seq": 1, "value": "1234", "received_at": "2026-11-18T11:00:01Z"}
     assert run(QUERY, "--csv").stdout.splitlines()[:2] == [
         "client,seq,value,received_at",
-        "orders,1,1234,2026-11-18 11:00:01+00:00",
+        "orders,1,1234,2026-11-18T11:00:01Z",
     ]
 
 
@@ -102,6 +102,15 @@ def test_bytes_are_text_or_base64_and_lists_stay_lists() -> None:
     assert json.loads(line) == {"value": "/w=="}
     (line,) = run("SELECT missing, NULL AS nothing FROM outcomes WHERE id = 'r-1'", "--json").stdout.splitlines()
     assert json.loads(line) == {"missing": ["c:d"], "nothing": None}
+    lines = run("SELECT missing, NULL AS nothing FROM outcomes WHERE id = 'r-1'", "--csv").stdout.splitlines()
+    assert lines == ["missing,nothing", '"[""c:d""]",']
+
+
+def test_a_lake_without_tables_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKSTREAM_LAKE_PATH", "elsewhere")
+    result = run("--json", stdin="")
+    assert result.stderr.startswith(f"{tmp_path / 'elsewhere'} has no tables: start the jobs, or name another lake")
+    assert {json.loads(line)["rows"] for line in result.stdout.splitlines()} == {None}
 
 
 def test_what_others_wrote_controls_no_terminal() -> None:

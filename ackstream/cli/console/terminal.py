@@ -11,6 +11,7 @@ import csv
 import io
 import logging
 import traceback
+from datetime import date
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -82,12 +83,18 @@ def echo_json(value: object) -> None:
 
 
 def echo_csv(cells: Sequence[Any]) -> None:
-    """Print a line of CSV; control characters are shown as JSON escapes."""
+    """Print a line of CSV: lists as JSON, times as in JSON; control characters are shown as JSON escapes."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(
-        "" if cell is None else escaped(cell) if isinstance(cell, str) else cell for cell in cells
-    )
+    csv.writer(line, lineterminator="").writerow(map(_csv_cell, cells))
     typer.echo(line.getvalue())
+
+
+def _csv_cell(cell: Any) -> Any:
+    if isinstance(cell, (list, dict, date, bool)):
+        cell = msgspec.json.encode(cell).decode()
+        # a time, in JSON's quotes
+        cell = cell.strip('"') if cell.startswith('"') else cell
+    return "" if cell is None else escaped(cell) if isinstance(cell, str) else cell
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
