@@ -115,7 +115,7 @@ def test_without_tables_it_shows_those_of_the_demo(tmp_path: Path, monkeypatch: 
 
 
 def test_without_any_tables_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CellExecutionError, match=r"There are no tables in .*none: run `make demo`, start the jobs, or set"):
+    with pytest.raises(CellExecutionError, match=r"There are no tables in .*none: run `make demo`, start the jobs"):
         execute(tmp_path / "none", monkeypatch, LOCAL_DATA=str(tmp_path))
 
 
