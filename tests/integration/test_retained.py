@@ -53,10 +53,11 @@ def _take(reader: SampleReader, count: int) -> list[Sample]:
     return found
 
 
-def _delete_messages(settlement: Settlement) -> None:
-    topic = settlement.kafka.topic("messages")
+def _delete_messages(settlement: Settlement, last: Sample) -> None:
+    """Delete the records up to a message that is stored: persist may have yet to read a copy that was sent after it."""
+    place = TopicPartition(settlement.kafka.topic("messages"), last.partition)
     with KafkaAdminClient(bootstrap_servers=settlement.kafka.bootstrap) as admin:
-        admin.delete_records({TopicPartition(topic, number): -1 for number in range(settlement.kafka.partitions)})
+        admin.delete_records({place: last.offset + 1})
 
 
 def test_a_restarted_reader_gets_exactly_the_rest_from_the_table_where_kafka_has_deleted_it(
@@ -70,7 +71,7 @@ def test_a_restarted_reader_gets_exactly_the_rest_from_the_table_where_kafka_has
             taken[2].acknowledge()
             taken[0].acknowledge()
         publisher.publish_flush(PATIENCE_SECONDS)
-        _delete_messages(settlement)
+        _delete_messages(settlement, taken[-1])
         publisher.publish(b"7")
         lake = settlement.settings.lake
         with (
