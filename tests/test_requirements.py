@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,25 +15,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ackstream.local import jars
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from tests.harness.scripts import module_of
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
-def _program(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"requirements_{name}", ROOT / "requirements" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-pins, audit = _program("pins"), _program("audit")
+pins, audit = (module_of(ROOT / "requirements" / f"{name}.py") for name in ("pins", "audit"))
 PROJECT: dict[str, Any] = pins.project()
 SETS: dict[str, list[str]] = {name: list(lines) for name, lines in (pins.sets() | pins.APART).items()}
 ADVISORIES = {advisory.name: Version(advisory.fixed) for advisory in audit.advisories() if advisory.kind == "package"}

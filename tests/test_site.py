@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import posixpath
 import re
-import sys
 import unicodedata
 from functools import lru_cache
 from itertools import pairwise
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+
+from tests.harness.scripts import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,17 +29,7 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 
-def _hook() -> Any:
-    spec = importlib.util.spec_from_file_location("site_pages", ROOT / "docs" / "site_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-HOOK = _hook()
+HOOK: Any = module_of(ROOT / "docs" / "site_pages.py")
 CONFIGURATION: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), _Loader)
 DOCS = [f"docs/{path.relative_to(ROOT / 'docs')}" for path in sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*DOCS, *(path for path in HOOK.PAGES if path.endswith(".md"))]

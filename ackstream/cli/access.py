@@ -71,14 +71,14 @@ def acls(
     given = dict(text.partition("=")[::2] for text in principals or ())
     who = kafka_acls.principals(settings, given)
     names = kafka_acls.chosen(party or list(PARTIES))
-    if not apply and as_json:
-        for name in names:
-            for grant in kafka_acls.grants(settings, name):
-                echo_json({"party": name, "principal": who[name], **grant._asdict()})
-        return
     if not apply:
-        for command in kafka_acls.commands(settings, who, names):
-            echo(command)
+        if as_json:
+            for name in names:
+                for grant in kafka_acls.grants(settings, name):
+                    echo_json({"party": name, "principal": who[name], **grant._asdict()})
+        else:
+            for command in kafka_acls.commands(settings, who, names):
+                echo(command)
         return
     created = ensure_topics(settings)
     added, further = kafka_acls.apply(settings, who, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from itertools import chain, islice
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,13 +102,13 @@ def _rows(found: Any) -> Iterator[Sequence[Any]]:
 
 
 def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
-    from ackstream.lake.catalog import CATALOG
+    from ackstream.lake.catalog import CATALOG, in_full
     from ackstream.lake.reading import views
 
     with _answering(lake) as connection:
         present = views(connection)
         if not present:
-            place = lake.path if "://" in lake.path else Path(lake.path).absolute()
+            place = in_full(lake.path)
             echo(f"{place} has no tables: start the jobs, or name another lake as ACKSTREAM_LAKE_PATH.", err=True)
         rows = []
         for name, entry in CATALOG.items():

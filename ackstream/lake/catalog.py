@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ackstream.errors import StartError
 
@@ -35,6 +36,11 @@ CATALOG = {
     "subscriptions": Entry("The subscriptions to messages, batch by batch of the query job.", "query"),
     "sow_deletes": Entry("One row per message that sow_delete removed from the state of the world.", "query"),
 }
+
+
+def in_full(location: str) -> str:
+    """Return a location as every program understands it: a URL, or an absolute path."""
+    return location if ":" in location.partition("/")[0] else str(Path(location).absolute())
 
 
 def absent(table: str, location: object) -> StartError:

@@ -14,7 +14,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import InputError
-from ackstream.lake.catalog import CATALOG, absent
+from ackstream.lake.catalog import CATALOG, absent, in_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -55,12 +55,12 @@ class Question:
     @property
     def fields(self) -> set[str]:
         """The names in braces: tables and parameters."""
-        return {field for _, field, _, _ in Formatter().parse(self.text) if field}
+        return _fields(self.text)
 
     @property
     def sql(self) -> str:
         """The question for DuckDB over views of the tables' names; parameters are ``$name``."""
-        return self.text.format(**{field: field if field in CATALOG else f"${field}" for field in self.fields})
+        return _of_duckdb(self.text)
 
     @property
     def tables(self) -> list[str]:
@@ -74,11 +74,19 @@ class Question:
         """
         body, order, end = self.text.partition(_ORDER)
         parts = body.split(_UNION)
-        kept = [part for part in parts if Question("", "", part).fields & CATALOG.keys() <= set(present)]
+        kept = [part for part in parts if _fields(part) & CATALOG.keys() <= set(present)]
         if kept and parts[0] is kept[0]:
             return _UNION.join(kept) + order + end
         table = min(set(Question("", "", parts[0]).tables) - set(present))
-        raise absent(table, lake.table(table) if "://" in lake.path else Path(lake.table(table)).absolute())
+        raise absent(table, in_full(lake.table(table)))
+
+
+def _fields(text: str) -> set[str]:
+    return {field for _, field, _, _ in Formatter().parse(text) if field}
+
+
+def _of_duckdb(text: str) -> str:
+    return text.format(**{field: field if field in CATALOG else f"${field}" for field in _fields(text)})
 
 
 def _message(text: str) -> dict[str, Any]:
@@ -147,5 +155,4 @@ def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mappin
 
     question, values = QUESTIONS[name], dict(values or {})
     present = reading.views(connection)
-    marks = {value: f"${value}" for value in values}
-    return connection.execute(question.over(present, lake).format(**marks, **{name: name for name in CATALOG}), values)
+    return connection.execute(_of_duckdb(question.over(present, lake)), values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delta import exceptions
@@ -13,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StartError
-from ackstream.lake.catalog import absent
+from ackstream.lake.catalog import absent, in_full
 from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 
@@ -54,8 +53,7 @@ _UNSAFE_STORES = ("s3", "s3a", "s3n")
 
 def location(lake: Lake, name: str) -> str:
     """Return the location of a table: a URL, or an absolute path (Spark's SQL does not accept a relative one)."""
-    path = lake.table(name)
-    return path if ":" in path.partition("/")[0] else str(Path(path).absolute())
+    return in_full(lake.table(name))
 
 
 def properties(lake: Lake, table: Table) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import httpx
 from ackstream.local import jars
 from ackstream.settings import Lake
 from tests.harness.ports import free_ports
+from tests.harness.processes import LoggedProcess
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -61,20 +61,13 @@ class ObjectStore:
         self.url = f"http://127.0.0.1:{port}"
         if not PYTHON.exists():
             raise AssertionError(f"{PYTHON} is missing, which has the object store: `make test-cluster` installs it")
-        self._log = directory / "store.log"
-        with self._log.open("wb") as log:
-            command = [PYTHON, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        stack.callback(self._end)
+        command = [str(PYTHON), "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+        self._server = LoggedProcess("store", command, dict(os.environ), directory)
+        stack.callback(self._server.kill)
         eventually(self._made, "the object store")
 
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
     def _made(self) -> bool:
-        if self._process.poll() is not None:
-            raise AssertionError(f"the store ended by itself: {self._log.read_text('utf-8')[-3000:]}")
+        self._server.check()
         try:
             return httpx.put(f"{self.url}/{BUCKET}", timeout=ANSWER_SECONDS).is_success
         except httpx.TransportError:

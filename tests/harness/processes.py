@@ -54,24 +54,50 @@ def _revealed(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-class Program:
+class LoggedProcess:
+    """A process in a session of its own, with a log."""
+
+    def __init__(self, name: str, command: list[str], own: dict[str, str], logs: Path) -> None:
+        """Start it, in an environment of its own."""
+        self.name = name
+        self._command, self._environment = command, own
+        self.log = logs / f"{name}.log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again if it has ended."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """Kill -9 it alone: what it has started notices, or is killed by itself."""
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, once it has ended."""
+        return self._process.poll()
+
+    @property
+    def ended(self) -> bool:
+        return self.status is not None
+
+    def check(self) -> None:
+        if self.ended:
+            raise AssertionError(f"{self.name} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
+
+
+class Program(LoggedProcess):
     """A program of the product in a process group of its own: an ``ackstream`` command, or ``-c`` and Python code."""
 
     def __init__(
         self, name: str, arguments: list[str], settings: Settings, logs: Path, more: dict[str, str] | None = None
     ) -> None:
-        self.name = name
         code = [] if arguments[0] == "-c" else ["-c", "from ackstream.cli.main import app; app()"]
-        self._command = [sys.executable, *code, *arguments]
-        self._environment = environment(settings) | (more or {})
-        self.log = logs / f"{name}.log"
-        self.start()
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
-            )
+        super().__init__(name, [sys.executable, *code, *arguments], environment(settings) | (more or {}), logs)
 
     def kill(self) -> None:
         """Kill -9 the program and what it started: a driver has Python workers."""
@@ -101,19 +127,6 @@ class Program:
     def session(self) -> int:
         """The process session of the program and of all that it started."""
         return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """The exit status, once it has ended."""
-        return self._process.poll()
-
-    @property
-    def ended(self) -> bool:
-        return self.status is not None
-
-    def check(self) -> None:
-        if self.ended:
-            raise AssertionError(f"{self.name} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
 
 
 def alive(programs: Iterable[Program]) -> bool:

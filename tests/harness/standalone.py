@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.local import installation
 from tests.harness.ports import free_ports
+from tests.harness.processes import LoggedProcess
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -62,37 +63,20 @@ def executors(listing: str, port: int) -> list[int]:
     return [int(match["pid"]) for match in found if int(match["port"]) == port]
 
 
-class Daemon:
+class Daemon(LoggedProcess):
     """A master or a worker: a JVM of its own, started by Spark's own program for that."""
 
     def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
-        self.log = directory / f"{name}.log"
-        self._command = [str(installation.spark_home() / "bin" / "spark-class"), *arguments]
+        command = [str(installation.spark_home() / "bin" / "spark-class"), *arguments]
         # no settings of the product, no Spark of the caller's
         own = {name: text for name, text in os.environ.items() if not name.startswith(("ACKSTREAM_", "SPARK_"))}
-        self._environment = own | {
+        own |= {
             "SPARK_HOME": str(installation.spark_home()),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(directory),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
         }
-        self.start()
-
-    def start(self) -> None:
-        """Start it, again if it has ended."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
-            )
-
-    def kill(self) -> None:
-        """Kill -9 it alone: its executors notice, or are killed by themselves."""
-        self._process.kill()
-        self._process.wait()
-
-    def check(self) -> None:
-        if self._process.poll() is not None:
-            raise AssertionError(f"{self.log.stem} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
+        super().__init__(name, command, own, directory)
 
 
 class Worker(Daemon):
@@ -120,7 +104,7 @@ class Worker(Daemon):
 
     def kill_executor(self) -> int:
         """Kill -9 one of its executors; return the process that it was."""
-        victim: int = eventually(self.executors, f"an executor of {self.log.stem}")[0]
+        victim: int = eventually(self.executors, f"an executor of {self.name}")[0]
         os.kill(victim, signal.SIGKILL)
         return victim
 
