@@ -22,7 +22,7 @@ demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands,
 	@$(ACKSTREAM) demo
 
 test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 25 minutes
-	@$(PY) -m pytest -n 2 --dist loadfile -m "integration and not long and not cluster"
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
 	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster"

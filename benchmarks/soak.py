@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.soak`` runs a Kafka of its own, all jobs and clients, and the tables' maintenance. It finds the
 rate that no plane falls behind at, goes on at half of it, and measures every minute from outside: processes, disk,
-batches, backlogs, latency. ``results/soak.json`` (written every minute) has the samples and, per series, what it should
+batches, backlogs, latency; a rate that is given is doubled at the end instead, to see whether it is at most half of
+what is carried. ``results/soak.json`` (written every minute) has the samples and, per series, what it should
 do and the verdict; ``soak.png`` shows them. ``--judge FILE`` makes both again from the samples of an earlier run.
 """
 
@@ -167,6 +168,12 @@ class Run:
             else:
                 carried, rate = rate, rate * FASTER
 
+    def double(self) -> None:
+        """See whether no plane falls behind at twice the rate."""
+        self._soak.pace(self._requests, FASTER * self.rate)
+        self._wait(STEP_SECONDS)
+        self._late(FASTER * self.rate)
+
     def settle(self, rate: float) -> None:
         """Go on at the steady rate, and wait until nothing waits any more."""
         self.rate = rate
@@ -311,6 +318,8 @@ def run(minutes: float, rate: float | None, place: Path, console: Console) -> di
             if number % every == every // 2:
                 soak.maintain(number, soak.lake.path, soak.standby.path)
             write(one.report(minutes, warm_up), place)
+        if rate is not None:
+            one.double()
     return one.report(minutes, warm_up)
 
 

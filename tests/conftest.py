@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -28,7 +29,6 @@ from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -51,6 +51,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ackstream")
 
 _NEEDS_SERVICES = {"broker", "kafka", "jvm", "spark"}
+_WHOLE_SYSTEM = Path(__file__).parent / "integration"
 _skipped: list[str] = []
 
 
@@ -75,10 +76,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that needs the broker or Spark, wherever it stands."""
+    """Mark every test that needs the broker or Spark, wherever it stands; the longest files come first.
+
+    What runs the whole system takes minutes a file: begun last, it would leave the other worker idle.
+    """
     for item in items:
         if _NEEDS_SERVICES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
+    items.sort(key=lambda item: _WHOLE_SYSTEM not in item.path.parents)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
