@@ -51,8 +51,7 @@ class Spark(Part):
 class Correlate(Part):
     """The job that joins acknowledgements to requests."""
 
-    # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
-    shards: int = Field(6, ge=1, le=4096)
+    shards: int = Field(2, ge=1, le=4096)
     shuffle_partitions: int = Field(2, ge=1)
     trigger: Pause = duration("0s")
     max_offsets_per_trigger: int = Field(100_000, ge=1)
@@ -139,7 +138,6 @@ class Settle(Part):
     durable_lease: Endless = duration("never")
     reader_memory: Milliseconds = duration("24h")
     max_holes: int = Field(1_000, ge=1, le=100_000)
-    # 6 keys fall evenly on two tasks by Spark's hash, 8 do not (5 and 3)
     shards: int = Field(6, ge=1, le=4096)
     shuffle_partitions: int = Field(2, ge=1)
     max_offsets_per_trigger: int = Field(100_000, ge=1)

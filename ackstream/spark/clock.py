@@ -44,7 +44,7 @@ SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
 LOOK_SECONDS = 0.05
 """How often it looks whether a deadline has come; that costs a comparison."""
 
-RETRY_SECONDS = 0.2
+RETRY_SECONDS = 0.1
 """How long a deadline that has come waits for the next look at what is unread."""
 
 REST_SECONDS = 10.0

@@ -37,7 +37,7 @@ from ackstream.spark.checkpoint import (
 from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN
 from ackstream.spark.observation import observed
-from ackstream.spark.operator import LOG, told
+from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, planned_offsets
 from ackstream.spark.session import driver, run_with_settings
 from ackstream.telemetry.figures import FIGURES
@@ -70,7 +70,7 @@ _LOSS = (
 )
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """What a broker says to Spark's clients if an ACL is missing."""
-SHUFFLE_PARTITIONS, POOL = "spark.sql.shuffle.partitions", "spark.scheduler.pool"
+POOL = "spark.scheduler.pool"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Which writes by the file system of the session; the usual one has its own, which starts processes for permissions."""
@@ -97,7 +97,8 @@ class Job:
     :ivar answers: whether clients wait for its results: its tasks go before those of other jobs in its session
     :ivar fixed: the keys of settings that cannot change under its checkpoint
     :ivar movable: those of them that ``ackstream migrate`` can change
-    :ivar resharding: how it divides the states among another number of shards
+    :ivar shards: the settings key of the number of its shards, if they are numbered
+    :ivar resharding: how it divides the states among other shards
     :ivar otherwise: what to do if another one has to change, as the end of a sentence
     :ivar check: refuses what does not fit together, before anything is written
     :ivar committed: returns the newest batch of a query (its id) in the job's tables, as the query numbers it; or -1
@@ -116,6 +117,7 @@ class Job:
     answers: bool = True
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
     movable: tuple[str, ...] = ()
+    shards: str | None = None
     resharding: Resharding | None = None
     otherwise: str = "start with a new checkpoint"
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
@@ -147,6 +149,8 @@ class Job:
         if last is not None and is_unfinished(own, location, last.batch):
             end = planned_end(own, location, last.batch, settings.kafka.topic(self.ticks or ""))
         run = ANY_RUN if clock is None else clock.run
+        if self.shards is not None:
+            fixed |= distribute(own, attrgetter(self.shards)(settings), remembered(own, location))
         former = guard_checkpoint(own, location, fixed | {RULES: self.rules}, self.remedy, run=run, end=end)
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))

@@ -14,6 +14,7 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -27,11 +28,11 @@ from ackstream.spark.checkpoint import REMEMBERED
 from ackstream.spark.clock import clock
 from ackstream.spark.job import DRAFT, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
-from ackstream.spark.operator import operate
-from ackstream.spark.pieces import DIRECTORY, Aside
+from ackstream.spark.operator import SHARD_KEYS, distribute, operate
+from ackstream.spark.pieces import Aside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -52,15 +53,13 @@ _ONE_BY_ONE = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
 
 @dataclass(frozen=True)
 class Resharding:
-    """How a room divides its states among another number of shards; pure functions.
+    """How a room divides its states among other shards; pure functions.
 
-    :ivar key: the settings key of the number of shards
-    :ivar divide: from their new number, version and blob of an old shard, and its pieces, to parts by the new shard,
-        which name no pieces
+    :ivar divide: from their new number, version and blob of an old shard, and its pieces, to parts by the number of the
+        new shard, which name no pieces
     :ivar unite: from the parts of a new shard, in any order, to its state
     """
 
-    key: str
     divide: Callable[[int, int, bytes, PieceStore | None], Mapping[int, State]]
     unite: Unite
 
@@ -116,8 +115,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint
             f"The checkpoint {location} has no finished batch: move it away, and start the {job.name} job."
         )
     new.delete()
-    resharding = job.resharding if job.resharding is not None and job.resharding.key in changed else None
-    _write_states(spark, settings, job, old, new, resharding)
+    keys = _write_states(spark, settings, job, old, new)
     # a start looks at the last batch once more, with the offsets of the one before
     for number, before in enumerate((batch - 1, batch) if batch else (0, 0)):
         new.write(f"offsets/{number}", carry_offsets(old.read(f"offsets/{before}"), new.read(f"offsets/{number}")))
@@ -127,7 +125,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint
     if old.last("offsets") != batch:
         raise StartError(f"The {job.name} job was started in the meantime: stop it, and repeat the command.")
     former = f"{location}.{json.loads(old.read('metadata'))['id']}"
-    new.write(REMEMBERED, json.dumps(theirs | ours | {FORMER: former}))
+    new.write(REMEMBERED, json.dumps(theirs | ours | keys | {FORMER: former}))
     old.move(former)
     new.move(location)
     return Migration(changed, former)
@@ -156,9 +154,12 @@ def carry_commit(old: str, new: str) -> str:
 
 
 def _write_states(
-    spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint, new: _Checkpoint, resharding: Resharding | None
-) -> None:
-    """Let a query write the states as its first batch, and have a second one."""
+    spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint, new: _Checkpoint
+) -> Mapping[str, list[int]]:
+    """Let a query write the states as its first batch, and have a second one.
+
+    :return: the keys of the shards, as the new one is to remember them; nothing if it keeps those of the old one
+    """
     own = spark.newSession()
     for key, value in {**job.conf(settings), **_ONE_BY_ONE}.items():
         own.conf.set(key, value)
@@ -174,13 +175,13 @@ def _write_states(
         F.lit(None).cast("timestamp").alias("clock"),
     )
     unite: Unite = _only
-    if resharding is not None:
-        shards: Any = fixed_values(settings, [resharding.key])[resharding.key]
-        aside = Aside.of(spark, old.location)
-        rows = rows.mapInPandas(partial(_divide, partial(resharding.divide, shards), aside), rows.schema)
-        unite = resharding.unite
-    elif old.exists(DIRECTORY):
-        old.copy(DIRECTORY, new)
+    chosen: dict[str, list[int]] = {}
+    if job.resharding is not None and job.shards is not None:
+        # other tasks need other keys, too
+        chosen = distribute(own, attrgetter(job.shards)(settings), {})
+        aside, keys = Aside.of(spark, old.location), chosen[SHARD_KEYS]
+        rows = rows.mapInPandas(partial(_divide, partial(job.resharding.divide, len(keys)), keys, aside), rows.schema)
+        unite = job.resharding.unite
     path = new.path(STATES)
     rows.write.parquet(path)
     parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")
@@ -190,6 +191,7 @@ def _write_states(
     rows.limit(0).write.mode("append").parquet(path)
     writer.start().awaitTermination()
     new.delete(STATES)
+    return chosen
 
 
 def _only(parts: Iterable[State]) -> State:
@@ -199,13 +201,14 @@ def _only(parts: Iterable[State]) -> State:
 
 def _divide(
     divide: Callable[[int, bytes, PieceStore | None], Mapping[int, State]],
+    keys: Sequence[int],
     aside: Aside,
     frames: Iterable[pd.DataFrame],
 ) -> Iterator[pd.DataFrame]:
     for frame in frames:
         for key, version, blob, timeout, _ in frame.itertuples(index=False):
             for shard, part in divide(version, bytes(blob), aside.store(key)).items():
-                yield pd.DataFrame([(shard, *part, timeout, pd.NaT)], columns=frame.columns)
+                yield pd.DataFrame([(keys[shard], *part, timeout, pd.NaT)], columns=frame.columns)
 
 
 class _MovedShard:

@@ -4,14 +4,20 @@ Grouping by shard instead of by correlation-id was measured to be 30 times faste
 reaches all shards as a row, so that a deadline fires in the batch that reads the tick, and moves the watermark, which
 later batches without a tick go by. A shard compares its deadlines with that time in every call, and tells the driver
 what it waits for.
+
+A call costs some milliseconds, mostly of pandas, so there are few shards: one for each task, or some. Spark's hash
+decides the task of a shard by its key, and puts 0 and 1 into one of two tasks; the keys are chosen so that it spreads
+them evenly (:func:`spread`).
 """
 
 from __future__ import annotations
 
 import gc
 import json
+from collections import Counter
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -39,6 +45,11 @@ if TYPE_CHECKING:
     """A shard's version and blob, as it dumps them."""
 
 STATE_SCHEMA = "version INT, blob BINARY"
+SHARD_KEYS = "ackstream.shard.keys"
+"""The entry in a session's conf with the keys of the shards, as JSON; a checkpoint remembers them under this name."""
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_SEED = 42
+"""Of Spark's hash, by which rows find their task."""
 LOG = "ackstream.log"
 """The entry in a session's conf for the log of workers: JSON with the settings ``log`` and what its lines are about."""
 
@@ -172,6 +183,45 @@ def told(spark: SparkSession) -> Told:
     """Return what the shards of a session's query have told since its start."""
     found = _TOLD.get(spark)
     return Told() if found is None else found.value
+
+
+def spread(shards: int, tasks: int, hash_of: Callable[[int], int]) -> list[int]:
+    """Return keys for shards, such that no task gets more of them than another one has to.
+
+    :param hash_of: Spark's hash, which decides the task
+    """
+    most, taken, found = -(-shards // tasks), Counter[int](), []
+    for key in count():
+        task = hash_of(key) % tasks
+        if taken[task] < most:
+            taken[task] += 1
+            found.append(key)
+            if len(found) == shards:
+                break
+    return found
+
+
+def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Choose the keys of shards for a job's session.
+
+    :param theirs: what its checkpoint remembers; nothing for a new one, whose shards are spread over the tasks
+    :return: what it is to remember
+    """
+    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
+    murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")  # noqa: SLF001 - there is no public way
+    # the first releases took the numbers of the shards for their keys
+    keys: list[int] = theirs.get(SHARD_KEYS, list(range(shards)))
+    if not theirs:
+        tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))
+        keys = spread(shards, tasks, lambda key: int(murmur.hashInt(key, _SEED)))
+    spark.conf.set(SHARD_KEYS, json.dumps(keys))
+    return {SHARD_KEYS: keys}
+
+
+def shard_keys(spark: SparkSession, shards: int) -> list[int]:
+    """Return the keys of shards, in the order of their numbers, as their job has chosen them for its session."""
+    found: list[int] = json.loads(spark.conf.get(SHARD_KEYS, "null")) or list(range(shards))
+    return found
 
 
 def operate(records: DataFrame, key: str, handle: Handle, output: StructType) -> DataFrame:

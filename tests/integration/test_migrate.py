@@ -87,7 +87,7 @@ def test_every_open_request_is_decided_once_and_right(
             JOB.start(spark, system.settings)
         done = migrate(spark, system.settings, JOB)
         assert done
-        assert done.changed == {"correlate.shards": (6, 15), "correlate.shuffle_partitions": (2, 3),
+        assert done.changed == {"correlate.shards": (2, 15), "correlate.shuffle_partitions": (2, 3),
                                 "correlate.state_store": ("hdfs", "rocksdb")}  # fmt: skip
         # the former checkpoint is whole
         assert Path(done.former, "commits").is_dir()

@@ -17,7 +17,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import index_conf
 from ackstream.settings import Settings, load
 from ackstream.settings.base import Part
-from ackstream.spark.job import SHUFFLE_PARTITIONS
+from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from tests.gateway.parts import Web, response
 
 if TYPE_CHECKING:

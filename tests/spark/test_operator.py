@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ackstream.spark.operator import ShardBatch, Told, _Latest, operator
+from ackstream.spark.operator import (
+    SHARD_KEYS,
+    SHUFFLE_PARTITIONS,
+    ShardBatch,
+    Told,
+    _Latest,
+    distribute,
+    operator,
+    shard_keys,
+    spread,
+)
 from ackstream.telemetry.catalogue import BATCHES_DONE, OPEN_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
     from ackstream.telemetry.figures import Tally
 
@@ -129,3 +144,38 @@ def test_the_driver_adds_what_shards_count_and_knows_what_each_holds_now() -> No
     # two records in one shard, one in the other, in three batches
     assert figures.gauges == {(OPEN_REQUESTS.name,): 3}
     assert figures.counters == {(BATCHES_DONE.name, "remembering"): 3}
+
+
+# -- shards and tasks --------------------------------------------------------------------------------------------------
+
+
+@given(shards=st.integers(1, 64), tasks=st.integers(1, 16), seed=st.integers())
+def test_no_task_gets_more_shards_than_another_one_has_to(shards: int, tasks: int, seed: int) -> None:
+    def task(key: int) -> int:
+        return hash((seed, key))
+
+    keys = spread(shards, tasks, task)
+    counts = Counter(task(key) % tasks for key in keys)
+    assert len(set(keys)) == shards
+    assert max(counts.values()) == -(-shards // tasks)
+
+
+@pytest.mark.parametrize(("shards", "tasks"), [(2, 2), (6, 2), (8, 2), (16, 8), (3, 4)])
+def test_spark_finds_for_each_task_as_many_shards_as_for_the_others(
+    spark: SparkSession, shards: int, tasks: int
+) -> None:
+    spark.conf.set(SHUFFLE_PARTITIONS, str(tasks))
+    (keys,) = distribute(spark, shards, {}).values()
+    rows = spark.createDataFrame([(key,) for key in keys], "key INT").repartition(tasks, "key")
+    found = rows.selectExpr("spark_partition_id() AS task").groupBy("task").count().collect()
+    assert max(count for _, count in found) == -(-shards // tasks)
+    assert len(found) == min(shards, tasks)
+    assert shard_keys(spark, shards) == keys
+
+
+def test_a_checkpoint_keeps_its_keys_and_one_of_an_earlier_release_the_numbers_of_its_shards(
+    spark: SparkSession,
+) -> None:
+    assert distribute(spark, 2, {SHARD_KEYS: [0, 2]}) == {SHARD_KEYS: [0, 2]}
+    assert distribute(spark, 8, {"rules": 5}) == {SHARD_KEYS: list(range(8))}
+    assert shard_keys(spark, 8) == list(range(8))

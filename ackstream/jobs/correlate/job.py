@@ -29,7 +29,7 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.protocol.traces import TRACEPARENT
-from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
+from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     CLOCK,
     EARLIEST,
@@ -46,7 +46,7 @@ from ackstream.spark.kafka import (
     ticked,
 )
 from ackstream.spark.migration import Resharding
-from ackstream.spark.operator import operate
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.spark.pieces import Aside
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ JOB = Job(
     rules=5,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
-    resharding=Resharding("correlate.shards", divide, unite),
+    shards="correlate.shards",
+    resharding=Resharding(divide, unite),
     otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
 )
 
@@ -168,16 +169,17 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     topic = F.col("topic")
     signal, declaration = topic == topics.signals, topic == topics.declarations
-    shards = settings.correlate.shards
+    keys = shard_keys(stream.sparkSession, settings.correlate.shards)
+    shards = F.array(*map(F.lit, keys))
     # every shard has to know ticks, and declarations
-    every, own = F.col(CLOCK).isNotNull(), F.pmod("hash", F.lit(shards)).cast("int")
+    every, own = F.col(CLOCK).isNotNull(), F.get(shards, F.pmod("hash", F.lit(len(keys))).cast("int"))
     origin = F.when(signal, SIGNALS).when(topic == topics.twin_acks, TWIN_ACKS)
     if settings.correlate.refuse_undeclared:
         every |= declaration
         origin = origin.when(declaration, DECLARATIONS)
     else:
         stream = stream.where(~declaration)
-    shard = F.explode(F.when(every, F.sequence(F.lit(0), F.lit(shards - 1))).otherwise(F.array(own)))
+    shard = F.explode(F.when(every, shards).otherwise(F.array(own)))
     return (
         ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
         .withColumn("only", F.when(alone, first["value"]))

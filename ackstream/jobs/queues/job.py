@@ -30,9 +30,9 @@ from ackstream.protocol import patterns, queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
+from ackstream.spark.job import Job, is_new_checkpoint
 from ackstream.spark.kafka import CLOCK, LATEST, fitting, header_entry, limit_copies, source, tick_time, ticked
-from ackstream.spark.operator import operate
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -24,14 +24,14 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import SHUFFLE_PARTITIONS, Job, is_new_checkpoint
+from ackstream.spark.job import Job, is_new_checkpoint
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
-from ackstream.spark.operator import operate
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.telemetry.catalogue import DELIVERIES, IGNORED_REPORTS
 from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     tables.create(spark, settings.lake, ("deliveries", "ignored_reports"))
     topics, limit = {"stored": EARLIEST, "app-acks": EARLIEST, TICKS: LATEST}, settings.settle.max_offsets_per_trigger
     stream = source(spark, settings.kafka, topics, group=settings.settle.group, limit=limit, headers=False)
-    settled = operate(records(stream, settings), "shard", partial(settle, settings.settle), OUTPUT_SCHEMA)
+    keys = shard_keys(spark, settings.settle.shards)
+    settled = operate(records(stream, settings, keys), "shard", partial(settle, settings.settle, keys), OUTPUT_SCHEMA)
     return batches.start(settled, settings.lake, NAME, partial(write, settings), trigger)
 
 
@@ -101,6 +102,7 @@ JOB = Job(
     reads=("stored", "app-acks"),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.settle.shuffle_partitions)},
     fixed=("settle.shards", "settle.shuffle_partitions", "kafka.topic_prefix"),
+    shards="settle.shards",
     # the shards know different readers
     movable=("settle.shuffle_partitions",),
     otherwise=_ANEW,
@@ -115,18 +117,20 @@ JOB = Job(
 # -- in ----------------------------------------------------------------------------------------------------------------
 
 
-def records(stream: DataFrame, settings: Settings) -> DataFrame:
+def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataFrame:
     """Project Kafka rows to the operator's input.
 
     A record goes to the shard of its writer, one that is about a reader alone to all shards, one for queues to none.
     An unreadable record goes to any shard, which makes a row of it.
+
+    :param keys: of the shards
     """
-    kafka, shards = settings.kafka, settings.settle.shards
+    kafka = settings.kafka
     text = F.make_valid_utf8(F.col("value").cast("string"))
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     writer = F.coalesce("report.writer", "report.client", coordinates)
-    shard = F.pmod(F.xxhash64(writer), F.lit(shards)).cast("int")
-    every = F.sequence(F.lit(0), F.lit(shards - 1))
+    every = F.array(*map(F.lit, keys))
+    shard = F.get(every, F.pmod(F.xxhash64(writer), F.lit(len(keys))).cast("int"))
     to = (
         F.when(F.col(CLOCK).isNotNull(), every)
         .when(F.col("source") == STORED, F.array(shard))
@@ -150,9 +154,9 @@ def records(stream: DataFrame, settings: Settings) -> DataFrame:
     )
 
 
-def settle(rules: Settle, batch: ShardBatch) -> Iterator[pd.DataFrame]:
-    """Process the records of a shard."""
-    with batch.restored(SettleShard(rules, int(batch.key))) as shard:
+def settle(rules: Settle, keys: Sequence[int], batch: ShardBatch) -> Iterator[pd.DataFrame]:
+    """Process the records of a shard; its number is the place of its key."""
+    with batch.restored(SettleShard(rules, keys.index(batch.key))) as shard:
         yield write_frame(
             shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
         )

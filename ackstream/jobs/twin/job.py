@@ -33,7 +33,7 @@ from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
 from ackstream.spark.checkpoint import compare_topics, planned, topic_ids
-from ackstream.spark.job import SHUFFLE_PARTITIONS, Job
+from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     EARLIEST,
     ENDS,
@@ -43,6 +43,7 @@ from ackstream.spark.kafka import (
     source,
     spring_correlation,
 )
+from ackstream.spark.operator import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,8 +24,7 @@ from ackstream.jobs.settle.output import ReportRecord
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.settings import Settings, Settle
-from ackstream.spark.job import SHUFFLE_PARTITIONS
-from ackstream.spark.operator import operator
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator
 from ackstream.telemetry.catalogue import DELIVERIES, IGNORED_REPORTS
 from ackstream.telemetry.figures import Figures
 from tests.jobs.settle.logs import PLAIN, Log, Run
@@ -56,7 +55,7 @@ def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
     frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns).assign(
         clock=None
     )
-    (found,) = operator(partial(settle, PLAIN))((0,), iter([frame]), state)
+    (found,) = operator(partial(settle, PLAIN, [0]))((0,), iter([frame]), state)
     assert list(found.columns) == OUTPUT_SCHEMA.names
     return found
 
