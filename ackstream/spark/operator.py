@@ -208,12 +208,12 @@ def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> d
     :return: what it is to remember
     """
     # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
-    murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")  # noqa: SLF001 - there is no public way
+    murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")(_SEED)  # noqa: SLF001 - no public way
     # the first releases took the numbers of the shards for their keys
     keys: list[int] = theirs.get(SHARD_KEYS, list(range(shards)))
     if not theirs:
         tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))
-        keys = spread(shards, tasks, lambda key: int(murmur.hashInt(key, _SEED)))
+        keys = spread(shards, tasks, lambda key: int(murmur.hashInt(key)))
     spark.conf.set(SHARD_KEYS, json.dumps(keys))
     return {SHARD_KEYS: keys}
 
