@@ -34,7 +34,8 @@ def outcomes(
     argument: Annotated[
         str | None,
         typer.Argument(
-            help="For the question story the correlation-id of a request, for message-story CLIENT/SEQ, for trace its id.",
+            help="For the question story the correlation-id of a request, for message-story CLIENT/SEQ, for trace "
+            "its id.",
             metavar="ID",
         ),
     ] = None,

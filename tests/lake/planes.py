@@ -220,8 +220,8 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None),
     ],
     "trace": [
-        (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE),
-        (at(2), "c-2", "org:door", "", None, None, None, TRACE),
+        (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE[36:52]),
+        (at(2), "c-2", "org:door", "", None, None, None, TRACE[36:52]),
     ],
 }
 """What each question is answered about this lake; the stories are those of c-1 and orders/1."""
