@@ -251,7 +251,8 @@ async function tell(by, name) {
   }
   if (byId("story-of").textContent !== title || byId("story-id").textContent !== name) return;
   byId("story-note").textContent = story.note ?? "";
-  byId("happenings").replaceChildren(...(lines.length ? lines : [element("li", {}, unknown)]));
+  // what the note says may be why nothing was found
+  byId("happenings").replaceChildren(...(lines.length || story.note ? lines : [element("li", {}, unknown)]));
 }
 
 // a correlation-id is encoded, so it never begins with a question mark
@@ -264,7 +265,7 @@ function follow() {
   const name = decodeURIComponent(location.hash.slice(start.length));
   byId("story").hidden = !name;
   if (!name) return;
-  byId(field).value = name;
+  for (const [, , other] of SEARCHES) byId(other).value = other === field ? name : "";
   tell(by, name);
   byId("story").scrollIntoView({ block: "nearest" });
 }
