@@ -142,7 +142,7 @@ class RequestSystem(VirtualTime):
         :raises DittoError: 409, another one has one of them
         """
         if labels & self._labels:
-            raise LabelsTakenError(labels, [Claim(self._labels)])
+            raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
         self._labels |= labels
 
     def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:
