@@ -86,7 +86,7 @@ class Sent:
     @property
     def took(self) -> float:
         """From sending it to its receipt."""
-        # who waits for a future may be told before its callbacks
+        # a thread that waits for a future may go on before the callbacks
         return (self._until or time.monotonic()) - self._since
 
 
