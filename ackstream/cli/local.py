@@ -75,7 +75,9 @@ def status(*, as_json: AsJson = False) -> None:
 
     settings, file = load(), settings_file()
     parts = {
-        "settings": f"the defaults: there is no {DEFAULT_FILE} here" if file is None else str(file.absolute()),
+        "settings": str(file.absolute())
+        if file is not None
+        else f"the defaults: there is no {DEFAULT_FILE} here; `ackstream settings` prints one",
         "Java": _java(),
     }
     for configuration in _CONFIGURATIONS:
@@ -98,6 +100,16 @@ def status(*, as_json: AsJson = False) -> None:
         for part, state in parts.items():
             echo(f"{part:<{max(map(len, parts))}}  {state}")
     raise typer.Exit(0 if responds else NO_ANSWER)
+
+
+def print_settings() -> None:
+    """Print a settings file with all keys, their defaults and comments, to begin your own.
+
+    Example: ackstream settings > ackstream.toml, and then ackstream --settings ackstream.toml status
+    """
+    from ackstream.local.installation import conf
+
+    echo(conf("ackstream.toml").read_text("utf-8").rstrip())
 
 
 def print_jars(

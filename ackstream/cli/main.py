@@ -134,6 +134,7 @@ def conformance(
 command: Callable[..., None]
 for command in (local.up, local.down, local.status):
     app.command()(command)
+app.command("settings")(local.print_settings)
 app.command("jars")(local.print_jars)
 app.command("run")(submission.run_together)
 for command in (

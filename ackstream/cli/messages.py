@@ -44,10 +44,11 @@ def publish(
     timeout: Annotated[str, typer.Option(help="How long to wait for each receipt.", metavar="DURATION")] = "60s",
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages, and print the receipt of each: CLIENT/SEQ and its stage.
+    """Publish messages, and print the receipt of each: CLIENT/SEQ, its stage, and how long that took.
 
-    Exit 1 if one is refused, 3 if one is not acknowledged in time. Example: ackstream publish '{"price": 7}' --topic
-    orders --name orders-1
+    The time is that from sending the message to its acknowledgement; the log-on before is not part of it. Exit 1 if one
+    is refused, 3 if one is not acknowledged in time. Example: ackstream publish '{"price": 7}' --topic orders --name
+    orders-1
     """
     from ackstream import client
     from ackstream.settings import load
@@ -62,10 +63,31 @@ def publish(
         options: dict[str, Any] = {"topic": topic, "key": None if key is None else key.encode(), "headers": own}
         receipts = Receipts(name, seconds, as_json=as_json)
         for each in values:
-            receipts.add(publisher.next_seq, publisher.publish(each, ack_immediately=value is not None, **options))
+            since = time.monotonic()
+            seq, future = publisher.next_seq, publisher.publish(each, ack_immediately=value is not None, **options)
+            receipts.add(Sent(seq, since, future))
         receipts.finish()
     if receipts.refused:
         raise typer.Exit(1)
+
+
+class Sent:
+    """A message on its way; times are of the monotonic clock, in seconds."""
+
+    def __init__(self, seq: int, since: float, future: Future[Receipt]) -> None:
+        self.seq, self.future = seq, future
+        self._since, self._until = since, 0.0
+        # it may be printed long after that: when the next line is read
+        future.add_done_callback(self._end)
+
+    def _end(self, _: Future[Receipt]) -> None:
+        self._until = time.monotonic()
+
+    @property
+    def took(self) -> float:
+        """From sending it to its receipt."""
+        # a thread that waits for a future may go on before the callbacks
+        return (self._until or time.monotonic()) - self._since
 
 
 class Receipts:
@@ -74,13 +96,13 @@ class Receipts:
     def __init__(self, name: str, seconds: float, *, as_json: bool) -> None:
         self.refused = 0
         self._name, self._seconds, self._as_json = name, seconds, as_json
-        self._open: deque[tuple[int, float, Future[Receipt]]] = deque()
+        self._open: deque[Sent] = deque()
 
-    def add(self, seq: int, future: Future[Receipt]) -> None:
+    def add(self, sent: Sent) -> None:
         """Wait for one more; print those that have come."""
-        self._open.append((seq, time.monotonic(), future))
-        while self._open and self._open[0][-1].done():
-            self._print(*self._open.popleft())
+        self._open.append(sent)
+        while self._open and self._open[0].future.done():
+            self._print(self._open.popleft())
 
     def finish(self) -> None:
         """Print the others as they come.
@@ -88,28 +110,28 @@ class Receipts:
         :raises AcknowledgementTimeout: one did not come in time
         """
         while self._open:
-            self._print(*self._open.popleft())
+            self._print(self._open.popleft())
 
-    def _print(self, seq: int, since: float, future: Future[Receipt]) -> None:
+    def _print(self, sent: Sent) -> None:
         from concurrent.futures import TimeoutError as FutureTimeout
 
         from ackstream.client import AcknowledgementTimeout, RefusedError
 
         try:
-            receipt = future.result(self._seconds)
+            receipt = sent.future.result(self._seconds)
         except RefusedError as error:
             self.refused += 1
             if self._as_json:
-                echo_json({"message": f"{self._name}/{seq}", "stage": "refused", "reason": error.reason})
+                echo_json({"message": f"{self._name}/{sent.seq}", "stage": "refused", "reason": error.reason})
             else:
-                echo(f"{self._name}/{seq} {error}")
+                echo(f"{self._name}/{sent.seq} {error}")
             return
         except FutureTimeout:
             raise AcknowledgementTimeout(
-                f"{self._name}/{seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
+                f"{self._name}/{sent.seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
                 "later: is persist running?"
             ) from None
-        took = time.monotonic() - since
+        took = sent.took
         if self._as_json:
             shown = {"message": f"{self._name}/{receipt.seq}", "stage": receipt.stage, "duplicate": receipt.duplicate}
             echo_json(shown | {"seconds": round(took, 3)})

@@ -130,7 +130,7 @@ def _responder(
     try:
         made = client.Responder(kafka, handler=handle, labels=labels, group=group)
     except DittoError as error:
-        sentence = f"{error.message} {error.description or ''}".strip()
+        sentence = f"{error} {error.description or ''}".strip()
         raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
     with made as responder:
         yield responder

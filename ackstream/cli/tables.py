@@ -34,7 +34,8 @@ def outcomes(
     argument: Annotated[
         str | None,
         typer.Argument(
-            help="For the question story the correlation-id of a request, for message-story CLIENT/SEQ.",
+            help="For the question story the correlation-id of a request, for message-story CLIENT/SEQ, for trace "
+            "its id.",
             metavar="ID",
         ),
     ] = None,
@@ -46,19 +47,21 @@ def outcomes(
 ) -> None:
     """Answer a predefined question from the Delta tables, such as which labels are slow or missing.
 
-    Exit 1 if the story of a request or message is asked for that is in no table. Example: ackstream outcomes
+    Exit 1 if a request, message or trace is asked for that is in no table. Example: ackstream outcomes
     unfinished-samples
     """
     from ackstream.cli.console.display import result_table, story
     from ackstream.lake import questions
     from ackstream.settings import load
+    from ackstream.settings.base import nearest
 
     if question is None:
         _list_questions(as_json=as_json)
         return
     name = question.replace("-", "_")
     if name not in questions.QUESTIONS:
-        raise InputError(f"Unknown question {question!r}: `ackstream outcomes` lists the questions.")
+        hint = nearest(name, list(questions.QUESTIONS), "none is like it")
+        raise InputError(f"Unknown question {question!r}: {hint}; `ackstream outcomes` lists the questions.")
     if sql:
         echo(questions.QUESTIONS[name].sql.rstrip())
         return

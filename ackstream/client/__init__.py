@@ -74,6 +74,7 @@ from ackstream.errors import (
     PreconditionNotMetError,
     UnreachableError,
 )
+from ackstream.protocol.ditto.labels import LabelsTakenError
 from ackstream.protocol.ditto.subscriptions import Subscription, subscription
 from ackstream.protocol.errors import DittoError
 
@@ -103,6 +104,7 @@ __all__ = [
     "InconsistentQosError",
     "InvalidBookmarkError",
     "InvalidTopicError",
+    "LabelsTakenError",
     "LogMessage",
     "LogonTimeout",
     "Message",

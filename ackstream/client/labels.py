@@ -23,8 +23,14 @@ from ackstream.kafka import clients
 from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
-from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.labels import LEASE_MS, MAX_LEASE_MS, Claim, Declarations, parse_declared
+from ackstream.protocol.ditto.labels import (
+    LEASE_MS,
+    MAX_LEASE_MS,
+    Claim,
+    Declarations,
+    LabelsTakenError,
+    parse_declared,
+)
 from ackstream.protocol.errors import CONFLICT, DittoError
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ class Declaration:
     :ivar lost: called when granted labels are lost
     :ivar send_at: when to send the next renewal
     :ivar sent: when the records were sent that were not read yet, by the end of the lease that each renews
-    :ivar future: ends when the first claim has been read back, or fails with a ``DittoError``, 409
+    :ivar future: ends when the first claim has been read back, or fails with a ``LabelsTakenError``, 409
         ``acknowledgement:label.not.unique``
     """
 
@@ -186,9 +192,10 @@ class Declarer(Closing):
         if own.granted and answers:
             own.future.set_result(None)
         elif not own.granted or not (was_granted or answers):
+            holders = self._declarations.holders(key, record.timestamp)
             self.release(own)
             if answers:
-                own.future.set_exception(label_not_unique())
+                own.future.set_exception(LabelsTakenError(own.labels, holders))
             elif was_granted:
                 call_handler(own.lost)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.contract.envelopes import ENTRY, ERROR, HEADERS, LABEL
 from ackstream.contract.schemas import of_types, reference
-from ackstream.gateway.pages import Story, View
+from ackstream.gateway.pages import Story, Trace, View
 
 if TYPE_CHECKING:
     from ackstream.contract.formats import Json
@@ -116,7 +116,7 @@ SCHEMAS: dict[str, Json] = {
         },
         "additionalProperties": False,
     },
-    **of_types([View, Story]),
+    **of_types([View, Story, Trace]),
 }
 """All schemas, by name."""
 

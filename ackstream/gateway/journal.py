@@ -12,8 +12,10 @@ from msgspec.structs import asdict
 from ackstream.gateway.meter import percentiles, verdict
 from ackstream.lake import reading
 from ackstream.protocol import ledger
+from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.traces import trace_id, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +39,8 @@ STORY_BYTES = 8_000_000
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
 
-    Of a message the ``label`` is the publisher, reader or consumer.
+    Of a message the ``label`` is the publisher, reader or consumer. A request has its ``traceparent``, if it came with
+    one.
 
     ``request`` is the correlation-id on the wire, which tells requests under one id of their clients apart.
     """
@@ -49,8 +52,19 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
     detail: str | None = None
     thing_id: str | None = None
+    traceparent: str | None = None
     content: Raw | UnsetType = UNSET
     request: str = ""
+
+
+class TracedRequest(msgspec.Struct, frozen=True):
+    """A request of a trace; ``at`` is in epoch milliseconds, ``detail`` what was asked."""
+
+    at: int
+    correlation_id: str
+    thing_id: str | None
+    detail: str
+    traceparent: str
 
 
 class FailureEntry(msgspec.Struct, frozen=True):
@@ -140,6 +154,12 @@ class Journal:
         values = [value for name in names for value in self._stories[name]]
         return in_order(happening for value in values for happening in _happenings(value))
 
+    def trace(self, wanted: str) -> list[TracedRequest]:
+        """Return the remembered requests of a trace, by its id, in time order."""
+        text = wanted.encode()
+        values = [value for story in self._stories.values() for value in story if text in value]
+        return traced(wanted, in_order(happening for value in values for happening in _happenings(value)))
+
     def _keep(self, correlation_id: str, value: bytes) -> bool:
         story = self._stories.setdefault(correlation_id, [])
         if value in story:
@@ -177,6 +197,15 @@ def in_order(happenings: Iterable[Happening]) -> list[Happening]:
     return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
 
 
+def traced(wanted: str, happenings: Iterable[Happening]) -> list[TracedRequest]:
+    """Return the requests of a trace, by its id, among what has happened."""
+    return [
+        TracedRequest(one.at, shown_id(one.request), one.thing_id, one.detail or "", one.traceparent)
+        for one in happenings
+        if one.traceparent is not None and trace_id(one.traceparent) == wanted
+    ]
+
+
 class _Part(NamedTuple):
     """Which fields of a part of a record, and columns of its table, become an event."""
 
@@ -188,7 +217,9 @@ class _Part(NamedTuple):
 
 
 _PARTS: dict[str, _Part] = {
-    "signals": _Part("request", "received_at", ("channel", "criterion", "action", "path"), "value", ("thing_id",)),
+    "signals": _Part(
+        "request", "received_at", ("channel", "criterion", "action", "path"), "value", ("thing_id", "headers")
+    ),
     "acknowledgements": _Part(
         "acknowledgement", "received_at", ("disposition", "reason"), "payload", ("label", "status")
     ),
@@ -203,22 +234,34 @@ def stored(lake: Lake, correlation_id: str) -> list[Happening]:
 
     :raises Exception: the tables cannot be read; the type depends on the storage
     """
-    found = []
-    for table, part in _PARTS.items():
-        columns = [
-            "id",
-            "correlation_id",
-            part.at,
-            *part.details,
-            *part.fields,
-            *([part.content] if part.content else []),
-        ]
-        for row in reading.request_rows(lake, table, columns, correlation_id):
-            row[part.at] = round(row[part.at].timestamp() * 1000)
-            if part.content:
-                row[part.content] = UNSET if row[part.content] is None else Raw(row[part.content].encode())
-            found.append(_happening(part, row))
-    return found
+    return [
+        _stored(part, row)
+        for table, part in _PARTS.items()
+        for row in reading.request_rows(lake, table, _columns(part), correlation_id)
+    ]
+
+
+def stored_trace(lake: Lake, wanted: str) -> list[Happening]:
+    """Return the requests of a trace from the tables, by its id; empty if they do not exist yet.
+
+    :raises Exception: the tables cannot be read; the type depends on the storage
+    """
+    part = _PARTS["signals"]
+    return [_stored(part, row) for row in reading.traced_rows(lake, _columns(part), wanted)]
+
+
+def _columns(part: _Part) -> list[str]:
+    content = [part.content] if part.content else []
+    return ["id", "correlation_id", part.at, *part.details, *part.fields, *content]
+
+
+def _stored(part: _Part, row: dict[str, Any]) -> Happening:
+    row[part.at] = round(row[part.at].timestamp() * 1000)
+    if part.content:
+        row[part.content] = UNSET if row[part.content] is None else Raw(row[part.content].encode())
+    if row.get("headers") is not None:
+        row["headers"] = row["headers"].encode()
+    return _happening(part, row)
 
 
 def _happenings(value: bytes) -> Iterable[Happening]:
@@ -228,12 +271,17 @@ def _happenings(value: bytes) -> Iterable[Happening]:
     single = {"signals": record.signal, "outcomes": record.outcome, "dead_letters": record.dead_letter}
     for table, row in single.items():
         if row is not None:
-            yield _happening(_PARTS[table], asdict(row) | {"id": record.id})
+            columns = asdict(row) | {"id": record.id}
+            if record.signal is row:
+                columns["headers"] = msgspec.json.encode(columns["headers"])
+            yield _happening(_PARTS[table], columns)
 
 
 def _happening(part: _Part, row: dict[str, Any]) -> Happening:
     detail = " ".join(row[name] for name in part.details if row[name])
     content = row[part.content] if part.content else UNSET
     fields = {name: row[name] for name in part.fields}
+    trace = trace_of(fields.pop("headers", None) or b"")
+    fields["traceparent"] = None if trace is None else trace.decode()
     request = row["correlation_id"] or ""
     return Happening(row[part.at], part.event, row["id"], detail=detail, content=content, request=request, **fields)

@@ -92,12 +92,14 @@ _DATA = {
     "/live.json": ("Read what the live page shows", "View"),
     "/story.json": ("Read the history of a request", "Story"),
     "/message.json": ("Read the history of a message", "Story"),
+    "/trace.json": ("Find the requests of a trace", "Trace"),
 }
 _GIVEN = {
     "/page/{name}": ("name", "path", "The name of the file."),
     "/doc/{name}": ("name", "path", "The name of the file."),
     "/story.json": ("correlation-id", "query", "The id of the request, as its client or the wire has it."),
     "/message.json": ("message", "query", "The message, as CLIENT/SEQ: its publisher and its number."),
+    "/trace.json": ("trace-id", "query", "The id of the trace, 32 hexadecimal digits, or the whole traceparent."),
 }
 
 
@@ -166,6 +168,7 @@ def _pages() -> Iterator[tuple[str, Json]]:
 
 def _page(path: str, summary: str, content: Json) -> Json:
     given = [_GIVEN[path]] if path in _GIVEN else []
+    placed = [where for _, where, _ in given]
     return {
         "summary": summary,
         "operationId": f"get{path.translate(_PUNCTUATION)}",
@@ -173,7 +176,7 @@ def _page(path: str, summary: str, content: Json) -> Json:
         "parameters": [{**_parameter(name, about), "in": where, "required": True} for name, where, about in given],
         "responses": {
             "200": {"description": "The content.", "content": content},
-            **_errors("401", *(("404",) if given else ()), "429"),
+            **_errors(*(("400",) if "query" in placed else ()), "401", *(("404",) if "path" in placed else ()), "429"),
         },
     }
 

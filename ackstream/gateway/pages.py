@@ -8,7 +8,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka.errors import KafkaError
@@ -19,7 +19,17 @@ from starlette.routing import Route
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.instruments import KAFKA
-from ackstream.gateway.journal import FailureEntry, Happening, Journal, LabelTally, in_order, stored
+from ackstream.gateway.journal import (
+    FailureEntry,
+    Happening,
+    Journal,
+    LabelTally,
+    TracedRequest,
+    in_order,
+    stored,
+    stored_trace,
+    traced,
+)
 from ackstream.gateway.meter import LedgerFeed, Meter, Snapshot, Verdict, epoch_milliseconds
 from ackstream.gateway.plane_feed import JobSign, PlaneWatch
 from ackstream.gateway.planes import PlanesView  # noqa: TC001 - msgspec reads the annotations
@@ -46,6 +56,9 @@ TALLY_MS = 1_000
 
 STORIES = 2
 """As many are read from the tables at a time: each looks through several."""
+
+TRACED = 100
+"""Maximum number of requests of a trace shown."""
 
 SHOWN = 15
 """Maximum number of labels and parties shown; a fleet may have thousands."""
@@ -77,6 +90,15 @@ class Story(msgspec.Struct, frozen=True):
 
     of: str
     happenings: list[Happening]
+    note: str = ""
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """The first requests of a trace, and how many there are; ``note`` is set if the tables could not be read."""
+
+    of: str
+    requests: list[TracedRequest]
+    in_all: int
     note: str = ""
 
 
@@ -161,6 +183,17 @@ class Live(Closing):
             log.exception("The tables of %s cannot be read.", self._settings.lake.path)
             return Story(correlation_id, remembered, f"The tables cannot be read: {error}")
 
+    def trace(self, wanted: str) -> Trace:
+        """Return all requests of a trace from memory and from the tables, by its id; reading these takes a moment."""
+        with self._lock:
+            remembered = self._journal.trace(wanted)
+        try:
+            found = {*remembered, *traced(wanted, stored_trace(self._settings.lake, wanted))}
+        except Exception as error:
+            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
+            return Trace(wanted, remembered, len(remembered), f"The tables cannot be read: {error}")
+        return Trace(wanted, sorted(found, key=lambda one: (one.at, one.correlation_id)), len(found))
+
     def _run(self) -> None:
         clock_at = 0.0
         while not self._closing.is_set():
@@ -227,22 +260,27 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
                 found = await asyncio.to_thread(dependencies.live.story, wanted)
         return _json(_seen(found, partial(_may_see, access, subjects)))
 
+    async def trace(request: Request) -> Response:
+        subjects = await identify(request)
+        wanted = _asked(request, "trace", "trace-id")["trace_id"]
+        with dependencies.limits.story(subjects[0]):
+            async with slots:
+                found = await asyncio.to_thread(dependencies.live.trace, wanted)
+        return _json(_of_those(found, partial(_may_see, access, subjects)))
+
     async def message(request: Request) -> Response:
         subjects = await identify(request)
         wanted = _parameter(request, "message")
         if not _may_see(access, subjects, None):
             # as one that does not exist
             return _json(Story(wanted, []))
+        _asked(request, "message_story", "message")
         with dependencies.limits.story(subjects[0]):
             async with slots:
-                try:
-                    return _json(await asyncio.to_thread(dependencies.live.message, wanted))
-                except InputError as error:
-                    sentence = str(error).removeprefix("The message ").removesuffix(".")
-                    raise parameter_invalid("message", sentence) from None
+                return _json(await asyncio.to_thread(dependencies.live.message, wanted))
 
     paths = ("/", "/page/{name}")
-    data = {"/live.json": live, "/story.json": story, "/message.json": message}
+    data = {"/live.json": live, "/story.json": story, "/message.json": message, "/trace.json": trace}
     return [*(Route(path, content) for path in paths), *(Route(path, route) for path, route in data.items())]
 
 
@@ -251,6 +289,22 @@ def _parameter(request: Request, name: str) -> str:
     if not found:
         raise parameter_invalid(name, "is missing")
     return found
+
+
+def _asked(request: Request, question: str, name: str) -> dict[str, Any]:
+    """Return what a question is about, from a parameter of the URL."""
+    try:
+        return questions.parameters(question, _parameter(request, name))
+    except InputError as error:
+        # "The message is …", "The trace is …"
+        raise parameter_invalid(name, str(error).split(" ", 2)[2].removesuffix(".")) from None
+
+
+def _of_those(found: Trace, may_see: Callable[[str | None], bool]) -> Trace:
+    """Return what someone may see of a trace."""
+    note = "The tables cannot be read." if found.note and not may_see(None) else found.note
+    seen = [request for request in found.requests if may_see(request.thing_id)]
+    return replace(found, requests=seen[:TRACED], in_all=len(seen), note=note)
 
 
 def _seen(found: Story, may_see: Callable[[str | None], bool]) -> Story:

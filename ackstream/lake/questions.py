@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import InputError
 from ackstream.lake.catalog import CATALOG, absent, in_full
+from ackstream.protocol.traces import trace_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -98,11 +99,27 @@ def _message(text: str) -> dict[str, Any]:
     return {"client": client, "seq": int(seq)}
 
 
+def _trace(text: str) -> dict[str, Any]:
+    found = trace_id(text)
+    if found is None:
+        raise InputError(
+            f"The trace is {text!r}: write its id, 32 hexadecimal digits, or the whole traceparent, such as"
+            " 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01."
+        )
+    return {"trace_id": found}
+
+
 PARAMETERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "story": lambda text: {"correlation_id": text},
     "message_story": _message,
+    "trace": _trace,
 }
 """How the one argument of a question is read, for those that take one."""
+_ONE = {
+    "story": "request: add its correlation-id",
+    "message_story": "message: add it as CLIENT/SEQ",
+    "trace": "trace: add its id, or the whole traceparent",
+}
 
 
 def _read() -> dict[str, Question]:
@@ -122,9 +139,8 @@ def parameters(name: str, argument: str | None) -> dict[str, Any]:
     """
     if (name in PARAMETERS) == (argument is not None):
         return {} if argument is None else PARAMETERS[name](argument)
-    one = "message: add it as CLIENT/SEQ" if name == "message_story" else "request: add its correlation-id"
     raise InputError(
-        f"The question {name} is about one {one}."
+        f"The question {name} is about one {_ONE[name]}."
         if argument is None
         else f"The question {name} is about everything: leave out {argument!r}."
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow import compute
 from pyarrow.dataset import field
 
 from ackstream.errors import StartError
@@ -47,8 +48,17 @@ def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id:
     Those that went through a gateway or a connection have it with a suffix.
     """
     own, start, end = field("correlation_id"), f"{correlation_id}#", f"{correlation_id}$"
+    return _found(lake, table, columns, (own == correlation_id) | ((own >= start) & (own < end)))
+
+
+def traced_rows(lake: Lake, columns: Iterable[str], trace_id: str) -> list[dict[str, Any]]:
+    """Return the rows of ``signals`` with a trace-id in their headers, in any order; none if there is no table yet."""
+    return _found(lake, "signals", columns, compute.match_substring(field("headers"), trace_id))
+
+
+def _found(lake: Lake, table: str, columns: Iterable[str], condition: Expression) -> list[dict[str, Any]]:
     try:
-        return _rows(lake, table, columns, (own == correlation_id) | ((own >= start) & (own < end)))
+        return _rows(lake, table, columns, condition)
     except TableNotFoundError:
         return []
 

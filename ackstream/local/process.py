@@ -106,12 +106,17 @@ def answers(port: int) -> bool:
 
 
 def owner(port: int) -> str | None:
-    """Return the program that listens at a port, such as ``java (process 4711)``; ``None`` if it is unknown."""
+    """Return the program that listens at a port, such as ``java (process 4711 in /home/ada)``; ``None`` if unknown."""
     process = _owner_by_proc(port) if Path("/proc/net/tcp").exists() else _owner_by_lsof(port)
     if process is None:
         return None
-    name = Path(f"/proc/{process}/comm")
-    return f"{name.read_text().strip()} (process {process})" if name.exists() else f"process {process}"
+    name, directory = Path(f"/proc/{process}/comm"), Path(f"/proc/{process}/cwd")
+    try:
+        # a Kafka of ackstream is stopped from where it was started
+        return f"{name.read_text().strip()} (process {process} in {directory.readlink()})"
+    except OSError:
+        # of another user, or there is no /proc
+        return f"{name.read_text().strip()} (process {process})" if name.exists() else f"process {process}"
 
 
 def _owner_by_proc(port: int) -> int | None:

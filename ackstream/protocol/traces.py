@@ -12,12 +12,20 @@ from typing import Any, Final
 TRACEPARENT: Final = "traceparent"
 
 _VALUE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 _IN_JSON = re.compile(rb'"traceparent":"([^"\\]*)"')
 
 
 def checked_trace(traceparent: bytes | None) -> bytes | None:
     """Return a trace as it was received; one that is malformed counts as none, as the standard says."""
     return traceparent if traceparent is not None and _VALUE.fullmatch(traceparent) is not None else None
+
+
+def trace_id(text: str) -> str | None:
+    """Return the trace-id that a text is, or has as a whole ``traceparent``; ``None``: it is neither."""
+    text = text.strip().lower()
+    found = text.split("-")[1] if checked_trace(text.encode()) else text
+    return found if _ID.fullmatch(found) else None
 
 
 def with_trace(headers: dict[str, Any], traceparent: bytes | None) -> dict[str, Any]:

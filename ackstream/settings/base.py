@@ -24,7 +24,7 @@ from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pydantic_core import ErrorDetails
     from typing_extensions import Self
@@ -142,7 +142,10 @@ _KINDS = frozenset(get_args(ErrorType))
 """The errors of pydantic itself."""
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Return a hint from an unknown name to a known one."""
+def nearest(name: str, known: Sequence[str], otherwise: str | None = None) -> str:
+    """Return a hint from an unknown name to a known one.
+
+    :param otherwise: what to say if none is like it, instead of all that are known
+    """
     close = difflib.get_close_matches(name, known, n=1)
-    return f"the nearest known one is {close[0]}" if close else f"known are {', '.join(known)}"
+    return f"the nearest known one is {close[0]}" if close else otherwise or f"known are {', '.join(known)}"

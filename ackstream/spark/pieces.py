@@ -83,10 +83,15 @@ class Piece:
         found: list[int] = self._order[passed : int(np.searchsorted(self._ordered, before))].tolist()
         return found
 
-    def next_time(self, passed: int, gone: Flags) -> int | None:
-        """Return the earliest time of what is there, behind the ``passed`` earliest."""
+    def first(self, passed: int, gone: Flags) -> int | None:
+        """Return the index of the entry with the earliest time of what is there, behind the ``passed`` earliest."""
         left = np.flatnonzero(~gone[self._order[passed:]])
-        return int(self._ordered[passed + left[0]]) if len(left) else None
+        return int(self._order[passed + left[0]]) if len(left) else None
+
+    def next_time(self, passed: int, gone: Flags) -> int | None:
+        """Return that earliest time."""
+        index = self.first(passed, gone)
+        return None if index is None else int(self._times[index])
 
     def entry(self, index: int) -> PieceEntry:
         """Return an entry."""
@@ -271,6 +276,14 @@ class Pieces:
             yield from self._give_back(reference, piece, indices)
             # those that came back earlier left theirs behind
             reference.next_time = piece.next_time(reference.passed, reference.flags()) or reference.next_time
+
+    def first(self) -> Iterator[PieceEntry]:
+        """Yield of each piece the entry whose time comes first; it stays there."""
+        for reference in self._kept.named:
+            piece = self._read(reference)
+            index = piece.first(reference.passed, reference.flags())
+            if index is not None:
+                yield piece.entry(index)
 
     def entries(self) -> Iterator[PieceEntry]:
         """Yield all that is put aside; it stays there."""

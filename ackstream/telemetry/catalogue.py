@@ -83,6 +83,11 @@ REPLY = _histogram(
     "request_reply", "From a request to the batch that answers it: what its sender waits for.", "completed_by"
 )
 OPEN_REQUESTS = _gauge("open_requests", "Requests that await something.")
+OLDEST_REQUEST = _gauge(
+    "open_requests_oldest_timestamp_seconds",
+    "When the oldest open request began; among very many with unequal timeouts a younger one may be taken for it.",
+    merge="min",
+)
 DEADLINE = _gauge(
     "open_requests_deadline_timestamp_seconds", "The earliest deadline among the open requests.", merge="min"
 )

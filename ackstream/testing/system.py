@@ -23,7 +23,7 @@ from ackstream.jobs.twin.messages import search_persisted
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
-from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
 from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
 from ackstream.settings import Kafka, Settings
 from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
@@ -142,7 +142,7 @@ class RequestSystem(VirtualTime):
         :raises DittoError: 409, another one has one of them
         """
         if labels & self._labels:
-            raise label_not_unique()
+            raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
         self._labels |= labels
 
     def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:

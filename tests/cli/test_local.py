@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from ackstream.cli.main import app
 from ackstream.kafka import clients
 from ackstream.local import class_data, jars
+from ackstream.settings import Settings, load
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
@@ -44,6 +45,17 @@ def test_status_tells_that_nothing_is_there():
 def test_status_tells_that_there_is_no_java(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert "JAVA_HOME is /nowhere" in run("status").stdout
+
+
+def test_the_settings_that_are_printed_are_a_file_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = run("settings")
+    assert (printed.exit_code, printed.stderr) == (0, "")
+    (tmp_path / "mine.toml").write_text(printed.stdout, "utf-8")
+    monkeypatch.delenv("ACKSTREAM_KAFKA_BOOTSTRAP")
+    monkeypatch.setenv("ACKSTREAM_CONF", str(tmp_path / "mine.toml"))
+    assert load().correlate == Settings().correlate
 
 
 def test_status_says_which_settings_hold(tmp_path: Path):

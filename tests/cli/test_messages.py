@@ -103,6 +103,21 @@ def test_a_refused_message_is_told_and_ends_with_1(store: Store) -> None:
     assert len(result.stdout.splitlines()) == 3
 
 
+def test_the_time_of_a_receipt_is_when_it_came_and_not_when_it_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(messages.time, "monotonic", lambda: now[0])
+    receipts, future = messages.Receipts("orders-1", 1, as_json=False), Future[Receipt]()
+    receipts.add(messages.Sent(7, 100.0, future))
+    now[0] += 0.5
+    future.set_result(Receipt(7, "persisted", None, 7, AT))
+    # the next line comes much later
+    now[0] += 60
+    receipts.finish()
+    assert capsys.readouterr().out == "orders-1/7 persisted after 0.50 s\n"
+
+
 def test_a_receipt_that_does_not_come_ends_with_3(store: Store) -> None:
     store.silent = True
     result = run("publish", "x", "--timeout", "10ms")

@@ -71,7 +71,14 @@ def test_without_a_question_all_are_listed_with_what_they_tell():
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["why"], 2, "Unknown question 'why': `ackstream outcomes` lists the questions.\n"),
+        (["why"], 2, "Unknown question 'why': none is like it; `ackstream outcomes` lists the questions.\n"),
+        (
+            ["slow-labels"],
+            2,
+            "Unknown question 'slow-labels': the nearest known one is slowest_labels; ",
+        ),
+        (["trace"], 2, "The question trace is about one trace: add its id, or the whole traceparent.\n"),
+        (["trace", "c-1"], 2, "The trace is 'c-1': write its id, 32 hexadecimal digits, or the whole traceparent"),
         (["story"], 2, "The question story is about one request: add its correlation-id.\n"),
         (
             ["slowest-labels", "c-1"],

@@ -18,7 +18,7 @@ from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.labels import Declarations
+from ackstream.protocol.ditto.labels import Declarations, LabelsTakenError
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka
@@ -170,6 +170,35 @@ def test_a_label_is_held_for_a_lease_after_the_last_record_that_was_read_was_sen
     assert own.held
     now[0] += 10
     assert not own.held
+
+
+def test_labels_that_are_taken_are_named_with_who_holds_them() -> None:
+    log = _Log()
+    own = log.declarer.declare(["a-a", "b-b", "c-c"])
+    log.sent[:0] = [
+        {"key": b"1", "value": b'{"labels":["b-b","x-x"],"group":"lamps"}'},
+        {"key": b"2", "value": b'{"labels":["a-a"]}'},
+        {"key": b"3", "value": b'{"labels":["c-c"],"lease_ms":1}'},
+    ]
+    for offset in range(4):
+        log.read(offset, 50_000 + offset)
+    error = own.future.exception(0)
+    assert isinstance(error, LabelsTakenError)
+    assert str(error) == (
+        "One or more declared acknowledgement labels are taken by other subscribers: a-a; b-b (by the group lamps)."
+    )
+    assert (error.labels, error.groups) == ({"a-a", "b-b"}, {"lamps"})
+    # whoever is told over HTTP or a WebSocket learns no names
+    assert error.to_dict() == label_not_unique().to_dict()
+
+
+def test_a_group_that_has_other_labels_is_named_with_those() -> None:
+    log = _Log()
+    own = log.declarer.declare(["a-a"], group="lamps")
+    log.sent.insert(0, {"key": b"1", "value": b'{"labels":["b-b"],"group":"lamps"}'})
+    log.read(0, 50_000)
+    log.read(1, 50_001)
+    assert str(own.future.exception(0)).endswith("taken by other subscribers: b-b (by the group lamps).")
 
 
 def test_a_callback_about_lost_labels_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

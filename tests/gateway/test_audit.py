@@ -106,7 +106,15 @@ def test_a_token_that_is_refused_is_recorded_with_the_reason_and_none_of_its_cla
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/live.json", "/story.json?correlation-id=x", "/message.json?message=x/1", "/doc"]
+    "path",
+    [
+        "/",
+        "/live.json",
+        "/story.json?correlation-id=x",
+        "/message.json?message=x/1",
+        f"/trace.json?trace-id={'a' * 32}",
+        "/doc",
+    ],
 )
 def test_a_failed_sign_in_at_the_page_is_recorded_too(path: str) -> None:
     client = web(DONE)

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.gateway import journal as module
-from ackstream.gateway.journal import FailureEntry, Journal, LabelTally, in_order, stored
+from ackstream.gateway.journal import (
+    FailureEntry,
+    Journal,
+    LabelTally,
+    TracedRequest,
+    in_order,
+    stored,
+    stored_trace,
+    traced,
+)
 from ackstream.lake.schemas import TABLES
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import wire_id
@@ -21,10 +30,13 @@ from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
 LAMP = "org.acme:lamp"
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACE = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 
 
 def ack(label: str, status: int, latency: int, disposition: str = "accepted") -> ledger.AckRow:
@@ -54,9 +66,9 @@ def outcome(
     return ledger.encode(ledger.LedgerRecord("outcome", identity, "q", 1, acks=list(acks), outcome=row))
 
 
-def signal() -> bytes:
+def signal(name: str = "c-1", headers: Mapping[str, object] | None = None) -> bytes:
     row = ledger.SignalRow(
-        correlation_id="c-1",
+        correlation_id=name,
         thing_id=LAMP,
         channel="twin",
         criterion="commands",
@@ -65,14 +77,14 @@ def signal() -> bytes:
         requested_acks=("fleet:got",),
         response_required=True,
         timeout_ms=1000,
-        headers={},
+        headers=headers or {},
         received_at=100,
         topic="signals",
         partition=0,
         offset=3,
         value=raw(5),
     )
-    return ledger.encode(ledger.LedgerRecord("signal", "r-1", "q", 1, signal=row))
+    return ledger.encode(ledger.LedgerRecord("signal", f"r-{name[2:]}", "q", 1, signal=row))
 
 
 def test_labels_and_parties_are_counted_with_their_latencies() -> None:
@@ -205,7 +217,7 @@ def test_a_dead_letter_is_part_of_a_story() -> None:
 TIMES = {"received_at", "decided_at"}
 ROWS: dict[str, dict[str, Any]] = {
     "signals": {"thing_id": "a:b", "channel": "twin", "criterion": "commands", "action": "modify", "path": "/x",
-                "value": "5", "received_at": 100},
+                "value": "5", "headers": f'{{"traceparent":"{TRACE}"}}', "received_at": 100},
     "acknowledgements": {"label": "my-ack", "status": 200, "disposition": "accepted", "reason": None, "payload": None,
                          "received_at": 110},
     "outcomes": {"thing_id": "a:b", "status": 200, "completed_by": "acknowledgements", "reply": '{"topic":"t"}',
@@ -237,7 +249,30 @@ def test_all_tables_tell_of_a_request(lake: Lake) -> None:
         (120, "outcome", "i-1", None, 200, "acknowledgements"),
         (130, "dead letter", "i-1", None, None, "a copy"),
     ]
-    assert story[0].thing_id == "a:b"
+    assert (story[0].thing_id, story[0].traceparent) == ("a:b", TRACE)
+
+
+def test_the_requests_of_a_trace_are_found_in_the_table(lake: Lake, tmp_path: Path) -> None:
+    found = traced(TRACE_ID, stored_trace(lake, TRACE_ID))
+    assert found == [TracedRequest(100, name, "a:b", "twin commands modify /x", TRACE) for name in ("c-1", "other")]
+    assert stored_trace(lake, "0" * 32) == []
+    assert stored_trace(Lake(path=str(tmp_path / "nothing")), TRACE_ID) == []
+
+
+def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients() -> None:
+    journal = Journal(1000)
+    on_wire = wire_id("c-1")
+    headers: list[Mapping[str, object]] = [
+        {"traceparent": TRACE},
+        {"traceparent": TRACE.replace(TRACE_ID, TRACE_ID[::-1])},
+        {"x": TRACE_ID},
+        {"traceparent": f"{TRACE}-more"},
+    ]
+    for name, one in zip((on_wire, "c-2", "c-3", "c-4"), headers, strict=True):
+        journal.take(name, signal(name, one), 200)
+    assert journal.trace(TRACE_ID) == [TracedRequest(100, "c-1", LAMP, "twin commands modify /attributes/a", TRACE)]
+    assert [line.traceparent for line in journal.story("c-1")] == [TRACE]
+    assert [line.traceparent for line in journal.story("c-3")] == [None]
 
 
 def test_of_an_unknown_request_nothing_is_told(lake: Lake) -> None:

@@ -15,11 +15,11 @@ from ackstream.contract.schemas import of_types
 from ackstream.gateway import bodies
 from ackstream.gateway.openapi import document
 from ackstream.gateway.operations import OPERATIONS, PREFIX
-from ackstream.gateway.pages import Story, View
+from ackstream.gateway.pages import Story, Trace, View
 from ackstream.gateway.service import application
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from tests.gateway.parts import Web, aggregate, failure, response
-from tests.gateway.test_pages import Seen
+from tests.gateway.test_pages import TRACE_ID, Seen
 
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(document()))
 METHODS = [(path, method, found) for path, item in DOCUMENT["paths"].items() for method, found in item.items()]
@@ -75,7 +75,7 @@ def _errors(schema: Any, value: Any) -> list[str]:
 
 
 def test_no_type_of_the_page_has_the_name_of_a_body() -> None:
-    assert not of_types([View, Story]).keys() & bodies.EXAMPLES.keys()
+    assert not of_types([View, Story, Trace]).keys() & bodies.EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(bodies.EXAMPLES))
@@ -146,6 +146,13 @@ def test_what_the_gateway_answers_is_what_the_document_says(
     assert _errors(content["schema"], found.json()) == []
 
 
-@pytest.mark.parametrize(("path", "name"), [("//live.json", "View"), ("//story.json?correlation-id=lamp", "Story")])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("//live.json", "View"),
+        ("//story.json?correlation-id=lamp", "Story"),
+        (f"//trace.json?trace-id={TRACE_ID}", "Trace"),
+    ],
+)
 def test_the_data_of_the_page_fit_their_schemas(path: str, name: str) -> None:
     assert _errors(bodies.SCHEMAS[name], Web(live=Seen())("GET", path).json()) == []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ackstream.gateway.journal import FailureEntry, Happening, LabelTally
+from ackstream.gateway.journal import FailureEntry, Happening, LabelTally, TracedRequest
 from ackstream.gateway.meter import VERDICTS, Count
-from ackstream.gateway.pages import FILES, Story, View
+from ackstream.gateway.pages import FILES, TRACED, Story, Trace, View
 from ackstream.gateway.plane_feed import JobSign, Lag
 from ackstream.gateway.planes import DeadLetter, PlanesView
 from ackstream.lake import questions
@@ -19,6 +19,7 @@ from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.parts import Web
 from tests.gateway.test_authentication import ACCESS, USERS, as_
 
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 NOTE = "The tables cannot be read: s3a://plant/lake is away."
 
 
@@ -52,6 +53,14 @@ class Seen:
         )
         secret = Happening(6, "request", "s", thing_id="org.bank:safe", request=wire_id(correlation_id))
         return Story(correlation_id, [happening, secret] if correlation_id == "door" else [happening], NOTE)
+
+    def trace(self, wanted: str) -> Trace:
+        things = ("org.acme:door", "org.acme:lamp", None)
+        requests = [
+            TracedRequest(at, f"of-{at}", thing, "twin", f"00-{wanted}-00f067aa0ba902b7-01")
+            for at, thing in enumerate(things * TRACED)
+        ]
+        return Trace(wanted, requests, len(requests), NOTE)
 
 
 def web(**gateway: Any) -> Web:
@@ -105,7 +114,15 @@ def test_a_story_is_found_by_its_correlation_id() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["//", "//live.json", "//story.json?correlation-id=x", "//message.json?message=x/1", "//doc", "//page/live.js"],
+    [
+        "//",
+        "//live.json",
+        "//story.json?correlation-id=x",
+        "//message.json?message=x/1",
+        f"//trace.json?trace-id={TRACE_ID}",
+        "//doc",
+        "//page/live.js",
+    ],
 )
 def test_who_is_not_known_sees_nothing(path: str) -> None:
     assert web(users=USERS, access=ACCESS)("GET", path).status_code == 401
@@ -153,3 +170,22 @@ def test_a_message_is_named_by_its_publisher_and_number() -> None:
     refused = web()("GET", "//message.json?message=orders")
     assert refused.status_code == 400
     assert "CLIENT/SEQ" in refused.text
+
+
+@pytest.mark.parametrize(("name", "things"), [("admin", 3), ("ada", 1), ("bob", 0)])
+def test_the_requests_of_a_trace_are_those_of_things_one_may_read_entirely(name: str, things: int) -> None:
+    client = web(users=USERS, access=ACCESS)
+    found = client("GET", f"//trace.json?trace-id={TRACE_ID}", **as_(name)).json()
+    assert (found["in_all"], len(found["requests"])) == (things * TRACED, min(things, 1) * TRACED)
+    if name == "ada":
+        assert {request["thing_id"] for request in found["requests"]} == {"org.acme:door"}
+    assert (found["note"] == NOTE) is (name == "admin")
+
+
+def test_a_trace_is_named_by_its_id_or_the_whole_header() -> None:
+    whole = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
+    assert web()("GET", f"//trace.json?trace-id={whole}").json()["of"] == TRACE_ID
+    assert web()("GET", "//trace.json").status_code == 400
+    refused = web()("GET", "//trace.json?trace-id=c-1")
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith("The query parameter 'trace-id' is 'c-1': write its id, 32 hexadecimal")

@@ -20,6 +20,7 @@ from ackstream.client import (
     ClosedError,
     Command,
     CorrelationIdInUseError,
+    LabelsTakenError,
     NoReplyExpectedError,
     NotSentError,
     Requester,
@@ -513,7 +514,7 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
 def test_the_labels_of_a_responder_are_declared(topics: Kafka, sender: Callable[..., None]):
     with Responder(topics, handler=lambda _signal: Ack(label="audit"), labels=["meter"]) as responder:
         assert responder.labels == {"meter"}
-        with pytest.raises(DittoError, match="taken by other subscribers"):
+        with pytest.raises(LabelsTakenError, match="taken by other subscribers: meter"):
             Responder(topics, handler=lambda _signal: Ack(), labels=["meter", "audit"])
         sender(1)
         # a label that is not its own is an error of its handler

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 REQUESTS = 500
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SILENT = 100
 
 
@@ -184,7 +185,12 @@ def half_acknowledged(running: Running, name: str) -> str:
     """Let a request have one of its two acknowledgements in time; return its correlation-id."""
 
     def ask(key: str) -> str | None:
-        headers = {"correlation-id": key, "requested-acks": "lamp:on,late:report", "timeout": "2s"}
+        headers = {
+            "correlation-id": key,
+            "requested-acks": "lamp:on,late:report",
+            "timeout": "2s",
+            "traceparent": TRACE,
+        }
         found = running("PUT", f"{LAMP}/attributes/a", json=1, headers=headers)
         return key if found.json().get("lamp:on", {}).get("status") == 200 else None
 
@@ -208,6 +214,10 @@ def test_the_page_tells_of_requests_and_their_stories(running: Running) -> None:
     assert (first, last) == (("request", None, None), ("outcome", None, 424))
     # twin and device answer on topics of their own
     assert sorted(between) == [("acknowledgement", "lamp:on", 200), ("acknowledgement", "twin-persisted", 204)]
+    assert story["happenings"][0]["traceparent"] == TRACE
+    trace = running("GET", "/trace.json", params={"trace-id": TRACE}).json()
+    assert told in [request["correlation_id"] for request in trace["requests"]]
+    assert {request["thing_id"] for request in trace["requests"]} == {"org.acme:lamp"}
 
 
 def test_the_page_shows_the_jobs_and_the_planes_while_somebody_looks(running: Running) -> None:
@@ -239,6 +249,9 @@ def test_the_page_in_a_browser(running: Running, tmp_path: Path) -> None:
             browser.until("document.querySelectorAll('#happenings li').length >= 4")
             story = browser.run("document.getElementById('happenings').innerText")
             assert "lamp:on" in story
+            browser.run("document.querySelector('#happenings a[href^=\"#?trace=\"]').click()")
+            browser.until("document.getElementById('story-of').textContent === 'Trace'")
+            browser.until(f"document.getElementById('happenings').innerText.includes('{seen}')")
             assert "424" in story
             assert browser.run("document.querySelectorAll('#labels tbody tr').length") > 1
             browser.until("document.querySelectorAll('#jobs tbody tr td').length > 1")

@@ -83,6 +83,8 @@ def test_correlate_shows_what_it_decides_what_is_open_and_how_far_it_is(
             assert scraper.value("ackstream_early_acknowledgements") == 1
             deadline = scraper.value("ackstream_open_requests_deadline_timestamp_seconds") or 0
             assert 0 < deadline - time.time() < 61
+            oldest = scraper.value("ackstream_open_requests_oldest_timestamp_seconds") or 0
+            assert deadline - oldest == pytest.approx(60)
             assert (scraper.value("ackstream_dead_letters_total", query="correlate") or 0) >= 1
             eventually(lambda: scraper.value("ackstream_lag_records", query="correlate") == 0, "no lag", query)
             assert (scraper.value("ackstream_batches_total", query="correlate") or 0) > 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import Ack, Publisher, Responder, SampleReader, WriterQos
+from ackstream.client import Ack, LabelsTakenError, Publisher, Responder, SampleReader, WriterQos
 from ackstream.kafka.topics import ensure_topics
 from ackstream.local import installation
 from ackstream.settings import Kafka, Settings
@@ -18,7 +20,7 @@ from tests.harness.acknowledging import TOPICS, Acknowledging
 from tests.harness.ditto_clients import class_path, run_java
 from tests.harness.kafka import records
 from tests.harness.system import System
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +63,52 @@ def test_springs_template_gets_the_answer_and_the_timeout(spark: SparkSession, k
     assert silent.startswith("424 timeout ")
     assert '"nobody:here":{"status":408' in silent
     for topic in ("signals", "acks", "replies"):
+        assert _unfit(kafka, topic) == []
+
+
+def test_a_party_declares_its_label_and_acknowledges_under_it(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    asking: dict[str, Any] = {"requested_acks": ["fleet:done"], "timeout": "60s"}
+    of_spring = uuid.uuid4()
+
+    def claimed() -> bool:
+        return any(record.value and b"fleet:done" in record.value for record in records(kafka, "declarations"))
+
+    def answered() -> list[str]:
+        return [
+            name for name, reply in system.replies().items() if reply["record"]["completed-by"] == b"acknowledgements"
+        ]
+
+    with (
+        closing(System(kafka, tmp_path, clock=True)) as system,
+        system.correlate(spark) as query,
+        ThreadPoolExecutor() as pool,
+    ):
+        running = pool.submit(_run, "AcknowledgingParty", kafka, "java", "fleet:done", "3")
+        # it has joined its group before
+        eventually(claimed, "the claim", query)
+        with pytest.raises(LabelsTakenError, match=r"fleet:done \(by the group java\)"):
+            Responder(kafka, handler=lambda _: Ack(204), labels=["fleet:done"])
+        # of no use, and about other labels
+        system.send("signals", {"topic": "x", "headers": {"requested-acks": ["fleet:done"]}})
+        system.send("signals", b"no JSON")
+        system.command("other", requested_acks=["other:done"], timeout="60s")
+        # its id is in the JSON, in Spring's header, or nowhere
+        system.command("own", **asking)
+        system.command(None, {"kafka_correlationId": of_spring.bytes}, **asking)
+        system.command(None, **asking)
+        lines = running.result()
+        eventually(lambda: len(answered()) == 3, "the replies", query)
+        # it has given the label back
+        responder = Responder(kafka, handler=lambda _: Ack(204), labels=["fleet:done"])
+        with responder, pytest.raises(AssertionError, match="Others hold the label fleet:done"):
+            _run("AcknowledgingParty", kafka, "java", "fleet:done", "1")
+        ids = answered()
+    assert {line.split()[1] for line in lines} == set(ids)
+    assert {line.split(" ", 2)[2] for line in lines} == {"/attributes/x 1"}
+    assert {"own", of_spring.hex.upper()} < set(ids)
+    for topic in ("acks", "declarations"):
         assert _unfit(kafka, topic) == []
 
 

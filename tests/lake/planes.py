@@ -29,6 +29,8 @@ _FILLED = {
     "double": 0.0,
 }
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
@@ -59,12 +61,15 @@ def queue_event(seq: int, seconds: float, event: str, count: int, **more: Any) -
 def fill(lake: Lake) -> None:
     """Write the stories of all planes but the twin and the requests, and one row or two of these."""
     asked = {"requested_acks": ["a:b"], "response_required": True, "timeout_ms": 5000}
+    traced = {"headers": f'{{"correlation-id":"c","traceparent":"{TRACE}","x":1}}'}
     write(
         lake,
         "signals",
         [
-            {"correlation_id": "c-1", "id": "r-1", "received_at": at(1), "thing_id": "org:lamp", **asked},
-            {"correlation_id": "c-2", "id": "r-2", "received_at": at(2), "thing_id": "org:door", **asked},
+            {"correlation_id": "c-1", "id": "r-1", "received_at": at(1), "thing_id": "org:lamp", **asked, **traced},
+            {"correlation_id": "c-2", "id": "r-2", "received_at": at(2), "thing_id": "org:door", **asked, **traced},
+            # mentioned, but not its trace
+            {"correlation_id": "c-6", "id": "r-6", "received_at": at(2), "headers": f'{{"x":"{TRACE[3:35]}"}}'},
         ],
     )
     ended = {"status": 424, "completed_by": "timeout", "requested": ["a:b", "c:d"], "missing": ["c:d"]}
@@ -209,12 +214,16 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         (at(5), 2, "left", "w1", "work", "settled", "messages-0-101"),
     ],
     "story": [
-        (at(1), 1, "request", None, None, "", None, "r-1"),
-        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x"),
-        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1"),
-        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late"),
+        (at(1), 1, "request", None, None, "", None, "r-1", TRACE),
+        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None),
+        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None),
+        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None),
+    ],
+    "trace": [
+        (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE[36:52]),
+        (at(2), "c-2", "org:door", "", None, None, None, TRACE[36:52]),
     ],
 }
 """What each question is answered about this lake; the stories are those of c-1 and orders/1."""
 
-ARGUMENTS = {"story": "c-1", "message_story": "orders/1"}
+ARGUMENTS = {"story": "c-1", "message_story": "orders/1", "trace": TRACE[3:35]}

@@ -90,10 +90,10 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
     assert told == [
-        (AT + 3 * step, 1, "request", None, None, signal, '{"litres":5}', records.reply_id(3)),
-        (AT + 23 * step, 2, "acknowledgement", "twin-persisted", 204, "accepted", None, "acks-0-3-0"),
-        (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3)),
-        (AT + timedelta(hours=1) + step, 2, "acknowledgement", "billing:booked", 204, "late", None, "acks-0-4-0"),
+        (AT + 3 * step, 1, "request", None, None, signal, '{"litres":5}', records.reply_id(3), None),
+        (AT + 23 * step, 2, "acknowledgement", "twin-persisted", 204, "accepted", None, "acks-0-3-0", None),
+        (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3), None),
+        (AT + timedelta(hours=1) + step, 2, "acknowledgement", "billing:booked", 204, "late", None, "acks-0-4-0", None),
     ]
     assert ask_duckdb(filled, "story", "c-3") == told
 
@@ -109,7 +109,7 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     (told,) = questions.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
     (found,) = ask_duckdb(lake, "story", "c-6")
-    assert found[-1] == "acks-0-6-0"
+    assert found[-2] == "acks-0-6-0"
     columns = ["id", "reason"]
     assert reading.request_rows(lake, "acknowledgements", columns, "c-6") == [
         {"id": "acks-0-6-0", "reason": "Another thing."}
@@ -210,6 +210,17 @@ def test_a_table_that_does_not_exist_names_the_job_that_writes_it(tmp_path: Path
 def test_a_message_is_named_by_its_publisher_and_its_number(text: str) -> None:
     with pytest.raises(InputError, match=r"as CLIENT/SEQ, such as orders/7\."):
         questions.parameters("message_story", text)
+
+
+@pytest.mark.parametrize("text", [planes.TRACE, planes.TRACE[3:35], planes.TRACE[3:35].upper()])
+def test_a_trace_is_named_by_its_id_or_by_the_whole_header(text: str) -> None:
+    assert questions.parameters("trace", text) == {"trace_id": planes.TRACE[3:35]}
+
+
+@pytest.mark.parametrize("text", ["", "c-1", "0" * 32, planes.TRACE[:-1], "%" * 32])
+def test_what_is_no_trace_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="32 hexadecimal digits"):
+        questions.parameters("trace", text)
 
 
 def test_a_publisher_may_have_slashes_in_its_name() -> None:

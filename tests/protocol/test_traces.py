@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.traces import checked_trace, trace_of, with_trace
+from ackstream.protocol.traces import checked_trace, trace_id, trace_of, with_trace
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -49,3 +49,14 @@ def test_what_was_put_in_comes_out_whatever_is_beside_it(headers: dict[str, str]
 
 def test_a_text_that_quotes_a_trace_is_none() -> None:
     assert trace_of(msgspec.json.encode({"note": f'"traceparent":"{TRACE.decode()}"'})) is None
+
+
+def test_a_trace_id_is_found_alone_or_in_the_whole_header() -> None:
+    for text in (TRACE.decode(), f" {TRACE.decode().upper()}\n", TRACE[3:35].decode()):
+        assert trace_id(text) == TRACE[3:35].decode()
+
+
+@given(st.text())
+def test_any_other_text_has_no_trace_id(text: str) -> None:
+    assert trace_id(text) is None
+    assert trace_id(f"{text}-") is None

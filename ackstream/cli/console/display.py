@@ -176,7 +176,8 @@ def story(records: Sequence[Mapping[str, Any]]) -> Group:
     for record in records:
         words = (_cell("occurred_at", record["occurred_at"]), record["event"], record["label"], record["status"])
         shown.append(data(" ".join(str(word) for word in words if word is not None), "bold"))
-        shown += [data(f"  {text}") for text in (record["detail"], record["id"]) if text]
+        trace = record["traceparent"] and f"traceparent {record['traceparent']}"
+        shown += [data(f"  {text}") for text in (record["detail"], record["id"], trace) if text]
         shown += [data(f"  {line}", "dim") for line in _indented(record["content"]).splitlines()]
     return Group(*shown)
 

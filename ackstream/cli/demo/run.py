@@ -83,7 +83,7 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
     how = "which was running" if prefix else "started for the demo" + (", with a login for each party" * secured)
     console.print(
         f"Kafka at {own.kafka.bootstrap}, {how}",
-        f"To watch from another terminal: {_environment(own)}ackstream watch",
+        f"To watch from another terminal: {_environment(own)}{summary.invocation()} watch",
         sep="\n", highlight=False,
     )  # fmt: skip
     spark = stack.enter_context(quiet_session(own, "demo"))

@@ -121,7 +121,7 @@ def shell_queries(settings: Settings) -> list[tuple[str, str]]:
     delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
     pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
     question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
-    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {_program()}"
+    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
     spark = (
         "from ackstream.local import jars; from ackstream.settings import load; "
         "from ackstream.spark.session import session; "
@@ -145,7 +145,7 @@ def show_queries(console: Console, settings: Settings) -> None:
     console.print()
 
 
-def _program() -> str:
+def invocation() -> str:
     """Return how to invoke this program again."""
     beside = Path(sys.executable).with_name("ackstream")
     found = shutil.which("ackstream")

@@ -81,15 +81,16 @@ function tallies(id, name, rows, inAll) {
   table(id, [name, "acked", "refused", "missing", "p50", "p95"], cells, inAll - rows.length);
 }
 
+const storyLink = (name) => element("a", { href: `#${encodeURIComponent(name)}` }, name);
+
 function failure(entry) {
-  const link = element("a", { href: `#${encodeURIComponent(entry.correlation_id)}` }, entry.correlation_id);
   const missing = entry.missing.map((label) => element("span", { class: "missing" }, label));
   return element("li", {},
     element("div", { class: "line" },
       element("span", { class: `status text-${kind(entry.status, entry.completed_by)}` }, `${entry.status} ${entry.completed_by}`),
       moment(entry.at),
       element("span", {}, `after ${span(entry.latency)}`)),
-    element("div", {}, link, entry.thing_id ? `  ${entry.thing_id}` : ""),
+    element("div", {}, storyLink(entry.correlation_id), entry.thing_id ? `  ${entry.thing_id}` : ""),
     element("div", {}, ...missing));
 }
 
@@ -188,6 +189,27 @@ async function refresh() {
   due = setTimeout(refresh, PAUSE);
 }
 
+function traceLink(traceparent) {
+  const name = traceparent.split("-")[1];
+  return element("a", { href: `${TRACE}${name}`, title: traceparent }, name);
+}
+
+function traced(entry) {
+  return element("li", {},
+    element("div", { class: "line" }, moment(entry.at), element("span", {}, entry.detail)),
+    element("div", {}, storyLink(entry.correlation_id), entry.thing_id ? `  ${entry.thing_id}` : ""));
+}
+
+function happenings(story) {
+  const [first] = story.happenings;
+  return story.happenings.map((entry) => happening(entry, first.at));
+}
+
+function requests(trace) {
+  const more = trace.in_all - trace.requests.length;
+  return [...trace.requests.map(traced), ...(more > 0 ? [element("li", {}, `and ${number(more)} more`)] : [])];
+}
+
 function happening(entry, started) {
   const marks = { request: "flight", stored: "flight", "dead letter": "bad", refused: "bad", returned: "late", "report ignored": "late" };
   const mark = marks[entry.event] || kind(entry.status ?? 200, entry.detail);
@@ -197,6 +219,7 @@ function happening(entry, started) {
     element("b", { class: `text-${mark}` }, [entry.event, entry.label, entry.status].filter((part) => part != null).join(" ")),
     element("span", {}, [entry.detail, entry.event === "request" ? entry.thing_id : null].filter(Boolean).join(" ")));
   const item = element("li", {}, line);
+  if (entry.traceparent) item.append(element("div", {}, "trace ", traceLink(entry.traceparent)));
   if (entry.content !== undefined) {
     const text = JSON.stringify(entry.content, null, 2);
     item.append(element("pre", {}, text.length > LONGEST ? `${text.slice(0, LONGEST)}\n… ${number(text.length - LONGEST)} characters more` : text));
@@ -205,42 +228,44 @@ function happening(entry, started) {
 }
 
 const STORIES = {
-  "correlation-id": { title: "Request", path: "/story.json", unknown: "Nothing is known of this correlation-id." },
-  message: { title: "Message", path: "/message.json", unknown: "Nothing is known of this message." },
+  "correlation-id": { title: "Request", path: "/story.json", shown: happenings, unknown: "Nothing is known of this correlation-id." },
+  message: { title: "Message", path: "/message.json", shown: happenings, unknown: "Nothing is known of this message." },
+  "trace-id": { title: "Trace", path: "/trace.json", shown: requests, unknown: "No request of this trace is known." },
 };
 
 async function tell(by, name) {
-  const { title, path, unknown } = STORIES[by];
+  const { title, path, shown, unknown } = STORIES[by];
   byId("story").hidden = false;
   byId("story-of").textContent = title;
   byId("story-id").textContent = name;
   byId("story-note").textContent = "";
   byId("happenings").replaceChildren(element("li", {}, "Looking …"));
-  let story;
+  let story, lines = [];
   try {
     const answer = await fetch(`${location.origin}${path}?${by}=${encodeURIComponent(name)}`, { cache: "no-store" });
     story = await answer.json();
     if (!answer.ok) throw new Error([story.message, story.description].filter(Boolean).join(" "));
+    lines = shown(story);
   } catch (error) {
-    story = { happenings: [], note: error.message };
+    story = { note: error.message };
   }
-  if (byId("story-id").textContent !== name) return;
-  const [first] = story.happenings;
+  if (byId("story-of").textContent !== title || byId("story-id").textContent !== name) return;
   byId("story-note").textContent = story.note ?? "";
-  byId("happenings").replaceChildren(...(first
-    ? story.happenings.map((entry) => happening(entry, first.at))
-    : [element("li", {}, unknown)]));
+  // what the note says may be why nothing was found
+  byId("happenings").replaceChildren(...(lines.length || story.note ? lines : [element("li", {}, unknown)]));
 }
 
 // a correlation-id is encoded, so it never begins with a question mark
 const MESSAGE = "#?message=";
+const TRACE = "#?trace=";
+const SEARCHES = [["message", MESSAGE, "message"], ["trace-id", TRACE, "trace"], ["correlation-id", "#", "correlation-id"]];
 
 function follow() {
-  const by = location.hash.startsWith(MESSAGE) ? "message" : "correlation-id";
-  const name = decodeURIComponent(location.hash.slice(by === "message" ? MESSAGE.length : 1));
+  const [by, start, field] = SEARCHES.find(([, start]) => location.hash.startsWith(start)) ?? SEARCHES[2];
+  const name = decodeURIComponent(location.hash.slice(start.length));
   byId("story").hidden = !name;
   if (!name) return;
-  byId(by).value = name;
+  for (const [, , other] of SEARCHES) byId(other).value = other === field ? name : "";
   tell(by, name);
   byId("story").scrollIntoView({ block: "nearest" });
 }
@@ -256,6 +281,7 @@ function search(form, by, start) {
 
 search("search", "correlation-id", "#");
 search("message-search", "message", MESSAGE);
+search("trace-search", "trace", TRACE);
 byId("filter").addEventListener("input", showFailures);
 addEventListener("hashchange", follow);
 document.addEventListener("visibilitychange", refresh);

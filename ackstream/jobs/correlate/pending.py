@@ -102,6 +102,18 @@ class PendingRequests:
         found = [self._aside.next_time, self._deadlines[0][0] if self._deadlines else None]
         return min((time for time in found if time is not None), default=None)
 
+    @property
+    def oldest_start(self) -> int | None:
+        """When the oldest open request began (epoch milliseconds); ``None``: there is none.
+
+        Of those put aside, each piece counts by the one whose deadline comes first: the oldest one, if their timeouts
+        are equal. To look for it among unequal ones would read the whole piece.
+        """
+        bodies = [value for value in self._hot.values() if isinstance(value, bytes)]
+        bodies += [entry.body for entry in self._aside.first()]
+        starts = [value.started_at for value in self._hot.values() if not isinstance(value, bytes)]
+        return min([*starts, *(decode_head(body).started_at for body in bodies)], default=None)
+
     def expired(self, watermark: int) -> Iterator[Pending]:
         """Yield the requests whose deadline is before a time, in its order; the caller removes each of them."""
         self._take_back(self._aside.due(watermark))

@@ -39,7 +39,7 @@ from ackstream.jobs.correlate.state import (
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark.order import in_order
-from ackstream.telemetry.catalogue import DEADLINE, EARLY_ACKS, OPEN_REQUESTS
+from ackstream.telemetry.catalogue import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,6 +134,8 @@ class CorrelateShard:
         tally.set(EARLY_ACKS, value=sum(map(len, self._held.values())))
         if len(self._pending) and (deadline := self._pending.next_deadline) is not None:
             tally.set(DEADLINE, value=deadline / 1000)
+        if (start := self._pending.oldest_start) is not None:
+            tally.set(OLDEST_REQUEST, value=start / 1000)
         self._writer.figures.measure(tally, time.time_ns() // 1_000_000)
 
     def process(self, records: Sequence[Record], watermark: int) -> None:

@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import ditto_label_forbidden, label_invalid, label_not_declared
+from ackstream.protocol.ditto.errors import ditto_label_forbidden, label_invalid, label_not_declared, label_not_unique
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 
 TWIN_PERSISTED: Final = "twin-persisted"
@@ -119,6 +120,28 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.labels.isdisjoint(other.labels)
 
 
+class LabelsTakenError(DittoError):
+    """Others hold labels that were declared. As a text it names them, in JSON it has Ditto's texts alone.
+
+    :ivar labels: the labels that others hold
+    :ivar groups: the groups of those that have named one
+    """
+
+    def __init__(self, wanted: frozenset[str], holders: Collection[Claim]) -> None:
+        error = label_not_unique()
+        super().__init__(error.status, error.error, error.message, error.description)
+        self.labels = frozenset().union(*(holder.labels & wanted for holder in holders))
+        self.groups = frozenset(holder.group for holder in holders if holder.group is not None)
+        self._holders = [(sorted(holder.labels & wanted or holder.labels), holder.group) for holder in holders]
+
+    def __str__(self) -> str:
+        """Name the labels, and who holds them as far as that is known."""
+        held = [
+            ", ".join(labels) + ("" if group is None else f" (by the group {group})") for labels, group in self._holders
+        ]
+        return f"{self.message[:-1]}: {'; '.join(held)}." if held else self.message
+
+
 class DeclarationEntry(msgspec.Struct, frozen=True):
     """A claim in the log: ``rank`` orders claims, ``expires`` is the broker's time at which its lease expires."""
 
@@ -174,11 +197,18 @@ class Declarations:
         entry = self._entries.get(key)
         if entry is None or time >= entry.expires:
             return False
-        rivals = {rival for name in _contested(entry.claim) for rival in self._rivals[name]}
-        return not any(
-            other.rank < entry.rank and time < other.expires and entry.claim.conflicts(other.claim)
-            for other in map(self._entries.__getitem__, rivals)
-        )
+        return next(self._earlier(entry, time), None) is None
+
+    def holders(self, key: str, time: int) -> list[Claim]:
+        """Return the earlier live claims that conflict with a claim, in order of their labels."""
+        entry = self._entries.get(key)
+        return [] if entry is None else sorted(self._earlier(entry, time), key=lambda claim: sorted(claim.labels))
+
+    def _earlier(self, entry: DeclarationEntry, time: int) -> Iterator[Claim]:
+        for rival in {rival for name in _contested(entry.claim) for rival in self._rivals[name]}:
+            other = self._entries[rival]
+            if other.rank < entry.rank and time < other.expires and entry.claim.conflicts(other.claim):
+                yield other.claim
 
     def forget(self, time: int) -> None:
         """Drop claims whose lease expired before a time that has passed for all readers."""

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -12,6 +13,11 @@ from ackstream.cli.demo.check import Finding
 from ackstream.cli.demo.traffic import Tally, fleet
 from ackstream.client import NotSentError, Reply
 from ackstream.settings import Lake, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 DEVICES = fleet(50)
 THINGS = list(DEVICES)
@@ -88,6 +94,19 @@ def test_what_differs_is_shown():
     summary.show_findings(console, findings, caught_up=False)
     assert "yes  all is sent\nNO   all is there\n     signals: lacks c-1\n" in file.getvalue()
     assert "The jobs did not catch up in time" in file.getvalue()
+
+
+def test_commands_are_shown_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program, python = tmp_path / "bin" / "ackstream", tmp_path / "bin" / "python"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert summary.invocation() == "bin/python -m ackstream"
+    program.parent.mkdir()
+    program.touch(0o700)
+    assert summary.invocation() == "bin/ackstream"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert summary.invocation() == "ackstream"
 
 
 def test_the_tables_are_listed_with_their_rows():

@@ -23,6 +23,7 @@ from ackstream.telemetry.catalogue import (
     DEADLINE,
     DECISION,
     EARLY_ACKS,
+    OLDEST_REQUEST,
     OPEN_REQUESTS,
     REPLY,
     REQUESTS,
@@ -70,7 +71,12 @@ def test_what_is_decided_counts_as_the_ledger_has_it(monkeypatch: pytest.MonkeyP
         (DEAD_LETTERS.name, "correlate", "duplicate"): 1,
         (DEAD_LETTERS.name, "correlate", "timeout.invalid"): 1,
     }
-    assert tally.gauges == {(OPEN_REQUESTS.name,): 1, (EARLY_ACKS.name,): 1, (DEADLINE.name,): 61.5}
+    assert tally.gauges == {
+        (OPEN_REQUESTS.name,): 1,
+        (EARLY_ACKS.name,): 1,
+        (OLDEST_REQUEST.name,): 1.5,
+        (DEADLINE.name,): 61.5,
+    }
     written = [ledger.decode(one.value or b"") for one in writer.emissions if one.topic == TOPICS.ledger]
     outcomes = Counter((one.outcome.completed_by, one.outcome.status // 100) for one in written if one.outcome)
     assert outcomes == {("acknowledgements", 2): 1, ("timeout", 4): 1, ("invalid", 4): 1}

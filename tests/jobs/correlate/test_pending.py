@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ackstream.jobs.correlate import pending
-from ackstream.jobs.correlate.pending import whole
+from ackstream.jobs.correlate.pending import PendingRequests, whole
 from ackstream.jobs.correlate.state import ShardState, decode_state
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
@@ -91,6 +91,36 @@ def test_when_all_is_decided_nothing_is_left(store: MemoryPieces) -> None:
     for _ in range(store.keep + 2):
         run.feed(watermark=200_000)
     assert (run.state, store.found) == (None, {})
+
+
+def _oldest(run: Run) -> int | None:
+    found = PendingRequests(run.store)
+    found.load(_state(run))
+    return found.oldest_start
+
+
+def test_the_oldest_one_is_known_wherever_it_is(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store)
+    ids = [f"id-{number}" for number in range(100)]
+    for number, key in enumerate(ids):
+        run.feed(log.command(1000 + number, key, requested_acks=["a-ack"], timeout="60s"))
+    assert _state(run).pieces.named
+    for number, key in enumerate(ids):
+        assert _oldest(run) == 1000 + number
+        run.feed(log.ack(2000, "a-ack", correlation_id=key))
+    assert _oldest(run) is None
+
+
+def test_of_unequal_timeouts_put_aside_the_one_that_ends_first_counts(store: MemoryPieces) -> None:
+    log, run = Log(), Run(store=store)
+    run.feed(log.command(1000, "long", requested_acks=["a-ack"], timeout="600s"))
+    assert _oldest(run) == 1000
+    ids = [f"id-{number}" for number in range(100)]
+    run.feed(*(log.command(2000, key, requested_acks=["a-ack"], timeout="60s") for key in ids))
+    assert "long" not in _state(run).open
+    assert _oldest(run) == 2000
+    run.feed(watermark=70_000)
+    assert _oldest(run) == 1000
 
 
 def test_a_state_with_pieces_is_refused_where_they_cannot_be(store: MemoryPieces) -> None:
