@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from benchmarks.common import ROUNDS, seconds
 from benchmarks.progress import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 QUEUE, CONSUMER = "q", "A"
+LATE_MS = 100_000_000
+"""Longer than a benchmark lasts, and than it pretends."""
+HOUR_MS = 3_600_000
+BATCH = 1_000
+"""Messages of a batch on a long queue."""
 SETTLED_TOGETHER = 100
 """Messages in a record of settlements."""
 
@@ -40,8 +46,8 @@ METHOD = (
 
 
 def measure(bench: common.Bench) -> dict[str, Any]:
-    """Measure the endpoint alone, then the query."""
-    return {"pure": _measure_endpoint(bench), "query": _measure_query(bench)}
+    """Measure the endpoint alone, long queues, then the query."""
+    return {"pure": _measure_endpoint(bench), "waiting": _measure_waiting(bench), "query": _measure_query(bench)}
 
 
 def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
@@ -50,29 +56,85 @@ def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
     settles = list(_settles(count))
 
     def waiting() -> Endpoint:
-        endpoint = Endpoint(QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
+        endpoint = _endpoint()
         endpoint.process(arrivals, [], 0)
         return endpoint
 
-    def one_more(blob: bytes) -> None:
-        endpoint = Endpoint(QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
-        endpoint.load(1, blob)
-        endpoint.process([Arrival(2_000, "messages", 0, count, 0)], [], 0)
-        endpoint.dump()
-
     full = waiting()
-    dumped = full.dump()
-    assert dumped is not None
     figures = {
         "arrivals_a_second": count / seconds(waiting, REPEATS),
         "deliveries_a_second": count
         / seconds(lambda: full.process([], [ConsumerReport(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
         "settlements_a_second": count / seconds(lambda: full.process([], settles, 0), 1),
-        "batch_with_one_message_on_all_ms": seconds(lambda: one_more(dumped[1]), REPEATS) * 1e3,
-        "state_bytes": len(dumped[1]),
     }
     bench.table(f"A queue in pure Python, one core, {count:,} messages", ("what", "figure"), figures.items())
     return {"messages": count, "figures": figures}
+
+
+def _measure_waiting(bench: common.Bench) -> list[dict[str, Any]]:
+    """Measure a batch on a queue in which many messages wait: alike, then each with a topic and a time to live."""
+    found = [
+        _waiting(count, alike=alike)
+        for count in ((1_000, 10_000) if bench.small else (10_000, 100_000, 1_000_000))
+        for alike in (True, False)
+    ]
+    bench.table(
+        f"A batch on a queue in pure Python, ms, median of {REPEATS}",
+        (
+            "waiting",
+            "alike",
+            "state, kB",
+            "1 arrives",
+            f"{BATCH:,} arrive",
+            f"{BATCH:,} are delivered",
+            f"{BATCH:,} expire",
+        ),
+        [tuple(entry.values()) for entry in found],
+    )
+    return found
+
+
+def _waiting(count: int, *, alike: bool) -> dict[str, Any]:
+    some = min(BATCH, count // 2)
+    chance = random.Random(count)
+    at = 1_000
+    endpoint = _endpoint()
+    for offset in range(count):
+        # three partitions in no order, at most 500 messages a second
+        at += 0 if alike else chance.randrange(4)
+        subject = "orders/new" if alike else f"orders/{chance.randrange(1_000_000)}/new"
+        ttl = 0 if alike else LATE_MS + chance.randrange(HOUR_MS) - at
+        place = 0 if alike else chance.randrange(3)
+        endpoint.process([Arrival(at, "messages", place, offset, offset // 1_000, subject, ttl)], [], 0)
+    state = endpoint.dump()
+    assert state is not None
+
+    def batch(arrivals: int = 0, said: Sequence[ConsumerReport] = (), now: int = 0) -> float:
+        new = [Arrival(at + 1, "messages", 0, count + offset, 0, "orders/new") for offset in range(arrivals)]
+
+        def step() -> None:
+            taken = _endpoint()
+            taken.load(*state)
+            taken.process(new, said, now)
+            taken.dump()
+
+        return seconds(step, REPEATS) * 1e3
+
+    bind = ConsumerReport(at + 1, 0, 0, b"A", write(Bind(QUEUE, CONSUMER, 1, some)))
+    return {
+        "messages": count,
+        "alike": alike,
+        "state_kilobytes": len(state[1]) / 1e3,
+        "one_arrives": batch(1),
+        "many_arrive": batch(some),
+        "many_are_delivered": batch(said=[bind]),
+        "many_expire": None if alike else batch(now=LATE_MS + HOUR_MS * some // count),
+    }
+
+
+def _endpoint() -> Endpoint:
+    rules = QueueSettings(name=QUEUE, topics=("*",), max_backlog=0, max_depth=0, respect_ttl=True)
+    return Endpoint(rules, LATE_MS)
 
 
 def _measure_query(bench: common.Bench) -> dict[str, Any]:
