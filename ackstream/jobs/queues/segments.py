@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
     Row = tuple[QueuedMessage, MessageLocation]
     Coordinates = tuple[str, int, int]
 
@@ -31,6 +32,7 @@ _BARRIER, _ELIGIBLE = 2, 1
 _COLUMNS = 10
 _ORDER, _PARTITION, _OFFSET, _RECEIVED_AT, _EXPIRES_AT = range(5)
 """Columns of numbers that are searched; an ``expires_at`` of 0 is none."""
+_LAST = np.iinfo(np.int64).max
 _DIGITS = 19
 """No offset has more."""
 
@@ -54,29 +56,80 @@ class Segment(msgspec.Struct, array_like=True):
     content: bytes
 
 
+Texts = tuple[list[str], list[str | None], list[str | None]]
+"""The topics, subjects and last consumers of messages."""
+
 _encode_texts = msgspec.msgpack.Encoder().encode
-_decode_texts = msgspec.msgpack.Decoder(tuple[list[str], list[str | None], list[str | None]]).decode
+_decode_texts = msgspec.msgpack.Decoder(Texts).decode
 
 
-def _close(rows: Sequence[Row]) -> Segment:
-    """Return a segment of messages, which are in their order."""
-    numbers = np.array([_numbers(*row) for row in rows], np.int64).T
-    ranges: dict[tuple[str, int], tuple[int, int]] = {}
-    for _, at in rows:
-        low, high = ranges.get((at.topic, at.partition), (at.offset, at.offset))
-        ranges[at.topic, at.partition] = min(low, at.offset), max(high, at.offset)
-    texts = [at.topic for _, at in rows], [at.subject for _, at in rows], [at.consumer for _, at in rows]
-    # neighbours differ little
-    steps = np.diff(numbers, axis=1, prepend=0).tobytes()
-    return Segment(
-        count=len(rows),
-        first=rows[0][0].order,
-        next_time=min((message.expires_at for message, _ in rows if message.expires_at), default=0),
-        received_at=rows[0][1].received_at,
-        subject_bytes=sum(at.subject_bytes for _, at in rows),
-        offsets=[(*key, *span) for key, span in ranges.items()],
-        content=zlib.compress(steps + _encode_texts(texts), 1),
-    )
+class _Content:
+    """The messages of a segment in columns, in their order; some may have been taken."""
+
+    def __init__(self, numbers: Numbers, texts: Texts) -> None:
+        self._numbers, self._texts = numbers, texts
+        self._there = np.ones(numbers.shape[1], np.bool_)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> _Content:
+        """Lay out messages."""
+        texts = [at.topic for _, at in rows], [at.subject for _, at in rows], [at.consumer for _, at in rows]
+        return cls(np.array([_numbers(*row) for row in rows], np.int64).T, texts)
+
+    @classmethod
+    def read(cls, segment: Segment) -> _Content:
+        """Open a segment."""
+        content = zlib.decompress(segment.content)
+        size = _COLUMNS * segment.count * np.dtype(np.int64).itemsize
+        steps = np.frombuffer(content[:size], np.int64).reshape(_COLUMNS, segment.count)
+        return cls(np.cumsum(steps, axis=1), _decode_texts(content[size:]))
+
+    def close(self) -> Segment:
+        """Return a segment of what is there, which is not nothing."""
+        numbers = self._numbers[:, self._there]
+        topics, subjects, consumers = [list(compress(texts, self._there.tolist())) for texts in self._texts]
+        spans: dict[tuple[str, int], tuple[int, int]] = {}
+        for topic, partition, offset in zip(topics, *numbers[[_PARTITION, _OFFSET]].tolist(), strict=True):
+            low, high = spans.get((topic, partition), (offset, offset))
+            spans[topic, partition] = min(low, offset), max(high, offset)
+        # neighbours differ little
+        steps = np.diff(numbers, axis=1, prepend=0).tobytes()
+        packed = zlib.compress(steps + _encode_texts((topics, subjects, consumers)), 1)
+        subject_bytes = sum(len(subject or "") for subject in subjects)
+        return Segment(*self.summary(), subject_bytes, [(*key, *span) for key, span in spans.items()], packed)
+
+    def summary(self) -> tuple[int, int, int, int]:
+        """Return the first fields of a segment of what is there, which is not nothing."""
+        left = np.flatnonzero(self._there)
+        first, received_at = self._numbers[[_ORDER, _RECEIVED_AT], left[0]].tolist()
+        ends = self._numbers[_EXPIRES_AT][left]
+        return len(left), first, int(ends[ends > 0].min(initial=_LAST)) if ends.any() else 0, received_at
+
+    def take_all(self) -> list[Row]:
+        """Take what is there."""
+        return self._take(self._there)
+
+    def take_due(self, now: int) -> list[Row]:
+        """Take the messages whose time to live has ended."""
+        ends = self._numbers[_EXPIRES_AT]
+        return self._take(self._there & (ends > 0) & (ends <= now))
+
+    def take(self, topic: str, partition: int, offset: int) -> list[Row]:
+        """Take the message at an offset, if it is there."""
+        same = self._there & (self._numbers[_OFFSET] == offset) & (self._numbers[_PARTITION] == partition)
+        for index in np.flatnonzero(same).tolist():
+            same[index] = self._texts[0][index] == topic
+        return self._take(same)
+
+    def _take(self, wanted: Flags) -> list[Row]:
+        indices = np.flatnonzero(wanted)
+        self._there[indices] = False
+        numbers = self._numbers[:, indices].T.tolist()
+        topics, subjects, consumers = self._texts
+        return [
+            _row(topics[index], subjects[index], consumers[index], *found)
+            for index, found in zip(indices.tolist(), numbers, strict=True)
+        ]
 
 
 def _numbers(message: QueuedMessage, at: MessageLocation) -> tuple[int, ...]:
@@ -85,54 +138,11 @@ def _numbers(message: QueuedMessage, at: MessageLocation) -> tuple[int, ...]:
     return *searched, at.batch, flags, message.deliveries, message.failures, at.count
 
 
-class _Opened:
-    """The messages of a segment, of which some may have been taken."""
-
-    def __init__(self, segment: Segment) -> None:
-        content = zlib.decompress(segment.content)
-        size = _COLUMNS * segment.count * np.dtype(np.int64).itemsize
-        steps = np.frombuffer(content[:size], np.int64).reshape(_COLUMNS, segment.count)
-        self._numbers: Numbers = np.cumsum(steps, axis=1)
-        self._topics, self._subjects, self._consumers = _decode_texts(content[size:])
-        self._there = np.ones(segment.count, np.bool_)
-
-    def all(self) -> list[Row]:
-        """Return what is there."""
-        return self._rows(np.flatnonzero(self._there))
-
-    def due(self, now: int) -> list[Row]:
-        """Take the messages whose time to live has ended."""
-        ends = self._numbers[_EXPIRES_AT]
-        return self._take(np.flatnonzero(self._there & (ends > 0) & (ends <= now)))
-
-    def at(self, topic: str, partition: int, offset: int) -> list[Row]:
-        """Take the message at an offset, if it is there."""
-        same = (self._numbers[_OFFSET] == offset) & (self._numbers[_PARTITION] == partition)
-        found = np.flatnonzero(self._there & same)
-        return self._take(np.array([index for index in found.tolist() if self._topics[index] == topic], np.int64))
-
-    def summarize(self, segment: Segment) -> None:
-        """Update what is known of the segment beside its content."""
-        left = np.flatnonzero(self._there)
-        segment.count = len(left)
-        if segment.count:
-            first, ends = left[0], self._numbers[_EXPIRES_AT][left]
-            segment.first, segment.received_at = self._numbers[[_ORDER, _RECEIVED_AT], first].tolist()
-            segment.next_time = int(np.min(ends, where=ends > 0, initial=np.iinfo(np.int64).max)) if ends.any() else 0
-
-    def _take(self, indices: Indices) -> list[Row]:
-        self._there[indices] = False
-        return self._rows(indices)
-
-    def _rows(self, indices: Indices) -> list[Row]:
-        return [self._row(index, *self._numbers[:, index].tolist()) for index in indices.tolist()]
-
-    def _row(self, index: int, *numbers: int) -> Row:
-        order, partition, offset, received_at, expires_at, batch, flags, deliveries, failures, count = numbers
-        topic, subject, consumer = self._topics[index], self._subjects[index], self._consumers[index]
-        name, eligible, barrier = message_id(topic, partition, offset), bool(flags & _ELIGIBLE), bool(flags & _BARRIER)
-        message = QueuedMessage(name, order, expires_at or None, eligible, barrier, deliveries, failures)
-        return message, MessageLocation(topic, partition, offset, batch, subject, received_at, count, consumer)
+def _row(topic: str, subject: str | None, consumer: str | None, *numbers: int) -> Row:
+    order, partition, offset, received_at, expires_at, batch, flags, deliveries, failures, count = numbers
+    name, eligible, barrier = message_id(topic, partition, offset), bool(flags & _ELIGIBLE), bool(flags & _BARRIER)
+    message = QueuedMessage(name, order, expires_at or None, eligible, barrier, deliveries, failures)
+    return message, MessageLocation(topic, partition, offset, batch, subject, received_at, count, consumer)
 
 
 class _Part:
@@ -143,33 +153,23 @@ class _Part:
         self._changed = False
 
     @cached_property
-    def _opened(self) -> _Opened:
-        return _Opened(self.segment)
+    def content(self) -> _Content:
+        """Its messages; what is taken of them has to be noted."""
+        return _Content.read(self.segment)
 
-    def take_all(self) -> list[Row]:
-        """Take all messages."""
-        found = self._opened.all()
-        self.segment.count = 0
-        return found
-
-    def take_due(self, now: int) -> list[Row]:
-        """Take the messages whose time to live has ended."""
-        return self._note(self._opened.due(now))
-
-    def take(self, at: Coordinates) -> list[Row]:
-        """Take the message with these coordinates, if it is there."""
-        return self._note(self._opened.at(*at))
+    def note(self, taken: Sequence[Row]) -> None:
+        """Note which of its messages were taken."""
+        known = self.segment
+        if len(taken) == known.count:
+            known.count = 0
+        elif taken:
+            self._changed = True
+            known.count, known.first, known.next_time, known.received_at = self.content.summary()
+            known.subject_bytes -= sum(at.subject_bytes for _, at in taken)
 
     def close(self) -> Segment:
         """Return it as the state keeps it."""
-        return _close(self._opened.all()) if self._changed else self.segment
-
-    def _note(self, taken: list[Row]) -> list[Row]:
-        if taken:
-            self._changed = True
-            self.segment.subject_bytes -= sum(at.subject_bytes for _, at in taken)
-            self._opened.summarize(self.segment)
-        return taken
+        return self.content.close() if self._changed else self.segment
 
 
 class Segments:
@@ -211,20 +211,21 @@ class Segments:
 
     def add(self, messages: Iterable[QueuedMessage]) -> None:
         """Put messages into a segment, which wait, and are in their order."""
-        self._append(_close([(message, self._locations.pop(message.id)) for message in messages]))
+        rows = [(message, self._locations.pop(message.id)) for message in messages]
+        self._append(_Content.of(rows).close())
         self._look()
 
     def take_first(self) -> list[QueuedMessage]:
         """Give back the segment whose first message is the first of all."""
         part = min(self._parts, key=lambda part: part.segment.first)
-        return self._give_back([(part, part.take_all())])
+        return self._give_back([(part, part.content.take_all())])
 
     def take_due(self, now: int) -> list[QueuedMessage]:
         """Give back the messages whose time to live has ended."""
         if self.next_time is None or self.next_time > now:
             return []
         due = [part for part in self._parts if 0 < part.segment.next_time <= now]
-        return self._give_back([(part, part.take_due(now)) for part in due])
+        return self._give_back([(part, part.content.take_due(now)) for part in due])
 
     def take(self, message: str) -> list[QueuedMessage]:
         """Give back a message, if it is there."""
@@ -237,7 +238,7 @@ class Segments:
             return []
         spans = self._spans[topic, partition]
         parts = [part for first, last, part in spans if first <= offset <= last and part.segment.count]
-        return self._give_back([(part, part.take(at)) for part in parts])
+        return self._give_back([(part, part.content.take(*at)) for part in parts])
 
     def _append(self, segment: Segment) -> None:
         part = _Part(segment)
@@ -250,6 +251,7 @@ class Segments:
     def _give_back(self, taken: Iterable[tuple[_Part, list[Row]]]) -> list[QueuedMessage]:
         found = []
         for part, rows in taken:
+            part.note(rows)
             if not part.segment.count:
                 self._parts.remove(part)
             for message, at in rows:
