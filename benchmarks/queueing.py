@@ -18,7 +18,7 @@ from ackstream.protocol.queues import Bind, SettleMessages, write
 from ackstream.settings.queues import QueueSettings
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS, seconds
-from benchmarks.progress import batches
+from benchmarks.progress import batches, rows_read, typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,8 @@ LATE_MS = 100_000_000
 HOUR_MS = 3_600_000
 BATCH = 1_000
 """Messages of a batch on a long queue."""
+SIGNS, WARM_UP = 20, 5
+"""Small batches on a long queue, and how many of them do not count."""
 SETTLED_TOGETHER = 100
 """Messages in a record of settlements."""
 
@@ -46,8 +48,13 @@ METHOD = (
 
 
 def measure(bench: common.Bench) -> dict[str, Any]:
-    """Measure the endpoint alone, long queues, then the query."""
-    return {"pure": _measure_endpoint(bench), "waiting": _measure_waiting(bench), "query": _measure_query(bench)}
+    """Measure the endpoint alone and the query, each also on long queues."""
+    return {
+        "pure": _measure_endpoint(bench),
+        "waiting": _measure_waiting(bench),
+        "query": _measure_query(bench),
+        "query_waiting": _measure_batches(bench),
+    }
 
 
 def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
@@ -148,9 +155,37 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
     return {"method": METHOD, "messages": count, "rates": rates, "rounds": found}
 
 
+def _measure_batches(bench: common.Bench) -> list[dict[str, Any]]:
+    """Measure small batches of the query on a queue in which many messages wait."""
+    found = []
+    for count in (100, 1_000) if bench.small else (10_000, 100_000, 1_000_000):
+        settings = _settings(bench, max_depth=0)
+        _store(bench, settings, count)
+        query = queue_query.JOB.start(bench.spark, settings)
+        try:
+            _wait(lambda query=query, count=count: rows_read(query) >= count)
+            # each changes the queue, which is restored and kept, and nothing in its table
+            for session in range(SIGNS):
+                _spend(settings, query, [Bind(QUEUE, CONSUMER, session + 1, stopped=True)])
+            times = typical(batches(query)[-SIGNS + WARM_UP :])
+        finally:
+            query.stop()
+        found.append({"messages": count, "batch": times["triggerExecution"], "work": times["addBatch"]})
+    bench.table(
+        "A batch with one bind on a queue through Spark, ms, median",
+        ("messages that wait", "whole", "work"),
+        [tuple(entry.values()) for entry in found],
+    )
+    return found
+
+
+def _settings(bench: common.Bench, **rules: Any) -> Settings:
+    queue = QueueSettings(name=QUEUE, topics=("*",), **rules)
+    return bench.settings("queue").model_copy(update={"queues": (queue,)})
+
+
 def _round(bench: common.Bench, count: int) -> dict[str, float]:
-    queue = QueueSettings(name=QUEUE, topics=("*",), max_backlog=0)
-    settings = bench.settings("queue").model_copy(update={"queues": (queue,)})
+    settings = _settings(bench, max_backlog=0)
     _store(bench, settings, count)
     query = queue_query.JOB.start(bench.spark, settings)
     try:
@@ -187,14 +222,24 @@ def _spent(
     count: int,
 ) -> float:
     """Say something; return the seconds of the batches until the table has so many rows of an event."""
-    before = len(batches(query))
-    topic = settings.kafka.topic("app-acks")
-    broker.produce(settings.kafka.bootstrap, ((topic, CONSUMER.encode(), write(record), []) for record in said))
 
     def done() -> bool:
         rows = tables.read(bench.spark, settings.lake, "queue_events")
         return bool(rows.where(rows.event == event).count() >= count)
 
+    return _spend(settings, query, said, done)
+
+
+def _spend(
+    settings: Settings,
+    query: StreamingQuery,
+    said: list[Bind | SettleMessages],
+    done: Callable[[], bool] = lambda: True,
+) -> float:
+    """Say something; return the seconds of the batches until something holds, at least one."""
+    before = len(batches(query))
+    topic = settings.kafka.topic("app-acks")
+    broker.produce(settings.kafka.bootstrap, ((topic, CONSUMER.encode(), write(record), []) for record in said))
     _wait(done)
     _wait(lambda: len(batches(query)) > before)
     return sum(batch.seconds for batch in batches(query)[before:])
