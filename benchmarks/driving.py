@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from kafka import TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Writer
@@ -24,7 +25,7 @@ from ackstream.settings import Correlate
 from ackstream.spark.clock import ClockBroker, QueryClock, Watched
 from ackstream.spark.lease import LeaseLog
 from ackstream.spark.operator import Told, _Latest
-from ackstream.spark.progress import _partitions, lags, lost_records
+from ackstream.spark.progress import _partitions, consumed_offsets, lags, lost_records, planned_offsets
 from ackstream.telemetry.figures import Tally
 from benchmarks import broker
 from benchmarks.common import seconds
@@ -225,6 +226,7 @@ def _kafka(settings: Settings) -> dict[str, float]:
         broker.heartbeat(target, filled)
         target.flush()
         lagging = itertools.cycle(filled)
+        committed = {one: OffsetAndMetadata(0, "", -1) for one in partitions}
 
         return {
             "Kafka: ends for a tick": seconds(own.ends, REPEATS) * 1e3,
@@ -232,6 +234,7 @@ def _kafka(settings: Settings) -> dict[str, float]:
                 lambda: own.timestamp_at(next(lagging), 0, 1), REPEATS
             )
             * 1e3,
+            "Kafka: commit the offsets": seconds(lambda: consumer.commit(committed), REPEATS) * 1e3,
             "Kafka: ends for the lag": seconds(lambda: consumer.end_offsets(partitions), REPEATS) * 1e3,
         }
 
@@ -249,11 +252,16 @@ def _batches(bench: Bench, settings: Settings) -> dict[str, float]:
             broker.produce(settings.kafka.bootstrap, itertools.islice(messages, 40))
             wait(query, lambda number=number: len(batches(query)) > number, PATIENCE, pause=0.05)
         found = typical(batches(query)[warm:])
+        asked = seconds(lambda: planned_offsets(query), REPEATS), seconds(lambda: consumed_offsets(query), REPEATS)
     names = {
         "latestOffset": "find offsets", "queryPlanning": "planning", "walCommit": "offset log",
         "commitOffsets": "commit log", "addBatch": "work on two cores", "triggerExecution": "whole",
     }  # fmt: skip
-    return {f"batch: {name}": found.get(part, 0.0) for part, name in names.items()}
+    return {
+        "offsets: ask Spark what is planned": asked[0] * 1e3,
+        "offsets: ask Spark what is consumed": asked[1] * 1e3,
+        **{f"batch: {name}": found.get(part, 0.0) for part, name in names.items()},
+    }
 
 
 def _task(bench: Bench) -> float:

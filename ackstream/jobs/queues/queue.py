@@ -88,9 +88,11 @@ class Queue:
 
     def find(self, message: str) -> QueuedMessage | None:
         """Return a message that has not left."""
-        if message not in self.messages:
-            self._take_back(self._segments.take(message))
-        return self.messages.get(message)
+        found = self.messages.get(message)
+        if found is None and (taken := self._segments.take(message)):
+            self._take_back(taken)
+            (found,) = taken
+        return found
 
     def _take_back(self, messages: Iterable[QueuedMessage]) -> None:
         for message in messages:
@@ -270,7 +272,8 @@ class Queue:
 
     def advance(self, now: int) -> None:
         """Advance the time: leases and delays end, and messages without a holder expire."""
-        self._take_back(self._segments.take_due(now))
+        if self._segments.next_time is not None and self._segments.next_time <= now:
+            self._take_back(self._segments.take_due(now))
         while self._timers and self._timers[0][0] <= now:
             at, name = heapq.heappop(self._timers)
             message = self.messages.get(name)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
     Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
     Row = tuple[QueuedMessage, MessageLocation]
-    Coordinates = tuple[str, int, int]
 
 SEGMENT = 2_000
 """Messages in a new segment. A batch decodes up to twice as many one by one, and the head of each segment."""
@@ -186,8 +185,9 @@ class Segments:
     def load(self, segments: Iterable[Segment]) -> None:
         """Restore what :meth:`dump` returned."""
         self._parts: list[_Part] = []
-        self._spans: dict[tuple[str, int], list[tuple[int, int, _Part]]] = {}
-        self._ends: dict[tuple[str, int], int] = {}
+        # by the ids of messages up to their offsets: which offsets a segment may have, and the greatest of all
+        self._spans: dict[str, list[tuple[int, int, _Part]]] = {}
+        self._ends: dict[str, int] = {}
         for segment in segments:
             self._append(segment)
         self._look()
@@ -222,31 +222,30 @@ class Segments:
 
     def take_due(self, now: int) -> list[QueuedMessage]:
         """Give back the messages whose time to live has ended."""
-        if self.next_time is None or self.next_time > now:
-            return []
         due = [part for part in self._parts if 0 < part.segment.next_time <= now]
         return self._give_back([(part, part.content.take_due(now)) for part in due])
 
     def take(self, message: str) -> list[QueuedMessage]:
         """Give back a message, if it is there."""
-        at = _coordinates(message)
-        if at is None:
+        place, _, digits = message.rpartition("-")
+        spans = self._spans.get(place)
+        if spans is None or not digits.isdecimal() or len(digits) > _DIGITS:
             return []
-        topic, partition, offset = at
-        # as a rule it has just arrived
-        if offset > self._ends.get((topic, partition), -1):
+        offset = int(digits)
+        # as a rule it has just arrived; several texts may be the same number, of which an id has one
+        if offset > self._ends[place] or str(offset) != digits:
             return []
-        spans = self._spans[topic, partition]
+        topic, _, partition = place.rpartition("-")
         parts = [part for first, last, part in spans if first <= offset <= last and part.segment.count]
-        return self._give_back([(part, part.content.take(*at)) for part in parts])
+        return self._give_back([(part, part.content.take(topic, int(partition), offset)) for part in parts])
 
     def _append(self, segment: Segment) -> None:
         part = _Part(segment)
         self._parts.append(part)
         for topic, partition, first, last in segment.offsets:
-            key = topic, partition
-            self._spans.setdefault(key, []).append((first, last, part))
-            self._ends[key] = max(last, self._ends.get(key, last))
+            place = f"{topic}-{partition}"
+            self._spans.setdefault(place, []).append((first, last, part))
+            self._ends[place] = max(last, self._ends.get(place, last))
 
     def _give_back(self, taken: Iterable[tuple[_Part, list[Row]]]) -> list[QueuedMessage]:
         found = []
@@ -267,14 +266,3 @@ class Segments:
         """The order of the first message."""
         self.next_time = min((segment.next_time for segment in segments if segment.next_time), default=None)
         """When the earliest time to live ends, epoch milliseconds."""
-
-
-def _coordinates(message: str) -> Coordinates | None:
-    """Return topic, partition and offset; ``None`` if it is no id that :func:`message_id` gives."""
-    rest, _, offset = message.rpartition("-")
-    topic, _, partition = rest.rpartition("-")
-    if not all(number.isdecimal() and len(number) <= _DIGITS for number in (partition, offset)):
-        return None
-    found = topic, int(partition), int(offset)
-    # several texts may be the same number, of which an id has one
-    return found if message_id(*found) == message else None
