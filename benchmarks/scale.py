@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import common, driving, throughput
+from benchmarks import common, driving, pages, throughput
 from benchmarks.common import ROUNDS
 from benchmarks.contenders.programs import Contender
 from benchmarks.progress import medians
@@ -126,4 +126,4 @@ def _submit(master: str, executors: int, batch: int, _place: Place) -> list[list
 
 
 if __name__ == "__main__":
-    common.main("scale", measure)
+    common.main("scale", measure, page=pages.scale)
