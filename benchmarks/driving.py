@@ -244,7 +244,7 @@ def _kafka(settings: Settings) -> dict[str, float]:
 
 def _batches(bench: Bench, settings: Settings) -> dict[str, float]:
     """Run correlate on these topics with little to do; return what Spark reports of a batch."""
-    rounds, warm = (6, 3) if bench.small else (30, 10)
+    rounds, warm = (6, 3) if bench.small else (15, 5)
     workload = Workload(20 * rounds, timeout="1s")
     messages = workload.kafka(settings.kafka.topic_prefix)
     with job.JOB.running(bench.spark, settings) as query:

@@ -197,7 +197,7 @@ class Segments:
         return sorted((part.close() for part in self._parts), key=lambda segment: segment.first)
 
     def __len__(self) -> int:
-        return sum(part.segment.count for part in self._parts)
+        return self._count
 
     @property
     def subject_bytes(self) -> int:
@@ -262,6 +262,7 @@ class Segments:
 
     def _look(self) -> None:
         segments = [part.segment for part in self._parts]
+        self._count = sum(segment.count for segment in segments)
         self.first = min((segment.first for segment in segments), default=None)
         """The order of the first message."""
         self.next_time = min((segment.next_time for segment in segments if segment.next_time), default=None)
