@@ -100,6 +100,14 @@ def test_messages_that_are_put_aside_are_delivered_in_their_order() -> None:
     assert _left(endpoint)[0] == (0, "accepted", "orders/0")
 
 
+def test_the_latest_messages_are_delivered_after_those_that_are_put_aside() -> None:
+    rules = solace(max_backlog=0)
+    endpoint = _full(rules, 105)
+    assert _opened(endpoint) == 15
+    endpoint.process([], _said(Bind("q", "A", 1)), 0)
+    assert _delivered(endpoint) == list(range(105))
+
+
 def test_the_oldest_message_may_be_aside() -> None:
     rules = amps(settler="sublet")
     endpoint = _full(rules)
@@ -109,7 +117,7 @@ def test_the_oldest_message_may_be_aside() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["m-x-0-57", "m-x-0-057", "m-x-0-+57", "m-x-0-\u0665\u0667", "x-0-57", "57", "m-x-1-57"]
+    "message", ["m-x-0-57", "m-x-0-057", "m-x-0-+57", "m-x-0-a", "m-x-0-\u0665\u0667", "x-0-57", "57", "m-x-1-57"]
 )
 def test_a_message_that_is_put_aside_is_settled_by_its_id_alone(message: str) -> None:
     rules = amps()
@@ -183,6 +191,39 @@ def test_what_a_message_was_comes_back_with_it() -> None:
     assert last.take_due(69) == []
     assert last.take_due(70) == messages[:1]
     assert (locations, last.dump(), last.first, last.next_time) == (kept, [], None, None)
+
+
+def _locations(*offsets: int, topic: str = "t") -> tuple[dict[str, MessageLocation], list[QueuedMessage]]:
+    """Return messages that expire at their offset, whose order it is, too; and their locations."""
+    known = {
+        f"{topic}-0-{offset}": MessageLocation(topic, 0, offset, 0, "orders", 1_000 + offset) for offset in offsets
+    }
+    return known, [
+        QueuedMessage(name, at.offset, at.offset, eligible=True, barrier=False) for name, at in known.items()
+    ]
+
+
+def test_what_is_known_of_several_segments_is_that_of_the_first_message() -> None:
+    locations, messages = _locations(5, 6, 7, 8)
+    segments = Segments(locations)
+    segments.add(messages[2:])
+    segments.add(messages[:2])
+    assert (segments.first, segments.next_time, segments.oldest, segments.subject_bytes) == (5, 5, (5, 1_005), 24)
+    assert segments.take("t-0-5") == messages[:1]
+    assert (segments.first, segments.next_time, segments.oldest, segments.subject_bytes) == (6, 6, (6, 1_006), 18)
+    assert segments.take_first() == messages[1:2]
+    assert segments.take_first() == messages[2:]
+    assert not segments
+
+
+def test_messages_of_two_topics_at_the_same_offset_are_two() -> None:
+    locations, messages = _locations(5)
+    others, more = _locations(5, topic="u")
+    locations |= others
+    segments = Segments(locations)
+    segments.add([*messages, *more])
+    assert segments.take("u-0-5") == more
+    assert len(segments) == 1
 
 
 VERSION_3 = (
