@@ -11,7 +11,7 @@ from benchmarks import broker, common
 
 NAMES = (
     "pure", "settling", "queueing", "throughput", "peers", "latency", "growth", "archive", "twin", "index", "persist",
-    "acks", "gateway", "idle",
+    "acks", "gateway", "idle", "scale",
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/settle/state.py": (f"{TESTS}/settle/test_state.py", f"{TESTS}/settle"),
     f"{JOBS}/queues/queue.py": (f"{TESTS}/queues/test_queue.py", f"{TESTS}/queues"),
     f"{JOBS}/queues/endpoint.py": (f"{TESTS}/queues/test_endpoint.py", f"{TESTS}/queues"),
+    f"{JOBS}/queues/segments.py": (f"{TESTS}/queues/test_segments.py", f"{TESTS}/queues"),
     f"{JOBS}/query/execution.py": (f"{TESTS}/query",),
     "ackstream/client/unacknowledged.py": ("tests/client/test_unacknowledged.py", "tests/client/test_publisher.py"),
     "ackstream/client/writer_history.py": ("tests/client/test_writer_history.py",),

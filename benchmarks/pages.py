@@ -8,10 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-NOT_MEASURED = "Not measured yet: `python -m benchmarks peers` on a quiet machine writes the tables."
+NOT_MEASURED = "Not measured yet: `python -m benchmarks {}` on a quiet machine writes the tables."
 BACKLOG = (
     "contender", "messages/s, warm", "whole run", "ackstream is … times that", "µs of processor per message",
     "of the broker", "memory, GB",
+)  # fmt: skip
+CLUSTER = (
+    "executors", "messages", "partitions of a topic", "shards", "messages/s, warm", "whole run",
+    "µs of the driver's processor per message",
 )  # fmt: skip
 LIVE = (
     "contender", "reply p50", "p95", "last ack p50", "p95", "timeout late p50", "p95", "cores", "memory, GB",
@@ -36,7 +40,7 @@ def part(page: str, name: str) -> str:
 
 def peers(report: dict[str, Any]) -> str:
     """Write the tables of the peers."""
-    figures, machine = report["figures"], report["machine"]
+    figures = report["figures"]
     found = figures["contenders"]
     base = found["ackstream"]["messages_a_second"]["warm"]
     backlog = [
@@ -65,9 +69,8 @@ def peers(report: dict[str, Any]) -> str:
         )
         for name, one in found.items()
     ]
-    measured = f"{report['date'][:10]}, {machine['cores']} cores, {machine['cpu']}"
     lines = [
-        f"A backlog of {figures['messages']:,} messages, median of {figures['rounds']} rounds ({measured}):",
+        f"A backlog of {figures['messages']:,} messages, median of {figures['rounds']} rounds ({_measured(report)}):",
         "",
         *_table(BACKLOG, backlog),
         "",
@@ -76,6 +79,37 @@ def peers(report: dict[str, Any]) -> str:
         *_table(LIVE, live),
     ]
     return "\n".join(lines)
+
+
+def scale(report: dict[str, Any]) -> str:
+    """Write the tables of the cluster and of the driver."""
+    cluster, driver = report["figures"]["cluster"], report["figures"]["driver"]
+    executors = [
+        (
+            *(f"{one[name]}" for name in ("executors", "messages_are", "partitions", "shards")),
+            *(f"{one[name]:,.0f}" for name in ("warm", "whole", "driver_microseconds")),
+        )
+        for one in cluster
+    ]
+    widths = driver["widths"]
+    parts = driver["milliseconds"][widths[0]["name"]]
+    columns = ["ms", *(f"{width['partitions']:,} partitions, {width['shards']} shards" for width in widths)]
+    rows = [(part, *(f"{driver['milliseconds'][width['name']][part]:,.3g}" for width in widths)) for part in parts]
+    lines = [
+        f"A backlog on a standalone cluster, executors of one core each ({_measured(report)}):",
+        "",
+        *_table(CLUSTER, executors),
+        "",
+        "The driver's part:",
+        "",
+        *_table(columns, rows),
+    ]
+    return "\n".join(lines)
+
+
+def _measured(report: dict[str, Any]) -> str:
+    machine = report["machine"]
+    return f"{report['date'][:10]}, {machine['cores']} cores, {machine['cpu']}"
 
 
 def _wrong(counts: dict[str, int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from ackstream.protocol.queues import Bind, SettleMessages, write
 from ackstream.settings.queues import QueueSettings
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS, seconds
-from benchmarks.progress import batches
+from benchmarks.progress import batches, rows_read, typical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 QUEUE, CONSUMER = "q", "A"
+LATE_MS = 100_000_000
+"""Longer than a benchmark lasts, and than it pretends."""
+HOUR_MS = 3_600_000
+BATCH = 1_000
+"""Messages of a batch on a long queue."""
+SIGNS, WARM_UP = 20, 5
+"""Small batches on a long queue, and how many of them do not count."""
 SETTLED_TOGETHER = 100
 """Messages in a record of settlements."""
 
@@ -40,8 +48,13 @@ METHOD = (
 
 
 def measure(bench: common.Bench) -> dict[str, Any]:
-    """Measure the endpoint alone, then the query."""
-    return {"pure": _measure_endpoint(bench), "query": _measure_query(bench)}
+    """Measure the endpoint alone and the query, each also on long queues."""
+    return {
+        "pure": _measure_endpoint(bench),
+        "waiting": _measure_waiting(bench),
+        "query": _measure_query(bench),
+        "query_waiting": _measure_batches(bench),
+    }
 
 
 def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
@@ -50,29 +63,85 @@ def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
     settles = list(_settles(count))
 
     def waiting() -> Endpoint:
-        endpoint = Endpoint(QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
+        endpoint = _endpoint()
         endpoint.process(arrivals, [], 0)
         return endpoint
 
-    def one_more(blob: bytes) -> None:
-        endpoint = Endpoint(QueueSettings(name=QUEUE, topics=("*",), max_backlog=0), 30_000)
-        endpoint.load(1, blob)
-        endpoint.process([Arrival(2_000, "messages", 0, count, 0)], [], 0)
-        endpoint.dump()
-
     full = waiting()
-    dumped = full.dump()
-    assert dumped is not None
     figures = {
         "arrivals_a_second": count / seconds(waiting, REPEATS),
         "deliveries_a_second": count
         / seconds(lambda: full.process([], [ConsumerReport(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
         "settlements_a_second": count / seconds(lambda: full.process([], settles, 0), 1),
-        "batch_with_one_message_on_all_ms": seconds(lambda: one_more(dumped[1]), REPEATS) * 1e3,
-        "state_bytes": len(dumped[1]),
     }
     bench.table(f"A queue in pure Python, one core, {count:,} messages", ("what", "figure"), figures.items())
     return {"messages": count, "figures": figures}
+
+
+def _measure_waiting(bench: common.Bench) -> list[dict[str, Any]]:
+    """Measure a batch on a queue in which many messages wait: alike, then each with a topic and a time to live."""
+    found = [
+        _waiting(count, alike=alike)
+        for count in ((1_000, 10_000) if bench.small else (10_000, 100_000, 1_000_000))
+        for alike in (True, False)
+    ]
+    bench.table(
+        f"A batch on a queue in pure Python, ms, median of {REPEATS}",
+        (
+            "waiting",
+            "alike",
+            "state, kB",
+            "1 arrives",
+            f"{BATCH:,} arrive",
+            f"{BATCH:,} are delivered",
+            f"{BATCH:,} expire",
+        ),
+        [tuple(entry.values()) for entry in found],
+    )
+    return found
+
+
+def _waiting(count: int, *, alike: bool) -> dict[str, Any]:
+    some = min(BATCH, count // 2)
+    chance = random.Random(count)
+    at = 1_000
+    endpoint = _endpoint()
+    for offset in range(count):
+        # three partitions in no order, at most 500 messages a second
+        at += 0 if alike else chance.randrange(4)
+        subject = "orders/new" if alike else f"orders/{chance.randrange(1_000_000)}/new"
+        ttl = 0 if alike else LATE_MS + chance.randrange(HOUR_MS) - at
+        place = 0 if alike else chance.randrange(3)
+        endpoint.process([Arrival(at, "messages", place, offset, offset // 1_000, subject, ttl)], [], 0)
+    state = endpoint.dump()
+    assert state is not None
+
+    def batch(arrivals: int = 0, said: Sequence[ConsumerReport] = (), now: int = 0) -> float:
+        new = [Arrival(at + 1, "messages", 0, count + offset, 0, "orders/new") for offset in range(arrivals)]
+
+        def step() -> None:
+            taken = _endpoint()
+            taken.load(*state)
+            taken.process(new, said, now)
+            taken.dump()
+
+        return seconds(step, REPEATS) * 1e3
+
+    bind = ConsumerReport(at + 1, 0, 0, b"A", write(Bind(QUEUE, CONSUMER, 1, some)))
+    return {
+        "messages": count,
+        "alike": alike,
+        "state_kilobytes": len(state[1]) / 1e3,
+        "one_arrives": batch(1),
+        "many_arrive": batch(some),
+        "many_are_delivered": batch(said=[bind]),
+        "many_expire": None if alike else batch(now=LATE_MS + HOUR_MS * some // count),
+    }
+
+
+def _endpoint() -> Endpoint:
+    rules = QueueSettings(name=QUEUE, topics=("*",), max_backlog=0, max_depth=0, respect_ttl=True)
+    return Endpoint(rules, LATE_MS)
 
 
 def _measure_query(bench: common.Bench) -> dict[str, Any]:
@@ -86,9 +155,37 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
     return {"method": METHOD, "messages": count, "rates": rates, "rounds": found}
 
 
+def _measure_batches(bench: common.Bench) -> list[dict[str, Any]]:
+    """Measure small batches of the query on a queue in which many messages wait."""
+    found = []
+    for count in (100, 1_000) if bench.small else (10_000, 100_000, 1_000_000):
+        settings = _settings(bench, max_depth=0)
+        _store(bench, settings, count)
+        query = queue_query.JOB.start(bench.spark, settings)
+        try:
+            _wait(lambda query=query, count=count: rows_read(query) >= count)
+            # each changes the queue, which is restored and kept, and nothing in its table
+            for session in range(SIGNS):
+                _spend(settings, query, [Bind(QUEUE, CONSUMER, session + 1, stopped=True)])
+            times = typical(batches(query)[-SIGNS + WARM_UP :])
+        finally:
+            query.stop()
+        found.append({"messages": count, "batch": times["triggerExecution"], "work": times["addBatch"]})
+    bench.table(
+        "A batch with one bind on a queue through Spark, ms, median",
+        ("messages that wait", "whole", "work"),
+        [tuple(entry.values()) for entry in found],
+    )
+    return found
+
+
+def _settings(bench: common.Bench, **rules: Any) -> Settings:
+    queue = QueueSettings(name=QUEUE, topics=("*",), **rules)
+    return bench.settings("queue").model_copy(update={"queues": (queue,)})
+
+
 def _round(bench: common.Bench, count: int) -> dict[str, float]:
-    queue = QueueSettings(name=QUEUE, topics=("*",), max_backlog=0)
-    settings = bench.settings("queue").model_copy(update={"queues": (queue,)})
+    settings = _settings(bench, max_backlog=0)
     _store(bench, settings, count)
     query = queue_query.JOB.start(bench.spark, settings)
     try:
@@ -125,14 +222,24 @@ def _spent(
     count: int,
 ) -> float:
     """Say something; return the seconds of the batches until the table has so many rows of an event."""
-    before = len(batches(query))
-    topic = settings.kafka.topic("app-acks")
-    broker.produce(settings.kafka.bootstrap, ((topic, CONSUMER.encode(), write(record), []) for record in said))
 
     def done() -> bool:
         rows = tables.read(bench.spark, settings.lake, "queue_events")
         return bool(rows.where(rows.event == event).count() >= count)
 
+    return _spend(settings, query, said, done)
+
+
+def _spend(
+    settings: Settings,
+    query: StreamingQuery,
+    said: list[Bind | SettleMessages],
+    done: Callable[[], bool] = lambda: True,
+) -> float:
+    """Say something; return the seconds of the batches until something holds, at least one."""
+    before = len(batches(query))
+    topic = settings.kafka.topic("app-acks")
+    broker.produce(settings.kafka.bootstrap, ((topic, CONSUMER.encode(), write(record), []) for record in said))
     _wait(done)
     _wait(lambda: len(batches(query)) > before)
     return sum(batch.seconds for batch in batches(query)[before:])

@@ -29,6 +29,7 @@ REQUIRED = (RequiredRole(role="Logger", quorum=2), RequiredRole(role="Processor"
 READERS = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
 BATCH = 10
 """Samples an AppAck adds, beside the interval that was reported before."""
+REPEATS = 5
 WARM_UP = 1
 METHOD = (
     f"The reports of {len(READERS)} readers wait in Kafka, each adds {BATCH} samples, and every quorum is filled in "
@@ -38,8 +39,8 @@ METHOD = (
 
 
 def measure(bench: common.Bench) -> dict[str, Any]:
-    """Measure the shard alone, then the query."""
-    return {"pure": _measure_shard(bench), "query": _measure_query(bench)}
+    """Measure the shard alone, many open samples, then the query."""
+    return {"pure": _measure_shard(bench), "open": _measure_open(bench), "query": _measure_query(bench)}
 
 
 def _measure_shard(bench: common.Bench) -> dict[str, Any]:
@@ -51,23 +52,11 @@ def _measure_shard(bench: common.Bench) -> dict[str, Any]:
     many = _many_writers(reports)
     odd = _record(1, "L1", "w1", 1, *((number, number) for number in range(1, 2 * holes, 2)))
     rules = Settle(required=REQUIRED, max_holes=2 * holes)
-    shard = _shard(rules, [_stored("w1", 2 * holes), odd])
-    version, blob = shard.dump()
-    one_more = _record(2, "L1", "w1", 2, (2, 2))
-
-    def batch_on_holes() -> None:
-        again = SettleShard(rules)
-        again.load(version, blob)
-        again.process([one_more])
-        again.dump()
-
     figures = {
         "reports_a_second": reports / seconds(lambda: _shard(rules, in_order), repeats),
         "reports_a_second_of_1000_writers": reports / seconds(lambda: _shard(rules, many), repeats),
         "first_report_with_all_holes_ms": seconds(lambda: _shard(rules, [_stored("w1", 2 * holes), odd]), repeats)
         * 1e3,
-        "batch_with_one_report_on_all_holes_ms": seconds(batch_on_holes, repeats) * 1e3,
-        "state_bytes": len(blob),
     }
     bench.table(
         f"Settle in pure Python, one core, {reports:,} reports; {2 * holes:,} open samples with {holes:,} holes",
@@ -75,6 +64,45 @@ def _measure_shard(bench: common.Bench) -> dict[str, Any]:
         figures.items(),
     )
     return {"reports": reports, "open_samples": 2 * holes, "holes": holes, "figures": figures}
+
+
+def _measure_open(bench: common.Bench) -> list[dict[str, Any]]:
+    """Measure a batch with one report on many open samples: of few writers or many, with few holes or many."""
+    found = [
+        _open(count, writers, holes)
+        for count in ((1_000, 10_000) if bench.small else (100_000, 1_000_000))
+        for writers, holes in ((1, 0), (1, count // 10), (count // 1_000, 500), (count, 0))
+    ]
+    bench.table(
+        f"A batch of settle's shard in pure Python with one report, median of {REPEATS}",
+        ("open samples", "writers", "holes of each", "state, kB", "ms"),
+        [tuple(entry.values()) for entry in found],
+    )
+    return found
+
+
+def _open(count: int, writers: int, holes: int) -> dict[str, Any]:
+    """Measure a shard with so many open samples, of which a reader has acknowledged every other one up to the holes."""
+    rules = Settle(required=REQUIRED, max_holes=100_000)
+    names = [f"w{number}" for number in range(writers)]
+    every_other = [(number, number) for number in range(1, 2 * holes, 2)] or [(1, 1)]
+    shard = _shard(rules, [_stored(name, count // writers + 1) for name in names])
+    shard.process([_record(1, "L1", name, 1, *every_other) for name in names])
+    state = shard.dump()
+
+    def step() -> None:
+        again = SettleShard(rules)
+        again.load(*state)
+        again.process([_record(2, "L1", "w0", 2, (2, 2))])
+        again.dump()
+
+    return {
+        "open_samples": count,
+        "writers": writers,
+        "holes": holes,
+        "state_kilobytes": len(state[1]) / 1e3,
+        "batch_ms": seconds(step, REPEATS) * 1e3,
+    }
 
 
 def _measure_query(bench: common.Bench) -> dict[str, Any]:

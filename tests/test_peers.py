@@ -118,7 +118,9 @@ def test_a_part_of_the_page_is_written_between_its_marks() -> None:
 def test_the_tables_of_the_page_are_made_of_the_result() -> None:
     text = pages.part((BENCHMARKS / "README.md").read_text("utf-8"), "peers")
     result = BENCHMARKS / "results" / "peers.json"
-    assert text == (pages.peers(json.loads(result.read_text("utf-8"))) if result.exists() else pages.NOT_MEASURED)
+    assert text == (
+        pages.peers(json.loads(result.read_text("utf-8"))) if result.exists() else pages.NOT_MEASURED.format("peers")
+    )
 
 
 def test_a_table_has_a_row_for_each_contender() -> None:

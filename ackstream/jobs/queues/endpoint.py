@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.queues.figures import measure
-from ackstream.jobs.queues.model import Arrival, Event, QueueState, coordinates
+from ackstream.jobs.queues.model import Arrival, Event, MessageLocation, QueueState, coordinates
 from ackstream.jobs.queues.queue import Queue
+from ackstream.jobs.queues.segments import Segment, Segments
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import (
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION = 2
-READABLE_VERSIONS = (1, 2)
-"""Sessions and consumers of version 1 lack their last fields, which then have their defaults."""
+STATE_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
+"""Sessions and consumers of version 1 lack their last fields, which then have their defaults. Before version 3 there
+are no segments."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Of all messages in a queue: what they have in its state besides a hundred bytes each."""
 
@@ -66,26 +68,14 @@ class _Session(msgspec.Struct, array_like=True):
     unreceived: dict[str, int] = {}
 
 
-class _MessageLocation(msgspec.Struct, array_like=True):
-    """Where a queued message is stored, and its last delivery."""
-
-    topic: str
-    partition: int
-    offset: int
-    batch: int
-    subject: str | None
-    received_at: int
-    count: int = 0
-    consumer: str | None = None
-
-
 class _EndpointState(msgspec.Struct, array_like=True):
     """The shape of the blob; :data:`STATE_VERSION` is its version."""
 
     now: int
     sessions: dict[str, _Session]
-    locations: dict[str, _MessageLocation]
+    locations: dict[str, MessageLocation]
     queue: QueueState
+    segments: list[Segment] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -108,9 +98,10 @@ class Endpoint:
         self._name = rules.name
         self._rules = rules
         self._session_ms = session_ms
-        self._queue = Queue(rules, self._record)
         self._sessions: dict[str, _Session] = {}
-        self._locations: dict[str, _MessageLocation] = {}
+        self._locations: dict[str, MessageLocation] = {}
+        self._segments = Segments(self._locations)
+        self._queue = Queue(rules, self._record, self._segments)
         self._subject_bytes = 0
         self._now = 0
         self.answers: list[QueueAnswer] = []
@@ -122,16 +113,19 @@ class Endpoint:
         if version not in READABLE_VERSIONS:
             raise ValueError(f"The state has version {version}; this release reads up to {STATE_VERSION}.")
         state = _decode(blob)
-        self._now, self._sessions, self._locations = state.now, state.sessions, state.locations
-        self._subject_bytes = sum(map(_subject_bytes, state.locations.values()))
+        self._now, self._sessions = state.now, state.sessions
+        self._locations.update(state.locations)
+        self._segments.load(state.segments)
+        self._subject_bytes = sum(at.subject_bytes for at in state.locations.values()) + self._segments.subject_bytes
         self._queue.load(state.queue)
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if there is nothing to remember."""
-        queue = self._queue.dump()
+        self._queue.put_aside()
+        queue, segments = self._queue.dump(), self._segments.dump()
         if queue is None:
             return None
-        return STATE_VERSION, _encode(_EndpointState(self._now, self._sessions, self._locations, queue))
+        return STATE_VERSION, _encode(_EndpointState(self._now, self._sessions, self._locations, queue, segments))
 
     @property
     def next_timeout(self) -> int | None:
@@ -142,9 +136,12 @@ class Endpoint:
         return min(times, default=None)
 
     def measure(self, tally: Tally) -> None:
-        """Set the gauges of the queue."""
-        oldest = self._locations.get(next(iter(self._queue.messages), ""))
-        measure(tally, self._name, self._queue, None if oldest is None else oldest.received_at)
+        """Set the gauges of the queue, as of the last :meth:`dump`."""
+        first = next(iter(self._queue.messages.values()), None)
+        oldest = self._segments.oldest
+        if first is not None and (oldest is None or first.order < oldest[0]):
+            oldest = first.order, self._locations[first.id].received_at
+        measure(tally, self._name, self._queue, None if oldest is None else oldest[1])
 
     def process(self, arrivals: Sequence[Arrival], reports: Sequence[ConsumerReport], watermark: int) -> None:
         """Process the records of a batch; append to ``answers``, ``events`` and ``unreadable``.
@@ -167,12 +164,12 @@ class Endpoint:
     # -- records -------------------------------------------------------------------------------------------------------
 
     def _arrive(self, record: Arrival) -> None:
-        if record.id in self._locations:
+        if self._queue.find(record.id) is not None:
             return
-        location = self._locations[record.id] = _MessageLocation(
+        location = self._locations[record.id] = MessageLocation(
             record.topic, record.partition, record.offset, record.batch, record.subject, record.timestamp
         )
-        self._subject_bytes += _subject_bytes(location)
+        self._subject_bytes += location.subject_bytes
         self._queue.enqueue(
             record.id,
             record.timestamp,
@@ -301,12 +298,12 @@ class Endpoint:
                     holder.unreceived.pop(event.message, None)
             if event.event == "left":
                 del self._locations[event.message]
-                self._subject_bytes -= _subject_bytes(location)
+                self._subject_bytes -= location.subject_bytes
             known = msgspec.structs.asdict(location) | {"consumer": event.consumer or location.consumer}
             event = msgspec.structs.replace(event, **known)
         self.events.append(event)
 
-    def _deliver(self, message: str, consumer: str, location: _MessageLocation) -> None:
+    def _deliver(self, message: str, consumer: str, location: MessageLocation) -> None:
         session = self._sessions[consumer]
         at = (location.topic, location.partition, location.offset, location.batch)
         number, until = self._number(session), self._queue.messages[message].holders[consumer] or 0
@@ -317,10 +314,6 @@ class Endpoint:
     def _number(self, session: _Session) -> int:
         session.number += 1
         return session.number
-
-
-def _subject_bytes(location: _MessageLocation) -> int:
-    return len(location.subject or "")
 
 
 def read(report: ConsumerReport) -> QueueRequest:

@@ -42,7 +42,7 @@ def measure(tally: Tally, name: str, queue: Queue, oldest_ms: int | None) -> Non
 
     :param oldest_ms: when its oldest message was stored, epoch milliseconds; ``None``: there is none
     """
-    tally.set(QUEUE_DEPTH, name, value=len(queue.messages))
+    tally.set(QUEUE_DEPTH, name, value=queue.depth)
     tally.set(QUEUE_CONSUMERS, name, value=len(queue.consumers))
     if oldest_ms is not None:
         tally.set(QUEUE_OLDEST, name, value=oldest_ms / 1000)

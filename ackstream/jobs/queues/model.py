@@ -85,6 +85,24 @@ class QueuedMessage(msgspec.Struct, array_like=True):
     holders: dict[str, int | None] = {}
 
 
+class MessageLocation(msgspec.Struct, array_like=True):
+    """Where a queued message is stored, and its last delivery."""
+
+    topic: str
+    partition: int
+    offset: int
+    batch: int
+    subject: str | None
+    received_at: int
+    count: int = 0
+    consumer: str | None = None
+
+    @property
+    def subject_bytes(self) -> int:
+        """What its topic counts towards the size of the queue."""
+        return len(self.subject or "")
+
+
 class Consumer(msgspec.Struct, array_like=True):
     """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages."""
 
@@ -128,6 +146,11 @@ def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) 
 # -- records of the operator -------------------------------------------------------------------------------------------
 
 
+def message_id(topic: str, partition: int, offset: int) -> str:
+    """Return the id in a queue of a message with these coordinates."""
+    return f"{topic}-{partition}-{offset}"
+
+
 class Arrival(msgspec.Struct, frozen=True):
     """A message of the table ``messages``, identified in a queue by its Kafka coordinates."""
 
@@ -144,7 +167,7 @@ class Arrival(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """Its id in the queue."""
-        return f"{self.topic}-{self.partition}-{self.offset}"
+        return message_id(self.topic, self.partition, self.offset)
 
 
 class ConsumerReport(msgspec.Struct, frozen=True):

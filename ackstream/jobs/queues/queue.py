@@ -7,9 +7,11 @@ Rules: brokers.md S18 to S25 and A28 to A37; :class:`QueueSettings` selects thos
 from __future__ import annotations
 
 import heapq
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.queues.model import Cause, Consumer, Event, QueuedMessage, QueueState, choose
+from ackstream.jobs.queues.segments import SEGMENT, Segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,15 +29,16 @@ MAX_EARLY = 10_000
 class Queue:
     """The messages of one queue and its consumers."""
 
-    def __init__(self, rules: QueueSettings, notify: Callable[[Event], None]) -> None:
+    def __init__(self, rules: QueueSettings, notify: Callable[[Event], None], segments: Segments | None = None) -> None:
         """Begin empty.
 
         :param notify: called for every delivery, return and exit; it must not call the queue
+        :param segments: where it can put messages aside
         """
         self._rules = rules
         self._notify = notify
         self.messages: dict[str, QueuedMessage] = {}
-        """The messages that have not left, oldest first."""
+        """The messages that have not left, nor been put aside; in their order after :meth:`put_aside`."""
         self.consumers: dict[str, Consumer] = {}
         self._order = 0
         self._turn: str | None = None
@@ -43,6 +46,7 @@ class Queue:
         self._timers: list[tuple[int, str]] = []
         """When leases and delays end, and messages expire."""
         self._early: dict[str, int] = {}
+        self._segments = Segments({}) if segments is None else segments
 
     # -- messages and consumers ----------------------------------------------------------------------------------------
 
@@ -63,7 +67,7 @@ class Queue:
         :param barrier: it waits until all earlier messages have left, then goes to all consumers (A36)
         :param room: whether the queue may hold one more message, apart from its depth
         """
-        if message in self.messages:
+        if self.find(message) is not None:
             return
         if self._early.pop(message, -1) >= now:
             self._notify(Event(self._rules.name, message, now, "left", outcome="settled", reason="settled-early"))
@@ -72,10 +76,28 @@ class Queue:
         self._order += 1
         added = QueuedMessage(message, self._order, now + min(ttls) if ttls else None, eligible, barrier)
         self.messages[message] = added
-        if not room or 0 < self._rules.max_depth < len(self.messages):
+        if not room or 0 < self._rules.max_depth < self.depth:
             self._give_up(added, Cause(now, "rejected"), "queue-full")
         else:
             self._wait(added)
+
+    @property
+    def depth(self) -> int:
+        """How many messages have not left."""
+        return len(self.messages) + len(self._segments)
+
+    def find(self, message: str) -> QueuedMessage | None:
+        """Return a message that has not left."""
+        found = self.messages.get(message)
+        if found is None and (taken := self._segments.take(message)):
+            self._take_back(taken)
+            (found,) = taken
+        return found
+
+    def _take_back(self, messages: Iterable[QueuedMessage]) -> None:
+        for message in messages:
+            self.messages[message.id] = message
+            self._wait(message)
 
     def _wait(self, message: QueuedMessage) -> None:
         heapq.heappush(self._waiting, (message.order, message.id))
@@ -113,7 +135,7 @@ class Queue:
         self.advance(now)
         while (message := self._next()) is not None:
             consumers = list(self.consumers.values()) if message.barrier else self._chosen()
-            if not consumers or (message.barrier and next(iter(self.messages.values())) is not message):
+            if not consumers or (message.barrier and self._precedes(message.order)):
                 break
             heapq.heappop(self._waiting)
             for consumer in consumers:
@@ -124,13 +146,19 @@ class Queue:
                 self._report(message, now, "left", outcome="settled", reason="sent")
 
     def _next(self) -> QueuedMessage | None:
-        while self._waiting:
+        while self._waiting or self._segments.first is not None:
+            if self._segments.first is not None and (not self._waiting or self._segments.first < self._waiting[0][0]):
+                self._take_back(self._segments.take_first())
             order, name = self._waiting[0]
             message = self.messages.get(name)
             if message is not None and message.order == order and not message.holders and not message.not_before:
                 return message
             heapq.heappop(self._waiting)
         return None
+
+    def _precedes(self, order: int) -> bool:
+        """Return whether another message is before one that waits as the first."""
+        return any(message.order < order for message in self.messages.values())
 
     def _chosen(self) -> list[Consumer]:
         consumers = list(self.consumers.values())
@@ -165,7 +193,7 @@ class Queue:
         enabled = settler is None or outcome in settler.outcomes or (unavailable and outcome == "rejected")
         if not enabled:
             return "outcome-not-enabled"
-        found = self.messages.get(message)
+        found = self.find(message)
         if found is None:
             if settler is not None and message in settler.held:
                 # delivered at most once: settling frees the backlog
@@ -244,6 +272,8 @@ class Queue:
 
     def advance(self, now: int) -> None:
         """Advance the time: leases and delays end, and messages without a holder expire."""
+        if self._segments.next_time is not None and self._segments.next_time <= now:
+            self._take_back(self._segments.take_due(now))
         while self._timers and self._timers[0][0] <= now:
             at, name = heapq.heappop(self._timers)
             message = self.messages.get(name)
@@ -263,13 +293,26 @@ class Queue:
     @property
     def deadline(self) -> int | None:
         """When to call :meth:`dispatch` again; ``None`` if nothing is scheduled."""
-        return self._timers[0][0] if self._timers else None
+        times = [at for at, _ in self._timers[:1]]
+        if self._segments.next_time is not None:
+            times.append(self._segments.next_time)
+        return min(times, default=None)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
+    def put_aside(self) -> None:
+        """Put messages that wait into segments; the first ones stay, and the latest, which do not fill one."""
+        ordered = sorted(self.messages.values(), key=attrgetter("order"))
+        waiting = [message for message in ordered if not message.holders and not message.not_before]
+        for start in range(SEGMENT, len(waiting) - SEGMENT + 1, SEGMENT):
+            self._segments.add(waiting[start : start + SEGMENT])
+            for message in waiting[start : start + SEGMENT]:
+                del self.messages[message.id]
+        self.messages = {message.id: message for message in ordered if message.id in self.messages}
+
     def dump(self) -> QueueState | None:
-        """Return the state for :meth:`load`; ``None`` if the queue is empty and nobody is bound."""
-        if not (self.messages or self.consumers or self._early):
+        """Return the state for :meth:`load`, without segments; ``None`` if it is empty and nobody is bound."""
+        if not (self.depth or self.consumers or self._early):
             return None
         messages, consumers = list(self.messages.values()), list(self.consumers.values())
         return QueueState(messages, consumers, self._early, self._order, self._turn)

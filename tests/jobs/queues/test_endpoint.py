@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint, answer_unknown
 from ackstream.jobs.queues.model import Arrival, ConsumerReport
 from ackstream.jobs.queues.queue import Queue
+from ackstream.jobs.queues.segments import SEGMENT
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 from tests.jobs.queues.rules import amps, backoff, solace
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from ackstream.settings.queues import QueueSettings
 
 SESSION = 30_000
+BARRIER = 7
+"""The number of the message that is one, of those that laws are tried with."""
 ALL: tuple[Any, ...] = ("failed", "rejected")
 
 
@@ -310,6 +314,12 @@ VERSION_1 = (
 """At 30 ms: A (session 7, backlog 2) holds 2 and 3 until 60,010; 1 failed once and is delayed until 1,030; 2 may not
 become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it arrived."""
 
+VERSION_2 = VERSION_1.replace(b"\x93\x07\xcduN\x05", b"\x94\x07\xcduN\x05\x81\xa5m-2-0\x06").replace(
+    b"\x94\xa1A\x02\x92\xa6failed\xa8accepted\x82\xa5m-2-0\xc0\xa5m-3-0\xc0",
+    b"\x95\xa1A\x02\x92\xa6failed\xa8accepted\x82\xa5m-2-0\xc0\xa5m-3-0\xc0\xc2",
+)
+"""The same, and answer 6 is the delivery of 2, which A has not reported as received."""
+
 
 def _written(version: int, blob: bytes) -> tuple[int, bytes]:
     """Return what an endpoint writes that has read a state, and done nothing."""
@@ -326,25 +336,28 @@ def _state(blob: bytes) -> Any:
     return state
 
 
-def test_a_checkpoint_of_version_1_is_written_as_version_2() -> None:
+def test_a_checkpoint_of_version_1_is_written_as_version_3() -> None:
     version, blob = _written(1, VERSION_1)
     expected = _state(VERSION_1)
-    # nothing was delivered whose receipt is to be reported, and nobody is stopped
+    # nothing was delivered whose receipt is to be reported, nobody is stopped, and there are no segments
     expected[1]["A"].append({})
     expected[3][1][0].append(False)
-    assert (version, _state(blob)) == (2, expected)
+    expected.append([])
+    assert (version, _state(blob)) == (3, expected)
+
+
+def test_a_checkpoint_of_version_2_is_written_as_version_3() -> None:
+    version, blob = _written(2, VERSION_2)
+    assert (version, _state(blob)) == (3, [*_state(VERSION_2), []])
 
 
 def test_a_checkpoint_of_this_version_is_written_as_it_was_read() -> None:
-    _, blob = _written(1, VERSION_1)
-    state = msgspec.msgpack.decode(blob)
-    state[1]["A"][3], state[3][1][0][4] = {"m-2-0": 6}, True
-    version_2 = msgspec.msgpack.encode(state)
-    version, again = _written(2, version_2)
-    assert (version, _state(again)) == (2, _state(version_2))
+    written = _written(2, VERSION_2)
+    version, again = _written(*written)
+    assert (version, _state(again)) == (3, _state(written[1]))
 
 
-@pytest.mark.parametrize("written", [(1, VERSION_1), _written(1, VERSION_1)], ids=["version 1", "version 2"])
+@pytest.mark.parametrize("written", [(1, VERSION_1), (2, VERSION_2), _written(2, VERSION_2)], ids=["1", "2", "3"])
 def test_a_checkpoint_continues(written: tuple[int, bytes]) -> None:
     service = Service(amps(lease_ms=60_000, max_backlog=2, backoff=backoff(1_000)), state=written)
     assert service.told((1_040, _settle(2, session=7))) == [("A", "1", 2)]
@@ -439,7 +452,7 @@ def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> 
 
 
 def test_the_state_of_a_newer_release_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 9; this release reads up to 2"):
+    with pytest.raises(ValueError, match="version 9; this release reads up to 3"):
         Endpoint(solace(), SESSION).load(9, b"")
 
 
@@ -482,8 +495,23 @@ rules = st.sampled_from(
 histories = st.lists(st.tuples(st.integers(1, 12_000), records, st.booleans()), max_size=50)
 
 
-def _played(rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: bool) -> Service:
+def _arrival(at: int, number: int) -> tuple[int, Arrival]:
+    """Return one of all sorts of messages."""
+    return at, Arrival(
+        at, "m", number, 0, 5, "orders" if number % 2 else None, number % 3 * 9_000, eligible=number % 4 > 0,
+        barrier=number == BARRIER,
+    )  # fmt: skip
+
+
+def _played(
+    rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: bool, segment: int = SEGMENT
+) -> Service:
     """Play a history with ticks (``None``), which end a batch; ``cut``: also where the history says so."""
+    with patch("ackstream.jobs.queues.queue.SEGMENT", segment):
+        return _play(rules, history, cut=cut)
+
+
+def _play(rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: bool) -> Service:
     service, now, batch = Service(rules), 0, []
     stored: set[int] = set()
     for step, record, here in history:
@@ -498,7 +526,7 @@ def _played(rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: 
             service.batch(watermark=now)
             batch = []
         else:
-            batch.append((now, record))
+            batch.append(_arrival(now, record) if isinstance(record, int) else (now, record))
             if cut and here:
                 service.batch(*batch)
                 batch = []
@@ -516,18 +544,20 @@ def test_whose_turn_it_is_is_forgotten_with_the_last_consumer() -> None:
     assert play() == play(3) == [("B", "2", 1), ("B", "1", 1)]
 
 
-@given(rules, histories)
-def test_where_batches_are_cut_does_not_matter(rules: QueueSettings, history: list[tuple[int, Any, bool]]) -> None:
-    whole, cut = (_played(rules, history, cut=cut) for cut in (False, True))
+@given(rules, histories, st.sampled_from((1, 2, SEGMENT)))
+def test_neither_where_batches_are_cut_nor_what_is_put_aside_matters(
+    rules: QueueSettings, history: list[tuple[int, Any, bool]], segment: int
+) -> None:
+    whole, cut = _played(rules, history, cut=False), _played(rules, history, cut=True, segment=segment)
     assert whole.answers == cut.answers
     assert whole.events == cut.events
 
 
-@given(rules, histories)
+@given(rules, histories, st.sampled_from((1, 2, SEGMENT)))
 def test_no_message_is_lost_or_held_twice_and_the_rows_tell_all(
-    rules: QueueSettings, history: list[tuple[int, Any, bool]]
+    rules: QueueSettings, history: list[tuple[int, Any, bool]], segment: int
 ) -> None:
-    service = _played(rules, history, cut=True)
+    service = _played(rules, history, cut=True, segment=segment)
     holder: dict[str, str] = {}
     counts: dict[str, int] = {}
     left: set[str] = set()

@@ -1,0 +1,269 @@
+"""Messages that wait in a queue, in compressed segments within its state: a batch pays for the ones that it touches.
+
+A queue keeps its first messages, and the latest, one by one (:meth:`Queue.put_aside`). The others need a few bytes and
+no work: a segment is opened when its messages are the next ones, when the time to live of one ends, or when a message
+is settled that nobody holds. What the queue does is the same wherever its messages are.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cached_property
+from itertools import compress
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ackstream.jobs.queues.model import MessageLocation, QueuedMessage, message_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+    Row = tuple[QueuedMessage, MessageLocation]
+
+SEGMENT = 2_000
+"""Messages in a new segment. A batch decodes up to twice as many one by one, and the head of each segment."""
+
+_BARRIER, _ELIGIBLE = 2, 1
+_COLUMNS = 10
+_ORDER, _PARTITION, _OFFSET, _RECEIVED_AT, _EXPIRES_AT = range(5)
+"""Columns of numbers that are searched; an ``expires_at`` of 0 is none."""
+_LAST = np.iinfo(np.int64).max
+_DIGITS = 19
+"""No offset has more."""
+
+
+class Segment(msgspec.Struct, array_like=True):
+    """What is known of a segment that is not opened, beside its content.
+
+    :ivar first: the order of its first message
+    :ivar next_time: when the earliest time to live ends, epoch milliseconds; 0: none does
+    :ivar received_at: of the first message
+    :ivar subject_bytes: of all its messages
+    :ivar offsets: by topic and partition the smallest and the greatest offset that it was made with
+    """
+
+    count: int
+    first: int
+    next_time: int
+    received_at: int
+    subject_bytes: int
+    offsets: list[tuple[str, int, int, int]]
+    content: bytes
+
+
+Texts = tuple[list[str], list[str | None], list[str | None]]
+"""The topics, subjects and last consumers of messages."""
+
+_encode_texts = msgspec.msgpack.Encoder().encode
+_decode_texts = msgspec.msgpack.Decoder(Texts).decode
+
+
+class _Content:
+    """The messages of a segment in columns, in their order; some may have been taken."""
+
+    def __init__(self, numbers: Numbers, texts: Texts) -> None:
+        self._numbers, self._texts = numbers, texts
+        self._there = np.ones(numbers.shape[1], np.bool_)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> _Content:
+        """Lay out messages."""
+        texts = [at.topic for _, at in rows], [at.subject for _, at in rows], [at.consumer for _, at in rows]
+        return cls(np.array([_numbers(*row) for row in rows], np.int64).T, texts)
+
+    @classmethod
+    def read(cls, segment: Segment) -> _Content:
+        """Open a segment."""
+        content = zlib.decompress(segment.content)
+        size = _COLUMNS * segment.count * np.dtype(np.int64).itemsize
+        steps = np.frombuffer(content[:size], np.int64).reshape(_COLUMNS, segment.count)
+        return cls(np.cumsum(steps, axis=1), _decode_texts(content[size:]))
+
+    def close(self) -> Segment:
+        """Return a segment of what is there, which is not nothing."""
+        numbers = self._numbers[:, self._there]
+        topics, subjects, consumers = [list(compress(texts, self._there.tolist())) for texts in self._texts]
+        spans: dict[tuple[str, int], tuple[int, int]] = {}
+        for topic, partition, offset in zip(topics, *numbers[[_PARTITION, _OFFSET]].tolist(), strict=True):
+            low, high = spans.get((topic, partition), (offset, offset))
+            spans[topic, partition] = min(low, offset), max(high, offset)
+        # neighbours differ little
+        steps = np.diff(numbers, axis=1, prepend=0).tobytes()
+        packed = zlib.compress(steps + _encode_texts((topics, subjects, consumers)), 1)
+        subject_bytes = sum(len(subject or "") for subject in subjects)
+        return Segment(*self.summary(), subject_bytes, [(*key, *span) for key, span in spans.items()], packed)
+
+    def summary(self) -> tuple[int, int, int, int]:
+        """Return the first fields of a segment of what is there, which is not nothing."""
+        left = np.flatnonzero(self._there)
+        first, received_at = self._numbers[[_ORDER, _RECEIVED_AT], left[0]].tolist()
+        ends = self._numbers[_EXPIRES_AT][left]
+        return len(left), first, int(ends[ends > 0].min(initial=_LAST)) if ends.any() else 0, received_at
+
+    def take_all(self) -> list[Row]:
+        """Take what is there."""
+        return self._take(self._there)
+
+    def take_due(self, now: int) -> list[Row]:
+        """Take the messages whose time to live has ended."""
+        ends = self._numbers[_EXPIRES_AT]
+        return self._take(self._there & (ends > 0) & (ends <= now))
+
+    def take(self, topic: str, partition: int, offset: int) -> list[Row]:
+        """Take the message at an offset, if it is there."""
+        same = self._there & (self._numbers[_OFFSET] == offset) & (self._numbers[_PARTITION] == partition)
+        for index in np.flatnonzero(same).tolist():
+            same[index] = self._texts[0][index] == topic
+        return self._take(same)
+
+    def _take(self, wanted: Flags) -> list[Row]:
+        indices = np.flatnonzero(wanted)
+        self._there[indices] = False
+        numbers = self._numbers[:, indices].T.tolist()
+        topics, subjects, consumers = self._texts
+        return [
+            _row(topics[index], subjects[index], consumers[index], *found)
+            for index, found in zip(indices.tolist(), numbers, strict=True)
+        ]
+
+
+def _numbers(message: QueuedMessage, at: MessageLocation) -> tuple[int, ...]:
+    flags = _ELIGIBLE * message.eligible + _BARRIER * message.barrier
+    searched = message.order, at.partition, at.offset, at.received_at, message.expires_at or 0
+    return *searched, at.batch, flags, message.deliveries, message.failures, at.count
+
+
+def _row(topic: str, subject: str | None, consumer: str | None, *numbers: int) -> Row:
+    order, partition, offset, received_at, expires_at, batch, flags, deliveries, failures, count = numbers
+    name, eligible, barrier = message_id(topic, partition, offset), bool(flags & _ELIGIBLE), bool(flags & _BARRIER)
+    message = QueuedMessage(name, order, expires_at or None, eligible, barrier, deliveries, failures)
+    return message, MessageLocation(topic, partition, offset, batch, subject, received_at, count, consumer)
+
+
+class _Part:
+    """A segment, opened when it has to be."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._changed = False
+
+    @cached_property
+    def content(self) -> _Content:
+        """Its messages; what is taken of them has to be noted."""
+        return _Content.read(self.segment)
+
+    def note(self, taken: Sequence[Row]) -> None:
+        """Note which of its messages were taken."""
+        known = self.segment
+        if len(taken) == known.count:
+            known.count = 0
+        elif taken:
+            self._changed = True
+            known.count, known.first, known.next_time, known.received_at = self.content.summary()
+            known.subject_bytes -= sum(at.subject_bytes for _, at in taken)
+
+    def close(self) -> Segment:
+        """Return it as the state keeps it."""
+        return self.content.close() if self._changed else self.segment
+
+
+class Segments:
+    """The messages of a queue that are in segments; one that is given back is in none any more."""
+
+    def __init__(self, locations: dict[str, MessageLocation]) -> None:
+        """Begin empty.
+
+        :param locations: of the messages that are in no segment, by their ids: kept up to date
+        """
+        self._locations = locations
+        self.load(())
+
+    def load(self, segments: Iterable[Segment]) -> None:
+        """Restore what :meth:`dump` returned."""
+        self._parts: list[_Part] = []
+        # by the ids of messages up to their offsets: which offsets a segment may have, and the greatest of all
+        self._spans: dict[str, list[tuple[int, int, _Part]]] = {}
+        self._ends: dict[str, int] = {}
+        for segment in segments:
+            self._append(segment)
+        self._look()
+
+    def dump(self) -> list[Segment]:
+        """Return the segments as the state keeps them, the first messages first."""
+        return sorted((part.close() for part in self._parts), key=lambda segment: segment.first)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def subject_bytes(self) -> int:
+        """What the topics of the messages count."""
+        return sum(part.segment.subject_bytes for part in self._parts)
+
+    @property
+    def oldest(self) -> tuple[int, int] | None:
+        """The order of the first message, and when it was received (epoch milliseconds); ``None``: there is none."""
+        return min(((part.segment.first, part.segment.received_at) for part in self._parts), default=None)
+
+    def add(self, messages: Iterable[QueuedMessage]) -> None:
+        """Put messages into a segment, which wait, and are in their order."""
+        rows = [(message, self._locations.pop(message.id)) for message in messages]
+        self._append(_Content.of(rows).close())
+        self._look()
+
+    def take_first(self) -> list[QueuedMessage]:
+        """Give back the segment whose first message is the first of all."""
+        part = min(self._parts, key=lambda part: part.segment.first)
+        return self._give_back([(part, part.content.take_all())])
+
+    def take_due(self, now: int) -> list[QueuedMessage]:
+        """Give back the messages whose time to live has ended."""
+        due = [part for part in self._parts if 0 < part.segment.next_time <= now]
+        return self._give_back([(part, part.content.take_due(now)) for part in due])
+
+    def take(self, message: str) -> list[QueuedMessage]:
+        """Give back a message, if it is there."""
+        place, _, digits = message.rpartition("-")
+        spans = self._spans.get(place)
+        if spans is None or not digits.isdecimal() or len(digits) > _DIGITS:
+            return []
+        offset = int(digits)
+        # as a rule it has just arrived; several texts may be the same number, of which an id has one
+        if offset > self._ends[place] or str(offset) != digits:
+            return []
+        topic, _, partition = place.rpartition("-")
+        parts = [part for first, last, part in spans if first <= offset <= last and part.segment.count]
+        return self._give_back([(part, part.content.take(topic, int(partition), offset)) for part in parts])
+
+    def _append(self, segment: Segment) -> None:
+        part = _Part(segment)
+        self._parts.append(part)
+        for topic, partition, first, last in segment.offsets:
+            place = f"{topic}-{partition}"
+            self._spans.setdefault(place, []).append((first, last, part))
+            self._ends[place] = max(last, self._ends.get(place, last))
+
+    def _give_back(self, taken: Iterable[tuple[_Part, list[Row]]]) -> list[QueuedMessage]:
+        found = []
+        for part, rows in taken:
+            part.note(rows)
+            if not part.segment.count:
+                self._parts.remove(part)
+            for message, at in rows:
+                self._locations[message.id] = at
+                found.append(message)
+        if found:
+            self._look()
+        return found
+
+    def _look(self) -> None:
+        segments = [part.segment for part in self._parts]
+        self._count = sum(segment.count for segment in segments)
+        self.first = min((segment.first for segment in segments), default=None)
+        """The order of the first message."""
+        self.next_time = min((segment.next_time for segment in segments if segment.next_time), default=None)
+        """When the earliest time to live ends, epoch milliseconds."""
