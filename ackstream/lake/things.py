@@ -23,11 +23,11 @@ from pyspark.sql.window import Window
 
 from ackstream.errors import StartError
 from ackstream.lake import tables
-from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
+from ackstream.lake.schemas import THINGS, THINGS_SEARCH
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -74,14 +74,23 @@ def next_offsets(spark: SparkSession, lake: Lake, topic: str) -> dict[int, int]:
     return {partition: last + 1 for partition, last in events.groupBy("partition").agg(F.max("offset")).collect()}
 
 
-def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int, part: int = 0) -> None:
+def append(
+    spark: SparkSession,
+    lake: Lake,
+    rows: pa.Table,
+    query_id: str,
+    batch: int,
+    part: int = 0,
+    check: Callable[[Mapping[str, int]], None] | None = None,
+) -> None:
     """Append the rows of a batch, or of a part of it, unless the journal already has them.
 
     :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
+    :param check: gets the journal's transactions, and raises to refuse the append
     """
-    own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long"), "day": F.to_date("modified_at")}
-    journal = spark.createDataFrame(rows).withColumns(own).select(*THING_EVENTS.fieldNames())
-    tables.append(journal, lake, JOURNAL, f"{query_id}+{part}" if part else query_id, batch)
+    application = f"{query_id}+{part}" if part else query_id
+    own = {"query_id": query_id, "batch": batch}
+    tables.append_rows(spark, rows, lake, JOURNAL, application, batch, own=own, day_of="modified_at", check=check)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
