@@ -151,7 +151,7 @@ def append_rows(
         rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
     if day_of is not None:
         rows = rows.append_column(PARTITION, rows.column(day_of).cast(pa.date32()))
-    columns = to_arrow_schema(ALL_TABLES[name].schema)
+    columns = to_arrow_schema(ALL_TABLES[name].schema, timezone="UTC")
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
