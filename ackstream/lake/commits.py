@@ -6,13 +6,30 @@ Spark job of 0.4 s in each append, and it has rows written by a job, however few
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
+
+from delta import exceptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS = 20
+"""A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
+CONFLICTS = (
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
+)
+"""What Delta raises when another commit came first; unlike in Java, none of them is a kind of another."""
 
 CHECKED = "ackstream.checked"
 """The application that all appends with a check are versions of, beside their own."""
@@ -44,6 +61,21 @@ def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     return {one.appId(): int(one.version()) for one in converters.asJava(found)}
 
 
+def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
+    """Run a commit to a table; retry it if another one conflicts with it.
+
+    :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            work()
+        except CONFLICTS:
+            if attempt == attempts:
+                raise
+        else:
+            return
+
+
 def commit(
     spark: SparkSession,
     path: str,
@@ -57,26 +89,32 @@ def commit(
     :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
     :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
         conflict with each other, so none comes between the check and the commit
-    :raises PySparkException: another commit came first and conflicts, such as one of the same application
     """
-    log, snapshot = log_and_snapshot(spark, path)
-    found = versions(spark, snapshot)
-    if check is not None:
-        check(found)
-    if found.get(application, -1) >= version:
-        return
-    option = java(spark, "scala.Option")
-    transaction = log.startTransaction(option.empty(), option.apply(snapshot))
-    names = [application] if check is None else [application, CHECKED]
-    for name in names:
-        # what Delta's own look for the version does: it lets commits of the same application conflict
-        transaction.readTxn().append(name)
-    now = log.clock().getTimeMillis()
-    own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
-    actions = write(transaction).appendedAll(added(spark, own))
+    log = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
+    none, option = java(spark, "scala.Option").empty(), java(spark, "scala.Option").apply
     append = java(spark, "org.apache.spark.sql.SaveMode").Append
-    operation = java(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[option.empty()] * 8)
-    transaction.commit(actions, operation)
+    operation = java(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8)
+    names = [application] if check is None else [application, CHECKED]
+    attempts = itertools.count()
+
+    def attempt() -> None:
+        # what this process knows of the table: a commit of another one conflicts, and only then is the log listed
+        snapshot = log_and_snapshot(spark, path)[1] if next(attempts) else log.unsafeVolatileSnapshot()
+        found = versions(spark, snapshot)
+        if check is not None:
+            check(found)
+        if found.get(application, -1) >= version:
+            return
+        transaction = log.startTransaction(none, option(snapshot))
+        for name in names:
+            # what Delta's own look for the version does: it lets commits of the same application conflict
+            transaction.readTxn().append(name)
+        now = log.clock().getTimeMillis()
+        own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
+        transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
+
+    # a job that starts may be adding a column, or changing a property
+    retried(attempt)
 
 
 def added(spark: SparkSession, actions: Iterable[dict[str, Any]]) -> Any:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from delta import exceptions
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -27,19 +26,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake, Settings
 
 
-ATTEMPTS = 20
-"""A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
-CONFLICTS = (
-    exceptions.ConcurrentAppendException,
-    exceptions.ConcurrentDeleteDeleteException,
-    exceptions.ConcurrentDeleteReadException,
-    exceptions.ConcurrentTransactionException,
-    exceptions.ConcurrentWriteException,
-    exceptions.DeltaConcurrentModificationException,
-    exceptions.MetadataChangedException,
-    exceptions.ProtocolChangedException,
-)
-"""What Delta raises when another commit came first; unlike in Java, none of them is a kind of another."""
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
 """How long another job may take from making the directory of a table to its first commit."""
 
@@ -91,7 +77,9 @@ def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> No
     """
     for name in names:
         # another job may be at the same table
-        retried(partial(_prepare, spark, ALL_TABLES[name], location(lake, name), properties(lake, ALL_TABLES[name])))
+        commits.retried(
+            partial(_prepare, spark, ALL_TABLES[name], location(lake, name), properties(lake, ALL_TABLES[name]))
+        )
 
 
 def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
@@ -124,7 +112,7 @@ def append(rows: DataFrame, lake: Lake, name: str, application: str, version: in
     """
     frame = rows.coalesce(-(-count // ROWS_PER_FILE))
     write = partial(commits.written, rows=frame)
-    _commit(rows.sparkSession, lake, name, application, version, write)
+    commits.commit(rows.sparkSession, location(lake, name), f"{application}/{name}", version, write)
 
 
 def append_rows(
@@ -161,35 +149,7 @@ def append_rows(
         return commits.added(spark, files.write(spark, transaction.deltaLog(), rows))
 
     checked = None if check is None else lambda found: check(_named(found, name))
-    _commit(spark, lake, name, application, version, write, checked)
-
-
-def _commit(
-    spark: SparkSession,
-    lake: Lake,
-    name: str,
-    application: str,
-    version: int,
-    write: Callable[[Any], Any],
-    check: Callable[[dict[str, int]], None] | None = None,
-) -> None:
-    # a job that starts may be adding a column, or changing a property
-    retried(partial(commits.commit, spark, location(lake, name), f"{application}/{name}", version, write, check))
-
-
-def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
-    """Run a commit to a table; retry it if another one conflicts with it.
-
-    :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
-    """
-    for attempt in range(1, attempts + 1):
-        try:
-            work()
-        except CONFLICTS:
-            if attempt == attempts:
-                raise
-        else:
-            return
+    commits.commit(spark, location(lake, name), f"{application}/{name}", version, write, checked)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

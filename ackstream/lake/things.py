@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.window import Window
 
 from ackstream.errors import StartError
-from ackstream.lake import tables
+from ackstream.lake import commits, tables
 from ackstream.lake.schemas import THINGS, THINGS_SEARCH
 from ackstream.protocol.json import escape
 
@@ -56,7 +56,7 @@ def remember_origin(spark: SparkSession, lake: Lake, topic_id: str) -> None:
         # a journal of an earlier release has that topic's offsets already
         begin = first_batch(spark, lake, "") if ORIGIN in found else 0
         wanted = f"SET TBLPROPERTIES ('{ORIGIN}' = '{topic_id}', '{BEGIN}' = '{begin}')"
-        tables.retried(lambda: spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}"))
+        commits.retried(lambda: spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}"))
 
 
 def _properties(spark: SparkSession, lake: Lake) -> dict[str, str]:
@@ -130,7 +130,7 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
         )
         target.whenMatchedUpdate(new, columns).whenNotMatchedInsert(values=columns).execute()
 
-    tables.retried(attempt)
+    commits.retried(attempt)
 
 
 # -- the end of old changes --------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
     last = old.join(_ends(events), ["topic", "partition", "offset"], "left_semi").select("revision").collect()
     try:
         _remove(spark, lake, old, emptied=[row.revision for row in last])
-    except tables.CONFLICTS as error:
+    except commits.CONFLICTS as error:
         raise StartError(
             f"The twin changes things without a pause, so that the changes of {thing_id} of today could not be erased;"
             " those of earlier days are. Erase it again tomorrow, or while the twin is stopped."
@@ -201,7 +201,7 @@ def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collectio
 
     # the newest day by itself: a removal conflicts with all that the twin appends to its days meanwhile
     for part in filter(None, (days[:-1], days[-1:])):
-        tables.retried(partial(attempt, part))
+        commits.retried(partial(attempt, part))
 
 
 # -- search index ------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
         )
 
     if not different.isEmpty():
-        tables.retried(attempt)
+        commits.retried(attempt)
 
 
 def _index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
