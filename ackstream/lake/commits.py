@@ -57,8 +57,9 @@ def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     checksum = snapshot.checksumOpt()
     listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
     found = listed.get() if listed.isDefined() else snapshot.setTransactions()
-    converters = java(spark, "scala.jdk.javaapi.CollectionConverters")
-    return {one.appId(): int(one.version()) for one in converters.asJava(found)}
+    # in one call: there may be many
+    text = java(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(found)
+    return {one["appId"]: one["version"] for one in json.loads(text)}
 
 
 def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
