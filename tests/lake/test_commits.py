@@ -10,13 +10,18 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from ackstream.errors import StoppedError
 from ackstream.lake import commits, files, schemas, tables
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from ackstream.settings import Lake
+
+    Check = Callable[[Mapping[str, int]], None] | None
 
 JOURNAL = "thing_events"
 OWN: dict[str, object] = {"query_id": "q", "batch": 7}
@@ -31,8 +36,8 @@ def rows() -> pa.Table:
     return found.set_column(at, "modified_at", pa.array(times, pa.timestamp("ms", "UTC")))
 
 
-def append(spark: SparkSession, lake: Lake, version: int = 7, application: str = "q") -> None:
-    tables.append_rows(spark, rows(), lake, JOURNAL, application, version, own=OWN, day_of="modified_at")
+def append(spark: SparkSession, lake: Lake, version: int = 7, application: str = "q", check: Check = None) -> None:
+    tables.append_rows(spark, rows(), lake, JOURNAL, application, version, own=OWN, day_of="modified_at", check=check)
 
 
 def by_spark(spark: SparkSession) -> DataFrame:
@@ -135,6 +140,28 @@ def test_two_writers_of_one_version_leave_its_rows_once(
     append(spark, lake, 3, "other")
     assert tables.transactions(spark, lake, JOURNAL) == {"q": 3, "other": 3}
     assert tables.read(spark, lake, JOURNAL).count() == 12
+
+
+def test_no_other_append_with_a_check_comes_between_a_check_and_its_commit(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    real = files.write
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(files, "write", real)
+        append(spark, lake, 0, "other", lambda _: None)
+        return real(*arguments)
+
+    def alone(found: Mapping[str, int]) -> None:
+        if "other" in found:
+            raise StoppedError("another one")
+
+    monkeypatch.setattr(files, "write", overtaken)
+    with pytest.raises(StoppedError, match="another one"):
+        append(spark, lake, 0, "q", alone)
+    assert tables.transactions(spark, lake, JOURNAL) == {"other": 0}
+    assert tables.read(spark, lake, JOURNAL).count() == 3
 
 
 def test_a_table_without_a_checksum_still_knows_its_versions(spark: SparkSession, lake: Lake) -> None:
