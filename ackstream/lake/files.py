@@ -46,7 +46,7 @@ def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]
         path = f"{directory}part-00000-{uuid.uuid4()}.c000.{_COMPRESSION}.parquet"
         buffer = pa.BufferOutputStream()
         pq.write_table(part, buffer, compression=_COMPRESSION, store_schema=False)
-        status = _store(spark, log, path, buffer.getvalue())
+        status = _store(spark, log, path, memoryview(buffer.getvalue()))
         add = {
             "path": path,
             "partitionValues": values,
@@ -70,14 +70,14 @@ def _partitions(rows: pa.Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
         yield {PARTITION: day.as_py().isoformat()}, rows.filter(pc.equal(days, day))
 
 
-def _store(spark: SparkSession, log: Any, path: str, data: pa.Buffer) -> Any:
+def _store(spark: SparkSession, log: Any, path: str, data: memoryview) -> Any:
     """Write a file of the table; return its ``FileStatus``."""
     file = java(spark, "org.apache.hadoop.fs.Path")(log.dataPath(), path)
     system = file.getFileSystem(log.newDeltaHadoopConf())
     stream = system.create(file, False)  # noqa: FBT003 - Java's signature
     try:
-        for start in range(0, data.size, CHUNK_BYTES):
-            stream.write(data.slice(start, CHUNK_BYTES).to_pybytes())
+        for start in range(0, len(data), CHUNK_BYTES):
+            stream.write(bytes(data[start : start + CHUNK_BYTES]))
     finally:
         stream.close()
     return system.getFileStatus(file)
