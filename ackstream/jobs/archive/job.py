@@ -40,6 +40,9 @@ SOURCES = ("ledger", AUDIT)
 LARGEST = 256 * 1024 * 1024
 """Up to so many bytes, the rows of a batch are written by the driver: for a usual one, tasks of Spark take longer."""
 
+PIECE = 16 * 1024 * 1024
+"""About so many bytes of records come to a worker at once and become one row, of which Spark holds a few copies."""
+
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
 
@@ -61,6 +64,7 @@ JOB = Job(
     lease=LEASE,
     reads=SOURCES,
     group="archive.group",
+    conf=lambda _: {"spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE)},
     committed=partial(tables.newest_batch_of, TABLES),
 )
 

@@ -52,9 +52,6 @@ bytes; the rows of each table, null if there are none; and how many bytes these 
 SMALL = 2 * 1024 * 1024
 """Rows of so many bytes come to the driver together with their summary."""
 
-PIECE = 16 * 1024 * 1024
-"""About so many bytes of records become one row: Spark holds a few copies of it."""
-
 _ARROW = to_arrow_schema(PROJECTED)
 _COLUMNS = {name: to_arrow_schema(table.schema, timezone="UTC") for name, table in TABLES.items()}
 
@@ -138,8 +135,7 @@ def _united(chunks: Iterable[list[dict[str, Any]]]) -> list[BatchSpan]:
 def _project(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     spare_collections()
     for batch in batches:
-        rows = max(batch.num_rows * PIECE // max(batch.nbytes, 1), 1)
-        yield from (project(batch.slice(at, rows)) for at in range(0, batch.num_rows, rows))
+        yield project(batch)
 
 
 def project(batch: pa.RecordBatch) -> pa.RecordBatch:

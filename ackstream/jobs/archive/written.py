@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from ackstream.lake.columns import KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -59,7 +61,8 @@ class Written:
         if span.query_id is None:
             return
         newest = self._newest[span.query_id]
-        ids = rows.filter(_of_batch(rows, span.query_id, span.last_batch))["id"]
+        keys = rows.select(KEY)
+        ids = keys.filter(_of_batch(keys, span.query_id, span.last_batch))["id"]
         before = self._ids[span.query_id] if span.last_batch == newest else []
         self._ids[span.query_id] = [*before, ids]
         self._newest[span.query_id] = span.last_batch
