@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from ackstream.errors import InputError, SettingsError
-from ackstream.lake import tables, things
+from ackstream.lake import commits, tables, things
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
 
@@ -95,7 +95,7 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
         report = replace(report, files_before=files, bytes_before=size, files_after=files, bytes_after=size)
         if name == things.JOURNAL and before_ms is not None:
             things.prune(spark, lake, before_ms)
-        tables.retried(partial(_compact, table), COMPACTION_ATTEMPTS)
+        commits.retried(partial(_compact, table), COMPACTION_ATTEMPTS)
         table.vacuum()
         files, size = _size(table)
         return replace(report, files_after=files, bytes_after=size)

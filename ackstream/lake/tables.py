@@ -6,12 +6,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delta import exceptions
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.errors import StartError
+from ackstream.lake import commits, files
 from ackstream.lake.catalog import absent, in_full
 from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
 from ackstream.lake.schemas import ALL_TABLES, TABLES
@@ -24,24 +26,14 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake, Settings
 
 
-ATTEMPTS = 20
-"""A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
-CONFLICTS = (
-    exceptions.ConcurrentAppendException,
-    exceptions.ConcurrentDeleteDeleteException,
-    exceptions.ConcurrentDeleteReadException,
-    exceptions.ConcurrentTransactionException,
-    exceptions.ConcurrentWriteException,
-    exceptions.DeltaConcurrentModificationException,
-    exceptions.MetadataChangedException,
-    exceptions.ProtocolChangedException,
-)
-"""What Delta raises when another commit came first; unlike in Java, none of them is a kind of another."""
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
 """How long another job may take from making the directory of a table to its first commit."""
 
 ROWS_PER_FILE = 100_000
 """The rows of an append go to one file, unless there are more than this."""
+
+WRITER_VERSION = 2
+"""Of the protocol of a table of appends."""
 
 SHORTEST_RETENTION_HOURS = 24
 """How long removed files are kept at least: longer than any query or transaction should run."""
@@ -64,7 +56,7 @@ def properties(lake: Lake, table: Table) -> dict[str, str]:
     ``scan()``. Its past is in the table it is derived from, so its removed files go early.
     """
     kept = min(lake.retention, SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR) if table.derived else lake.retention
-    protocol = {} if table.derived else {"delta.minReaderVersion": "1", "delta.minWriterVersion": "2"}
+    protocol = {} if table.derived else {"delta.minReaderVersion": "1", "delta.minWriterVersion": str(WRITER_VERSION)}
     return protocol | {
         "delta.enableDeletionVectors": str(table.derived).lower(),
         # each costs 1.5 s, a commit 1 s
@@ -85,7 +77,9 @@ def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> No
     """
     for name in names:
         # another job may be at the same table
-        retried(partial(_prepare, spark, ALL_TABLES[name], location(lake, name), properties(lake, ALL_TABLES[name])))
+        commits.retried(
+            partial(_prepare, spark, ALL_TABLES[name], location(lake, name), properties(lake, ALL_TABLES[name]))
+        )
 
 
 def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
@@ -111,49 +105,64 @@ def newest_batch(rows: DataFrame, column: str = "batch") -> int:
 
 
 def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int, count: int = 1) -> None:
-    """Append rows to a table, unless it already has rows of this version.
+    """Append the rows of a frame to a table, unless it already has rows of this version.
 
     :param application: who counts the versions, such as a query; each table counts for itself
     :param count: the number of rows, if they may need more than one file
     """
-    writer = (
-        rows.coalesce(-(-count // ROWS_PER_FILE))
-        .write.format("delta")
-        .mode("append")
-        .option("txnAppId", f"{application}/{name}")
-        .option("txnVersion", version)
-    )
-    # a job that starts may be adding a column, or changing a property
-    retried(lambda: writer.save(location(lake, name)))
+    frame = rows.coalesce(-(-count // ROWS_PER_FILE))
+    write = partial(commits.written, rows=frame)
+    commits.commit(rows.sparkSession, location(lake, name), f"{application}/{name}", version, write)
 
 
-def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
-    """Run a commit to a table; retry it if another one conflicts with it.
+def append_rows(
+    spark: SparkSession,
+    rows: pa.Table,
+    lake: Lake,
+    name: str,
+    application: str,
+    version: int,
+    *,
+    own: Mapping[str, object] | None = None,
+    day_of: str | None = None,
+    check: Callable[[Mapping[str, int]], None] | None = None,
+) -> None:
+    """Append rows that are on the driver to a table, unless it already has rows of this version: without a Spark job.
 
-    :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
+    :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out
+    :param own: columns with one value for all rows
+    :param day_of: the column with the time whose day is the table's partition
+    :param check: gets the table's :func:`transactions`, and raises to refuse the append; no other append with a check
+        comes in between
     """
-    for attempt in range(1, attempts + 1):
-        try:
-            work()
-        except CONFLICTS:
-            if attempt == attempts:
-                raise
-        else:
-            return
+    for column, value in (own or {}).items():
+        rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
+    if day_of is not None:
+        rows = rows.append_column(PARTITION, rows.column(day_of).cast(pa.date32()))
+    columns = to_arrow_schema(ALL_TABLES[name].schema, timezone="UTC")
+    rows = rows.select(columns.names).cast(columns)
+
+    def write(transaction: Any) -> Any:
+        # what someone has enabled for the table may ask for more than a file: column mapping, constraints
+        if transaction.protocol().minWriterVersion() > WRITER_VERSION:
+            return commits.written(transaction, spark.createDataFrame(rows))
+        return commits.added(spark, files.write(spark, transaction.deltaLog(), rows))
+
+    checked = None if check is None else lambda found: check(_named(found, name))
+    commits.commit(spark, location(lake, name), f"{application}/{name}", version, write, checked)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
 
 
 def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
-    """Return the newest version that each application has appended to a table (:func:`append`); Delta keeps them all.
+    """Return the newest version that each application has appended to a table (:func:`append`)."""
+    return _named(commits.versions(spark, commits.log_and_snapshot(spark, location(lake, name))[1]), name)
 
-    The first look at a version of the table costs a Spark job, which the next append would do otherwise.
-    """
-    converters = getattr(spark._jvm, "scala.jdk.javaapi.CollectionConverters")  # noqa: SLF001 - Delta has no public way
-    found = converters.asJava(_snapshot(spark, location(lake, name)).transactions())
+
+def _named(found: Mapping[str, int], name: str) -> dict[str, int]:
     # names that a table got as a copy of another lake's are of no query here
-    return {key.removesuffix(f"/{name}"): int(version) for key, version in found.items() if key.endswith(f"/{name}")}
+    return {key.removesuffix(f"/{name}"): version for key, version in found.items() if key.endswith(f"/{name}")}
 
 
 def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, int]:
@@ -180,13 +189,6 @@ def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settin
             versions[key] = max(version, versions.get(key, -1))
     first, newest = first_and_newest(versions, query_id)
     return max(newest - first, -1)
-
-
-def _snapshot(spark: SparkSession, path: str) -> Any:
-    """Return Delta's view of a table as it is now; its version is -1 where there is none."""
-    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
-    log = getattr(spark._jvm, "org.apache.spark.sql.delta.DeltaLog")  # noqa: SLF001 - Delta has no public way
-    return log.forTableWithSnapshot(spark._jsparkSession, path)._2()  # noqa: SLF001
 
 
 def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
@@ -217,7 +219,7 @@ def _appears(spark: SparkSession, path: str) -> bool:
     """Wait for a table that another job is creating: its directory is there before its first commit."""
     deadline = time.monotonic() + CREATION_SECONDS
     # isDeltaTable() repeats what it has found once
-    while _snapshot(spark, path).version() < 0:
+    while commits.log_and_snapshot(spark, path)[1].version() < 0:
         if time.monotonic() >= deadline:
             return False
         time.sleep(CREATION_POLL_SECONDS)

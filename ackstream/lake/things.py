@@ -22,12 +22,12 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.window import Window
 
 from ackstream.errors import StartError
-from ackstream.lake import tables
-from ackstream.lake.schemas import THING_EVENTS, THINGS, THINGS_SEARCH
+from ackstream.lake import commits, tables
+from ackstream.lake.schemas import THINGS, THINGS_SEARCH
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -56,7 +56,7 @@ def remember_origin(spark: SparkSession, lake: Lake, topic_id: str) -> None:
         # a journal of an earlier release has that topic's offsets already
         begin = first_batch(spark, lake, "") if ORIGIN in found else 0
         wanted = f"SET TBLPROPERTIES ('{ORIGIN}' = '{topic_id}', '{BEGIN}' = '{begin}')"
-        tables.retried(lambda: spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}"))
+        commits.retried(lambda: spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}"))
 
 
 def _properties(spark: SparkSession, lake: Lake) -> dict[str, str]:
@@ -74,14 +74,23 @@ def next_offsets(spark: SparkSession, lake: Lake, topic: str) -> dict[int, int]:
     return {partition: last + 1 for partition, last in events.groupBy("partition").agg(F.max("offset")).collect()}
 
 
-def append(spark: SparkSession, lake: Lake, rows: pa.Table, query_id: str, batch: int, part: int = 0) -> None:
+def append(
+    spark: SparkSession,
+    lake: Lake,
+    rows: pa.Table,
+    query_id: str,
+    batch: int,
+    part: int = 0,
+    check: Callable[[Mapping[str, int]], None] | None = None,
+) -> None:
     """Append the rows of a batch, or of a part of it, unless the journal already has them.
 
     :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
+    :param check: gets the journal's transactions, and raises to refuse the append
     """
-    own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long"), "day": F.to_date("modified_at")}
-    journal = spark.createDataFrame(rows).withColumns(own).select(*THING_EVENTS.fieldNames())
-    tables.append(journal, lake, JOURNAL, f"{query_id}+{part}" if part else query_id, batch)
+    application = f"{query_id}+{part}" if part else query_id
+    own = {"query_id": query_id, "batch": batch}
+    tables.append_rows(spark, rows, lake, JOURNAL, application, batch, own=own, day_of="modified_at", check=check)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
@@ -121,7 +130,7 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
         )
         target.whenMatchedUpdate(new, columns).whenNotMatchedInsert(values=columns).execute()
 
-    tables.retried(attempt)
+    commits.retried(attempt)
 
 
 # -- the end of old changes --------------------------------------------------------------------------------------------
@@ -164,7 +173,7 @@ def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
     last = old.join(_ends(events), ["topic", "partition", "offset"], "left_semi").select("revision").collect()
     try:
         _remove(spark, lake, old, emptied=[row.revision for row in last])
-    except tables.CONFLICTS as error:
+    except commits.CONFLICTS as error:
         raise StartError(
             f"The twin changes things without a pause, so that the changes of {thing_id} of today could not be erased;"
             " those of earlier days are. Erase it again tomorrow, or while the twin is stopped."
@@ -192,7 +201,7 @@ def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collectio
 
     # the newest day by itself: a removal conflicts with all that the twin appends to its days meanwhile
     for part in filter(None, (days[:-1], days[-1:])):
-        tables.retried(partial(attempt, part))
+        commits.retried(partial(attempt, part))
 
 
 # -- search index ------------------------------------------------------------------------------------------------------
@@ -251,7 +260,7 @@ def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
         )
 
     if not different.isEmpty():
-        tables.retried(attempt)
+        commits.retried(attempt)
 
 
 def _index(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

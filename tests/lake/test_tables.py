@@ -17,7 +17,7 @@ from pyspark.errors.exceptions import captured
 
 from ackstream.errors import StartError
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import columns, schemas, tables, things
+from ackstream.lake import columns, commits, schemas, tables, things
 from ackstream.settings import Lake, Settings
 from tests.lake import changes, records
 
@@ -266,10 +266,10 @@ def test_a_commit_that_conflicts_with_another_one_is_retried(spark: SparkSession
         if errors:
             raise errors.pop()
 
-    tables.retried(commit, 3)
+    commits.retried(commit, 3)
     errors = [raised] * 3
     with pytest.raises(type(raised)):
-        tables.retried(commit, 3)
+        commits.retried(commit, 3)
 
 
 def test_a_directory_with_something_else_is_refused(

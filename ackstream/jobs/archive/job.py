@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.archive.projection import AUDIT, parse, rows, summarise
+from ackstream.jobs.archive.projection import parse, rows, summarise
+from ackstream.jobs.archive.reading import AUDIT
+from ackstream.jobs.archive.written import Written
 from ackstream.lake import tables
 from ackstream.lake.columns import KEY
 from ackstream.lake.schemas import TABLES
@@ -29,12 +31,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.archive.projection import BatchSpan
+    from ackstream.jobs.archive.projection import BatchSpan, Summary
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
 NAME, LEASE = "archive", "archive-lease"
 SOURCES = ("ledger", AUDIT)
+LARGEST = 256 * 1024 * 1024
+"""Up to so many bytes, the rows of a batch are written by the driver: for a usual one, tasks of Spark take longer."""
+
+PIECE = 16 * 1024 * 1024
+"""About so many bytes of records come to a worker at once and become one row, of which Spark holds a few copies."""
+
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
 
@@ -56,6 +64,7 @@ JOB = Job(
     lease=LEASE,
     reads=SOURCES,
     group="archive.group",
+    conf=lambda _: {"spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE)},
     committed=partial(tables.newest_batch_of, TABLES),
 )
 
@@ -66,8 +75,8 @@ class ArchiveFold:
     def __init__(self, lake: Lake) -> None:
         """Start without memory: a table's newest batch is looked up when it is first needed."""
         self._lake = lake
-        # by table: the newest batch of each query of correlate, as long as no other archive has written to the table
-        self._newest: dict[str, dict[str, int]] = {name: {} for name in TABLES}
+        # by table, as long as no other archive has written to it
+        self._written = {name: Written() for name in TABLES}
         self._others: dict[str, dict[str, int]] = {}
 
     def write(self, frame: DataFrame, batch_id: int, application: str) -> None:
@@ -77,51 +86,56 @@ class ArchiveFold:
         """
         records = parse(frame).persist()
         try:
-            spans = summarise(records)
+            summary = summarise(records)
             # a table without rows is not touched: an empty commit costs as much as a full one
-            due = [name for name in TABLES if any(span.rows[name] for span in spans)]
-            append = partial(self._append, records=records, spans=spans, transaction=(application, batch_id))
+            due = [name for name in TABLES if any(span.rows[name] for span in summary.spans)]
+            append = partial(self._append, records=records, summary=summary, transaction=(application, batch_id))
             batches.at_once(frame.sparkSession, [partial(append, name) for name in due])
         finally:
             records.unpersist()
 
-    def _append(self, table: str, records: DataFrame, spans: list[BatchSpan], transaction: tuple[str, int]) -> None:
-        spans = [span for span in spans if span.rows[table]]
-        found = tables.transactions(records.sparkSession, self._lake, table)
-        others = {name: version for name, version in found.items() if name != transaction[0]}
+    def _append(self, table: str, records: DataFrame, summary: Summary, transaction: tuple[str, int]) -> None:
+        spans = [span for span in summary.spans if span.rows[table]]
+        count = sum(span.rows[table] for span in spans)
+        written = self._memory(records.sparkSession, table, spans, transaction[0])
+        plain = all(written.decides(span) and not span.copies for span in spans)
+        if plain and summary.bytes <= LARGEST and count <= tables.ROWS_PER_FILE:
+            rows = summary.rows(records, table)
+            fresh = written.fresh(rows, spans)
+            if fresh.num_rows:
+                tables.append_rows(records.sparkSession, fresh, self._lake, table, *transaction)
+            for span in spans:
+                written.add(rows, span)
+        else:
+            tables.append(self._fresh(records, table, spans), self._lake, table, *transaction, count=count)
+            for span in spans:
+                if span.query_id is not None:
+                    written.found(span.query_id, span.last_batch)
+
+    def _memory(self, spark: SparkSession, table: str, spans: list[BatchSpan], application: str) -> Written:
+        """Return what is known of a table, with the newest batch of each query of the spans."""
+        found = tables.transactions(spark, self._lake, table)
+        others = {name: version for name, version in found.items() if name != application}
         if self._others.get(table) != others:
             self._others[table] = others
-            self._newest[table].clear()
+            self._written[table] = Written()
+        written = self._written[table]
+        for span in spans:
+            if span.query_id is not None and not written.knows(span.query_id):
+                own = tables.read(spark, self._lake, table).where(F.col("query_id") == span.query_id)
+                written.found(span.query_id, tables.newest_batch(own, "batch_id"))
+        return written
+
+    def _fresh(self, records: DataFrame, table: str, spans: list[BatchSpan]) -> DataFrame:
+        """Return the rows of a table, without copies and those that it has: whatever the batch is, by Spark."""
         fresh = rows(records, table)
         if any(span.copies for span in spans):
             fresh = fresh.dropDuplicates(KEY)
-        known = self._known(fresh, table, spans)
-        if known is not None:
-            fresh = fresh.join(F.broadcast(known), F.expr(_SAME_ROW), "left_anti")
-        tables.append(fresh, self._lake, table, *transaction, count=sum(span.rows[table] for span in spans))
-        for span in spans:
-            if span.query_id is not None:
-                newest = self._newest[table]
-                newest[span.query_id] = max(newest[span.query_id], span.last_batch)
-
-    def _known(self, fresh: DataFrame, table: str, spans: list[BatchSpan]) -> DataFrame | None:
-        """Return the keys (``known_…``) of those rows that the table already has; ``None`` if it has none of them."""
-        spark = fresh.sparkSession
-        doubtful = [span.covers() for span in spans if self._reaches(spark, table, span)]
+        doubtful = [span.covers() for span in spans if self._written[table].reaches(span)]
         if not doubtful:
-            return None
-        written = tables.read(spark, self._lake, table).where(reduce(or_, doubtful))
+            return fresh
+        written = tables.read(fresh.sparkSession, self._lake, table).where(reduce(or_, doubtful))
         written = written.select(*[F.col(name).alias(f"known_{name}") for name in KEY])
         # made here and not within the append: an append that reads its own table conflicts with a compaction beside it
         known = written.join(fresh.select(*KEY), F.expr(_SAME_ROW), "left_semi").localCheckpoint()
-        return None if known.isEmpty() else known
-
-    def _reaches(self, spark: SparkSession, table: str, span: BatchSpan) -> bool:
-        """Return whether the table may hold rows of the span's batches: rarely, as batches only grow."""
-        if span.query_id is None:
-            return True
-        newest = self._newest[table]
-        if span.query_id not in newest:
-            written = tables.read(spark, self._lake, table).where(F.col("query_id") == span.query_id)
-            newest[span.query_id] = tables.newest_batch(written, "batch_id")
-        return span.first_batch <= newest[span.query_id]
+        return fresh if known.isEmpty() else fresh.join(F.broadcast(known), F.expr(_SAME_ROW), "left_anti")

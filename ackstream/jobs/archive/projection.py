@@ -1,84 +1,74 @@
-"""Ledger records become rows: parsed, validated and projected inside the JVM; no Python code sees a record.
+"""Ledger records become rows: read and laid out in the columns of the tables by Python workers, in Arrow's format.
 
-A record carries one or more parts (a signal, acknowledgements, an outcome, a dead letter). Each part goes to the table
-of its kind, whatever the kind of the record.
-
-The expressions are SQL text, composed once: as trees of columns, built anew for each batch through the gateway to the
-JVM, they cost up to half a second per batch.
+Each part of a record goes to the table of its kind, whatever the kind of the record. What a worker makes of some
+thousand records is one row: a summary, and for each table its rows in Arrow's stream format, which the JVM passes on as
+bytes. To parse the JSON in the JVM costs three times as much.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from ackstream.lake.columns import BYTES, KEY, LONG, PARTITION, TEXT, TIME
+from ackstream.jobs.archive.reading import JSON_TEXTS, PART_OF, malformed, plain, read
+from ackstream.lake.columns import BYTES, LONG, PARTITION, TEXT, TIME
 from ackstream.lake.schemas import TABLES
+from ackstream.spark.operator import spare_collections
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from pyspark.sql import Column, DataFrame
 
-LAST_MILLISECOND = 253_402_300_799_999
-"""The end of the year 9999, the latest time that a table can hold."""
+    from ackstream.jobs.archive.reading import Record
 
 MILLISECONDS_A_DAY = 86_400_000
-AUDIT = "audit"
-"""The topic of audit records, which are in no other one, without the prefix."""
 
-
-def _part(table: str) -> Any:
-    """Return the form of a part of a ledger record: the columns of its table, times as numbers, bytes as base64."""
-    own = StructType()
-    for column in TABLES[table].schema:
-        if column.name not in (*KEY, PARTITION):
-            kind = {TIME: LONG, BYTES: TEXT}.get(column.dataType, column.dataType)
-            # nothing is truncated where nothing says so
-            own.add(column.name, kind, nullable=column.nullable or column.name == "truncated")
-    return own
-
-
-PART_OF = {
-    "signals": "signal",
-    "acknowledgements": "acks",
-    "outcomes": "outcome",
-    "dead_letters": "dead_letter",
-    "audit": "audit",
-}
-"""The part of a ledger record that a table's rows come from; ``acks`` is an array."""
-
-PARTS: dict[str, Any] = {part: _part(table) for table, part in PART_OF.items()}
-LEDGER = StructType(
+_READ = ("key", "value", "topic", "partition", "offset", "timestamp")
+_SPAN = StructType(
     [
-        *[StructField(name, TEXT, nullable=False) for name in ("kind", "id", "query_id")],
-        StructField("batch_id", LONG, nullable=False),
-        *[StructField(name, ArrayType(part) if name == "acks" else part) for name, part in PARTS.items()],
+        StructField("query_id", TEXT),
+        StructField("first_batch", LONG),
+        StructField("last_batch", LONG),
+        StructField("identities", BYTES),
+        *[StructField(name, LONG) for name in TABLES],
     ]
 )
-"""The JSON of a ledger record. A record that lacks a field that is not nullable is malformed."""
+PROJECTED = StructType(
+    [StructField("spans", ArrayType(_SPAN)), StructField("bytes", LONG), *[StructField(name, BYTES) for name in TABLES]]
+)
+"""What is made of some thousand records: a summary by query of correlate, with a hash of each record's identity in 8
+bytes; the rows of each table, null if there are none; and how many bytes these take."""
+
+SMALL = 2 * 1024 * 1024
+"""Rows of so many bytes come to the driver together with their summary."""
+
+_ARROW = to_arrow_schema(PROJECTED)
+_COLUMNS = {name: to_arrow_schema(table.schema, timezone="UTC") for name, table in TABLES.items()}
 
 
 def parse(frame: DataFrame) -> DataFrame:
-    """Parse ledger records.
+    """Read ledger records and lay out their rows.
 
     :param frame: as Spark's Kafka source gives it: key, value, topic, partition, offset, timestamp; any order
-    :return: one row per record: kind, id, query_id, batch_id, the :data:`PARTS`, and the texts of JSON scalars
-        (``exact_value``, ``exact_payloads``). A malformed record has only a dead_letter, made from the record itself,
-        and neither query_id nor batch_id
+    :return: :data:`PROJECTED`. A malformed record has only a dead letter, made from the record itself, and neither
+        query_id nor batch_id
     """
-    return frame.selectExpr(*_READ).selectExpr(*_JUDGED).selectExpr(*_PARSED)
+    return frame.select(*_READ).mapInArrow(_project, PROJECTED)
 
 
 def rows(records: DataFrame, table: str) -> DataFrame:
     """Return a table's rows from parsed records, in the columns of its schema; copies are still included."""
-    if table == "acknowledgements":
-        records = records.selectExpr("query_id", "batch_id", "exact_payloads", "posexplode(acks) AS (position, part)")
-    else:
-        # the id of the whole record, and the texts, stay available under their names
-        records = records.selectExpr("*", f"{PART_OF[table]} AS part").where("part IS NOT NULL")
-    return records.selectExpr(*_ROWS[table])
+    return records.select(table).where(f"{table} IS NOT NULL").mapInArrow(_read, TABLES[table].schema)
 
 
 @dataclass(frozen=True)
@@ -101,132 +91,153 @@ class BatchSpan:
         return (F.col("query_id") == self.query_id) & F.col("batch_id").between(self.first_batch, self.last_batch)
 
 
-def summarise(records: DataFrame) -> list[BatchSpan]:
+class Summary:
+    """The spans of a batch, and its rows where they have come along."""
+
+    def __init__(self, found: pa.Table) -> None:
+        """Take the columns of :data:`PROJECTED`, in which rows may be missing."""
+        self.spans = _united(found["spans"].to_pylist())
+        self.bytes = sum(found["bytes"].to_pylist())
+        self._found = found if max(found["bytes"].to_pylist(), default=0) <= SMALL else None
+
+    def rows(self, records: DataFrame, table: str) -> pa.Table:
+        """Return a table's rows, of which there are some, on the driver."""
+        found = self._found if self._found is not None else records.select(table).toArrow()
+        parts = [pa.ipc.open_stream(part.as_buffer()).read_all() for part in found[table] if part.is_valid]
+        return pa.concat_tables(parts)
+
+
+def summarise(records: DataFrame) -> Summary:
     """Summarise parsed records in one pass, which also fills their cache; without records there is no span."""
-    distinct = records.groupBy(*KEY, "kind").agg(F.expr("count(*) AS times"), *map(F.expr, _COUNTS))
-    totals = [F.expr(f"sum({name}) AS {name}") for name in TABLES]
-    extent = [F.expr(text) for text in ("min(batch_id) AS first", "max(batch_id) AS last", "sum(times - 1) AS copies")]
-    return [
-        BatchSpan(
-            row["query_id"], row["first"] or 0, row["last"] or 0, row["copies"], {name: row[name] for name in TABLES}
-        )
-        for row in distinct.groupBy("query_id").agg(*extent, *totals).collect()
-    ]
+    small = [f"if(bytes <= {SMALL}, {name}, NULL) AS {name}" for name in TABLES]
+    return Summary(records.selectExpr("spans", "bytes", *small).toArrow())
 
 
-# -- expressions ------------------------------------------------------------------------------------------------------
+def _united(chunks: Iterable[list[dict[str, Any]]]) -> list[BatchSpan]:
+    by_query: dict[str | None, list[dict[str, Any]]] = {}
+    for spans in chunks:
+        for span in spans:
+            by_query.setdefault(span["query_id"], []).append(span)
+    found = []
+    for query_id, own in by_query.items():
+        identities = np.concatenate([np.frombuffer(span["identities"], np.uint64) for span in own])
+        # two records with one hash would only be compared in vain
+        copies = len(identities) - len(np.unique(identities))
+        extent = min(span["first_batch"] for span in own), max(span["last_batch"] for span in own)
+        counts = {name: sum(span[name] for span in own) for name in TABLES}
+        found.append(BatchSpan(query_id, *extent, copies, counts))
+    return found
 
 
-def _malformed() -> str:
-    """Return the SQL of what is wrong with a ledger record; null if nothing is."""
-    nothing = " AND ".join(f"ledger.{part} IS NULL" for part in PARTS)
-    faults = {
-        "it is not JSON of the ledger's form": "ledger IS NULL OR ledger._damaged IS NOT NULL",
-        "it lacks kind, id, query_id or batch_id": _faulty("ledger", LEDGER),
-        f"it has none of the parts {', '.join(PARTS)}": nothing,
-        # who may write the one topic writes no rows of the other
-        "its part is of another topic": f"(ledger.audit IS NOT NULL) <> endswith(topic, '{AUDIT}')",
-    }
-    for part, schema in PARTS.items():
-        if part == "acks":
-            test = f"exists(ledger.acks, ack -> ack IS NULL OR {_faulty('ack', schema)})"
+# -- in a worker -------------------------------------------------------------------------------------------------------
+
+
+def _project(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    spare_collections()
+    for batch in batches:
+        yield project(batch)
+
+
+def project(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Make a row of :data:`PROJECTED` of records in the columns of Spark's Kafka source."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    records = []
+    for at, (value, topic) in enumerate(zip(columns["value"].to_pylist(), columns["topic"].to_pylist(), strict=True)):
+        record = read(value, topic)
+        if isinstance(record, str):
+            key, partition, offset = (columns[name][at].as_py() for name in ("key", "partition", "offset"))
+            received_at = columns["timestamp"][at].value // 1000
+            record = malformed(record, (topic, partition, offset), received_at, key, value)
+        records.append(record)
+    parts = {table: _parts(records, part) for table, part in PART_OF.items()}
+    found = {name: _stream(_rows(name, *of)) for name, of in parts.items() if of[0]}
+    row = {"spans": _spans(records, parts), "bytes": sum(map(len, found.values())), **found}
+    return pa.RecordBatch.from_pylist([row], schema=_ARROW)
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the rows of one table."""
+    spare_collections()
+    for batch in batches:
+        for part in batch.column(0):
+            yield from pa.ipc.open_stream(part.as_buffer())
+
+
+def _parts(records: Sequence[Record], name: str) -> tuple[list[Record], list[Any]]:
+    """Return the parts of a name, and beside each the record that it comes from."""
+    found = [(record, part) for record in records if (part := getattr(record, name)) is not None]
+    if name == "acks":
+        found = [(record, ack) for record, acks in found for ack in acks]
+    return [record for record, _ in found], [part for _, part in found]
+
+
+def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[Any]]]) -> list[dict[str, Any]]:
+    by_query: dict[str | None, list[Record]] = {}
+    for record in records:
+        by_query.setdefault(record.query_id, []).append(record)
+    counts = {table: Counter(record.query_id for record in owners) for table, (owners, _) in parts.items()}
+    found = []
+    for query_id, own in by_query.items():
+        batches = [record.batch_id or 0 for record in own]
+        identities = np.array([f"{record.kind} {record.batch_id} {record.id}" for record in own], object)
+        span = {
+            "query_id": query_id,
+            "first_batch": min(batches),
+            "last_batch": max(batches),
+            # the same in every process
+            "identities": pd.util.hash_array(identities, categorize=False).tobytes(),
+        }
+        found.append(span | {table: counted[query_id] for table, counted in counts.items()})
+    return found
+
+
+def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
+    """Lay out parts as rows of their table."""
+    columns = _COLUMNS[table]
+    # the second column is the row's time
+    time = columns.field(1).name
+    arrays = []
+    for field, column in zip(columns, TABLES[table].schema, strict=True):
+        name = field.name
+        if name == PARTITION:
+            days = np.array([getattr(part, time) for part in parts], np.int64) // MILLISECONDS_A_DAY
+            arrays.append(pa.array(days.astype(np.int32), pa.int32()).cast(pa.date32()))
+        elif column.dataType == TIME:
+            times = np.array([getattr(part, name) for part in parts], np.int64) * 1000
+            arrays.append(pa.array(times, pa.int64()).cast(field.type))
         else:
-            test = f"ledger.{part} IS NOT NULL AND ({_faulty(f'ledger.{part}', schema)})"
-        faults[f"its {part} lacks a required field or has an impossible time"] = test
-    cases = " ".join(f'WHEN {test} THEN "malformed ledger record: {words}"' for words, test in faults.items())
-    return f"CASE {cases} END"
+            arrays.append(pa.array(_values(table, name, owners, parts, is_text=column.dataType == TEXT), field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _faulty(part: str, schema: Any) -> str:
-    """Return the SQL of whether a required field is missing or a time is out of range."""
-    missing = [f"{part}.{field.name} IS NULL" for field in schema.fields if not field.nullable]
-    times = [name for name in schema.fieldNames() if name.endswith("_at")]
-    return " OR ".join([*missing, *[f"{part}.{name} NOT BETWEEN 0 AND {LAST_MILLISECOND}" for name in times]])
+def _values(table: str, name: str, owners: list[Record], parts: list[Any], *, is_text: bool) -> list[Any]:
+    if name in ("query_id", "batch_id"):
+        return [getattr(owner, name) for owner in owners]
+    if name == "id":
+        return _ids(table, owners, parts)
+    values = list(map(attrgetter(name), parts))
+    if is_text and name in JSON_TEXTS:
+        texts = [None if value is None else bytes(value) for value in values]
+        # of these a string is its content, as in other columns
+        return texts if JSON_TEXTS[name] else [text if not text or text[:1] == b"{" else plain(text) for text in texts]
+    # older records do not say that nothing is truncated
+    return [bool(value) for value in values] if name == "truncated" else values
 
 
-def _malformed_letter() -> str:
-    """Return the SQL of the dead letter of a malformed record."""
-    values = {
-        "reason": "malformed",
-        "received_at": "unix_millis(timestamp)",
-        "correlation_id": "CAST(NULL AS STRING)",
-        "key": "base64(key)",
-        "value": "base64(value)",
-        "truncated": "false",
-    }
-    fields = ", ".join(f"'{name}', {values.get(name, name)}" for name in PARTS["dead_letter"].fieldNames())
-    return f"named_struct({fields})"
-
-
-def _exact(variant: str) -> str:
-    """Return the SQL of the JSON text of a string or of JSON's null; null for everything else."""
-    return f"CASE WHEN schema_of_variant({variant}) IN ('STRING', 'VOID') THEN to_json({variant}) END"
-
-
-def _joined(*columns: str) -> str:
-    return f"concat_ws('-', {', '.join(columns)})"
-
-
-_SHAPE = StructType([*LEDGER.fields, StructField("_damaged", TEXT)]).simpleString()
-# from_json strips the quotes of a string and cannot distinguish JSON's null from a missing value; only records that may
-# hold either pay for a second parse, which reads the same fields as variants
-_SECOND_LOOK = r'"(value|payload)"\\s*:\\s*["n]'
-_VARIANTS = "signal STRUCT<value: VARIANT>, acks ARRAY<STRUCT<payload: VARIANT>>"
-_TEXT = "CAST(value AS STRING)"
-_READ = (
-    "*",
-    f"from_json({_TEXT}, '{_SHAPE}', map('columnNameOfCorruptRecord', '_damaged')) AS ledger",
-    f"CASE WHEN {_TEXT} RLIKE '{_SECOND_LOOK}' THEN from_json({_TEXT}, '{_VARIANTS}') END AS variants",
-)
-_JUDGED = ("*", f"{_malformed()} AS malformed")
-_OTHERWISE = {
-    "kind": "'malformed'",
-    "id": _joined("topic", "partition", "offset"),
-    "dead_letter": _malformed_letter(),
-}
-_PARSED = (
-    *[
-        f"if(malformed IS NULL, ledger.{name}, {_OTHERWISE.get(name, 'NULL')}) AS {name}"
-        for name in LEDGER.fieldNames()
-    ],
-    f"{_exact('variants.signal.value')} AS exact_value",
-    f"transform(variants.acks, ack -> {_exact('ack.payload')}) AS exact_payloads",
-)
-
-_COUNTS = tuple(
-    f"sum({'coalesce(array_size(acks), 0)' if part == 'acks' else f'int({part} IS NOT NULL)'}) AS {table}"
-    for table, part in PART_OF.items()
-)
-
-_SPECIAL = {
-    "signals": {
-        # the record of a refused request may have an id of another kind; the id of the request is its reply-id
-        "id": "coalesce(outcome.reply_id, id)",
-        "value": "coalesce(exact_value, part.value)",
-    },
-    "acknowledgements": {
-        "id": _joined("part.topic", "part.partition", "part.offset", "part.index"),
-        "payload": "coalesce(get(exact_payloads, position), part.payload)",
-    },
-    "outcomes": {"id": "part.reply_id"},
-    "dead_letters": {
-        "id": _joined("part.topic", "part.partition", "part.offset"),
-        "key": "try_to_binary(part.key, 'base64')",
-        "value": "try_to_binary(part.value, 'base64')",
-        "truncated": "coalesce(part.truncated, false)",
-    },
-    "audit": {"id": "id"},
-}
-
-
-def _columns(table: str) -> tuple[str, ...]:
-    """Return the SQL of a table's columns: special ones, and those of the part under their names."""
-    names = TABLES[table].schema.fieldNames()
-    columns = {name: f"timestamp_millis(part.{name})" for name in names if name.endswith("_at")}
-    columns |= {name: name for name in ("query_id", "batch_id")} | _SPECIAL[table]
-    # the second column is the row's time; not from the timestamp, whose day depends on the session's time zone
-    columns[PARTITION] = f"date_from_unix_date(int(part.{names[1]} DIV {MILLISECONDS_A_DAY}))"
-    return tuple(f"{columns.get(name, f'part.{name}')} AS {name}" for name in names)
-
-
-_ROWS = {table: _columns(table) for table in TABLES}
+def _ids(table: str, owners: list[Record], parts: list[Any]) -> list[str]:
+    if table == "acknowledgements":
+        return [f"{part.topic}-{part.partition}-{part.offset}-{part.index}" for part in parts]
+    if table == "dead_letters":
+        return [f"{part.topic}-{part.partition}-{part.offset}" for part in parts]
+    if table == "outcomes":
+        return [part.reply_id for part in parts]
+    # the record of a refused request may have an id of another kind; the id of the request is its reply-id
+    return [owner.id if owner.outcome is None else owner.outcome.reply_id for owner in owners]

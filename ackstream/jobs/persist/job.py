@@ -168,8 +168,8 @@ class PersistFold:
             }
             for client, state in result.changed.items()
         ]
-        rows = spark.createDataFrame(pa.Table.from_pylist(states, schema=_STATES))
-        tables.append(rows, self._settings.lake, "publishers", query_id, batch)
+        rows = pa.Table.from_pylist(states, schema=_STATES)
+        tables.append_rows(spark, rows, self._settings.lake, "publishers", query_id, batch)
 
 
 def publish(spark: SparkSession, settings: Settings, acks: Acks, stored: Sequence[StoredRange]) -> None:

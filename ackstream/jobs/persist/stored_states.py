@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
 from ackstream.jobs.persist.state import PublisherState
-from ackstream.lake import tables
+from ackstream.lake import commits, tables
 from ackstream.protocol.messages import MAX_NUMBER
 
 if TYPE_CHECKING:
@@ -108,4 +108,4 @@ class StoredStates:
         table = DeltaTable.forPath(self._spark, tables.location(self._lake, "publishers")).alias("row")
         same = "row.client = old.client AND row.batch = old.batch"
         # maintenance may be compacting the table
-        tables.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())
+        commits.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())

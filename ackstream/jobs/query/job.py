@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import requests, results
@@ -23,7 +24,6 @@ from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState
 from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
-from ackstream.lake.schemas import SUBSCRIPTIONS
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import read_stored
@@ -196,9 +196,8 @@ class QueryFold:
         return None
 
     def _store(self, spark: SparkSession, state: QueryState, query_id: str, batch: int) -> None:
-        row = (batch, self._newest, query_id, _encode(state).decode())
-        rows = spark.createDataFrame([row], SUBSCRIPTIONS)
-        tables.append(rows, self._settings.lake, "subscriptions", query_id, batch)
+        row = {"batch": batch, "position": self._newest, "query_id": query_id, "state": _encode(state).decode()}
+        tables.append_rows(spark, pa.Table.from_pylist([row]), self._settings.lake, "subscriptions", query_id, batch)
         self._stored = self._newest
 
 

@@ -25,7 +25,6 @@ from ackstream.jobs.queues.endpoint import Endpoint, answer_unknown
 from ackstream.jobs.queues.figures import count
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
 from ackstream.lake import tables
-from ackstream.lake.schemas import QUEUE_EVENTS
 from ackstream.protocol import patterns, queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
@@ -289,9 +288,9 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         found[kind].append(tuple(record))
     events = [_decode(value) for _, value, *_ in found["event"]]
     if events:
-        own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long"), "day": F.to_date("at")}
-        rows = spark.createDataFrame(_columns(events)).withColumns(own).select(*QUEUE_EVENTS.fieldNames())
-        tables.append(rows, settings.lake, "queue_events", query_id, batch_id)
+        own = {"query_id": query_id, "batch_id": batch_id}
+        rows = _columns(events)
+        tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id, own=own, day_of="at")
     dead_letters, deliveries = map(settings.kafka.topic, ("dead-letters", "queue-deliveries"))
     parts = []
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]

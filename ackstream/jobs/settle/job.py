@@ -11,6 +11,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -33,7 +34,6 @@ from ackstream.telemetry.figures import FIGURES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType
@@ -186,17 +186,16 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     spark = frame.sparkSession
     # once: each reading would run the operator again
     settled = frame.toArrow()
-    own = {"query_id": F.lit(query_id), "batch_id": F.lit(batch_id).cast("long")}
+    own = {"query_id": query_id, "batch_id": batch_id}
     for kind, table, fields, time in (
         (DELIVERY, "deliveries", DELIVERY_FIELDS, "acknowledged_at"),
         (IGNORED, "ignored_reports", IGNORED_FIELDS, "received_at"),
     ):
         rows = _of(settled, kind, fields)
         if rows.num_rows:
-            at = F.timestamp_millis(time)
-            found = spark.createDataFrame(rows).withColumns(own | {time: at, "day": F.to_date(at)})
-            found = found.select(*ALL_TABLES[table].schema.fieldNames())
-            tables.append(found, settings.lake, table, query_id, batch_id)
+            at = rows.column_names.index(time)
+            rows = rows.set_column(at, time, rows.column(time).cast(pa.timestamp("ms", "UTC")))
+            tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id, own=own, day_of=time)
     messages = _of(settled, MESSAGE, MESSAGE_FIELDS)
     if messages.num_rows:
         spark_kafka.write(spark.createDataFrame(messages), settings.kafka, settings.kafka.topic("publisher-acks"))

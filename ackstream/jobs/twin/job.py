@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import COMMAND_MARKS, JournalRow, SignalRecord, cut, fold, ordered
 from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, search_persisted
+from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, kafka_records, search_persisted
 from ackstream.jobs.twin.quotas import QuotaUsage
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import THING_EVENTS
@@ -38,7 +38,6 @@ from ackstream.spark.kafka import (
     EARLIEST,
     ENDS,
     header,
-    header_entry,
     json_correlation_id,
     source,
     spring_correlation,
@@ -46,7 +45,7 @@ from ackstream.spark.kafka import (
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -64,17 +63,6 @@ _ROWS = pa.schema(
         for name in JournalRow.__struct_fields__
     ]
 )
-_MESSAGES = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("key", pa.string()),
-        ("value", pa.binary()),
-        ("correlation_id", pa.string()),
-        ("reply_id", pa.string()),
-    ]
-)
-"""The fields of ``TwinMessage``, in their order."""
-
 FETCH_BYTES = 256 * 1024 * 1024
 """What the driver fetches at once, of signals and of things; Spark refuses a result of more than 1 GiB."""
 
@@ -106,7 +94,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
         things.remember_origin(spark, settings.lake, topic_id)
     topics = {"signals": _start(spark, settings)}
     stream = source(spark, settings.kafka, topics, group=settings.twin.group, limit=limit, headers=True)
-    return batches.start(stream, settings.lake, NAME, TwinFold(settings).write, trigger)
+    return batches.start(commands(stream, settings), settings.lake, NAME, TwinFold(settings).write, trigger)
 
 
 def _start(spark: SparkSession, settings: Settings) -> Start:
@@ -184,7 +172,7 @@ class TwinFold:
         self._first = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Fold one batch of the signals topic, append its changes to the journal, send its answers and events."""
+        """Fold one batch of :func:`commands`, append its changes to the journal, send its answers and events."""
         spark = frame.sparkSession
         if self._things is None:
             self._first, self._things = load(spark, self._settings, query_id, batch_id)
@@ -196,14 +184,16 @@ class TwinFold:
             send(spark, self._settings, result.messages)
 
     def _append(self, spark: SparkSession, rows: Sequence[JournalRow], query_id: str, batch: int, part: int) -> None:
-        if things.first_batch(spark, self._settings.lake, query_id) != self._first:
-            raise StoppedError(
-                "Another twin has written to the journal since this one was started: both count the same revisions. Run"
-                " one twin per lake; started again, it goes on after what the other has done."
-            )
+        def check(found: Mapping[str, int]) -> None:
+            if tables.first_and_newest(found, query_id)[0] != self._first:
+                raise StoppedError(
+                    "Another twin has written to the journal since this one was started: both count the same revisions."
+                    " Run one twin per lake; started again, it goes on after what the other has done."
+                )
+
         table = batches.arrow(map(msgspec.structs.astuple, rows), _ROWS)
         topic = pa.array([self._settings.kafka.topic("signals")] * len(rows), pa.string())
-        things.append(spark, self._settings.lake, table.append_column("topic", topic), query_id, batch, part)
+        things.append(spark, self._settings.lake, table.append_column("topic", topic), query_id, batch, part, check)
 
 
 def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) -> tuple[int, dict[str, Thing]]:
@@ -223,27 +213,37 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
         rows.unpersist()
 
 
-def read_records(frame: DataFrame, settings: Settings) -> Iterator[SignalRecord]:
-    """Bring the records of a batch that may be twin commands to the driver, in order.
+def commands(signals: DataFrame, settings: Settings) -> DataFrame:
+    """Return the records of the signals topic that may be twin commands.
+
+    It is applied to the stream: what is made of columns in each batch is planned twice.
+    """
+    value = F.col("value")
+    marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
+    spring = F.coalesce(F.length(header(record_headers.SPRING_CORRELATION_ID)), F.lit(0))
+    # what is larger is refused by correlate
+    found = signals.where((F.length(value) <= settings.correlate.max_value_bytes) & (spring <= MAX_BYTES) & marked)
+    time, correlation_id = F.unix_millis("timestamp"), _correlation_id()
+    return found.select(time.alias("time"), "partition", "offset", correlation_id.alias("correlation_id"), "value")
+
+
+def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]:
+    """Bring the records of a batch of :func:`commands` to the driver, in order.
 
     Large values are fetched only when it is their turn, several at a time.
     """
     value, small = F.col("value"), FETCH_BYTES // settings.twin.max_offsets_per_trigger
-    marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
-    spring = F.coalesce(F.length(header(record_headers.SPRING_CORRELATION_ID)), F.lit(0))
-    # what is larger is refused by correlate
-    commands = frame.where((F.length(value) <= settings.correlate.max_value_bytes) & (spring <= MAX_BYTES) & marked)
-    when, at_once = F.unix_millis("timestamp"), F.when(F.length(value) <= small, value)
-    found = commands.select(when, "partition", "offset", _correlation_id(), at_once, F.length(value))
+    at_once = F.when(F.length(value) <= small, value)
+    rows = found.select("time", "partition", "offset", "correlation_id", at_once, F.length(value))
     records, sizes = [], {}
-    for *fields, size in batches.collect(found):
+    for *fields, size in batches.collect(rows):
         record = SignalRecord(*fields)
         records.append(record)
         if record.value is None:
             sizes[record.partition, record.offset] = size
     if not sizes:
         return iter(ordered(records))
-    return _with_values(commands.where(F.length(value) > small), ordered(records), sizes)
+    return _with_values(found.where(F.length(value) > small), ordered(records), sizes)
 
 
 def _with_values(
@@ -277,17 +277,8 @@ def _among(rows: DataFrame, records: Iterable[SignalRecord]) -> DataFrame:
 
 def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage]) -> None:
     """Write messages to their topics, in order."""
-    if not messages:
-        return
-    prefix = F.lit(settings.kafka.topic_prefix)
-    correlation = header_entry(record_headers.CORRELATION_ID, F.col("correlation_id"))
-    reply = header_entry(record_headers.REPLY_ID, F.col("reply_id"))
-    headers = F.when(F.col("reply_id").isNull(), F.array(correlation)).otherwise(F.array(correlation, reply))
-    records = spark.createDataFrame(batches.arrow(map(msgspec.structs.astuple, messages), _MESSAGES))
-    kafka.write(
-        records.select(F.concat(prefix, "topic").alias("topic"), "key", "value", headers.alias("headers")),
-        settings.kafka,
-    )
+    if messages:
+        kafka.write(spark.createDataFrame(kafka_records(messages, settings.kafka.topic_prefix)), settings.kafka)
 
 
 def _correlation_id() -> Column:

@@ -6,6 +6,7 @@ import deltalake
 import duckdb
 import pytest
 
+from ackstream.jobs.archive import job
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
@@ -23,6 +24,13 @@ APPLICATION = "archive-query"
 def made(spark: SparkSession, lake: Lake) -> Lake:
     tables.create(spark, lake)
     return lake
+
+
+@pytest.fixture(params=["driver", "spark"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the rows of all batches on the driver, or by Spark, as those of a large one."""
+    if request.param == "spark":
+        monkeypatch.setattr(job, "LARGEST", -1)
 
 
 def ids(lake: Lake) -> dict[str, list[str]]:
@@ -46,6 +54,7 @@ def version(lake: Lake, name: str) -> int:
     return deltalake.DeltaTable(lake.table(name)).version()
 
 
+@pytest.mark.usefixtures("way")
 def test_a_batch_is_there_for_delta_rs_and_duckdb_once_it_is_written(spark: SparkSession, made: Lake) -> None:
     values = [*outcomes(1, 2), records.acknowledgement(9), records.dead_letter(7), b"garbage"]
     ArchiveFold(made).write(records.frame(spark, values), 0, APPLICATION)
@@ -61,6 +70,7 @@ def test_a_batch_is_there_for_delta_rs_and_duckdb_once_it_is_written(spark: Spar
     assert duckdb.sql(joined).fetchall() == [("c-1", 200, 2), ("c-2", 200, 2)]
 
 
+@pytest.mark.usefixtures("way")
 def test_a_batch_writes_one_file_a_table_and_leaves_tables_without_rows_alone(spark: SparkSession, made: Lake) -> None:
     frame = records.frame(spark, outcomes(*range(50))).repartition(4)
     ArchiveFold(made).write(frame, 0, APPLICATION)
@@ -74,6 +84,7 @@ def test_an_empty_batch_commits_nothing(spark: SparkSession, made: Lake) -> None
     assert [version(made, name) for name in TABLES] == [0] * len(TABLES)
 
 
+@pytest.mark.usefixtures("way")
 def test_copies_within_a_batch_and_across_batches_stay_out(spark: SparkSession, made: Lake) -> None:
     """Correlate died in its batch 1 twice, and each time wrote a part of it again."""
     running = ArchiveFold(made)
@@ -87,11 +98,27 @@ def test_copies_within_a_batch_and_across_batches_stay_out(spark: SparkSession, 
     assert ids(made) == wanted
 
 
+@pytest.mark.usefixtures("way")
 def test_copies_stay_out_after_a_restart(spark: SparkSession, made: Lake) -> None:
     ArchiveFold(made).write(records.frame(spark, outcomes(1, 2, batch=6)), 0, APPLICATION)
     restarted = ArchiveFold(made)
     restarted.write(records.frame(spark, [*outcomes(2, 3, batch=6), *outcomes(4, batch=7)], 10), 1, APPLICATION)
     assert ids(made) == expected(1, 2, 3, 4)
+
+
+def test_the_newest_batch_of_correlate_may_come_in_several_batches_without_a_look_at_the_table(
+    spark: SparkSession, made: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = ArchiveFold(made)
+    running.write(records.frame(spark, outcomes(1, batch=1)), 0, APPLICATION)
+    running.write(records.frame(spark, outcomes(2, batch=2), 10), 1, APPLICATION)
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "read", None)
+        # correlate died, and wrote its batch 2 again
+        running.write(records.frame(spark, outcomes(3, 4, batch=2), 20), 2, APPLICATION)
+        running.write(records.frame(spark, [*outcomes(2, 3, 4, batch=2), *outcomes(5, batch=3)], 30), 3, APPLICATION)
+        running.write(records.frame(spark, outcomes(5, batch=3), 40), 4, APPLICATION)
+    assert ids(made) == expected(1, 2, 3, 4, 5)
 
 
 def test_a_ledger_read_again_with_a_new_checkpoint_adds_nothing(spark: SparkSession, made: Lake) -> None:

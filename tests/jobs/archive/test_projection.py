@@ -4,14 +4,18 @@ import json
 from copy import deepcopy
 from datetime import date, datetime, timezone
 from itertools import product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ackstream.jobs.archive import projection
+from ackstream.jobs.archive import projection, reading
 from ackstream.lake import schemas
 from tests.harness.envelopes import ODD
 from tests.lake import records
@@ -20,8 +24,38 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def rows(spark: SparkSession, table: str, *values: bytes | None) -> list[Any]:
-    return projection.rows(projection.parse(records.frame(spark, list(values))), table).collect()
+KAFKA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+def project(*values: bytes | None, topic: str = "ledger") -> projection.Summary:
+    """Lay out records as a worker does, some hundred at once."""
+    start = records.START * 1000
+    found = [
+        {"key": b"key", "value": value, "topic": topic, "partition": 0, "offset": offset, "timestamp": start}
+        for offset, value in enumerate(values)
+    ]
+    batches = [pa.RecordBatch.from_pylist(found[at : at + 400], schema=KAFKA) for at in range(0, len(found), 400)]
+    return projection.Summary(pa.Table.from_batches(map(projection.project, batches)))
+
+
+def stored(summary: projection.Summary, table: str) -> list[Any]:
+    """Return the rows of a table that came along with a summary."""
+    if not any(span.rows[table] for span in summary.spans):
+        return []
+    return [SimpleNamespace(**row) for row in summary.rows(None, table).to_pylist()]
+
+
+def rows(table: str, *values: bytes | None) -> list[Any]:
+    return stored(project(*values), table)
 
 
 def changed(**changes: Any) -> bytes:
@@ -59,51 +93,67 @@ def test_rows_have_the_columns_of_their_table(spark: SparkSession, table: str) -
     assert_schema_equality(found, schemas.TABLES[table].schema, ignore_nullable=True, ignore_metadata=True)
 
 
-def test_acknowledgements_of_one_record_keep_their_positions(spark: SparkSession) -> None:
-    found = rows(spark, "acknowledgements", records.outcome(1))
+def test_acknowledgements_of_one_record_keep_their_positions() -> None:
+    found = rows("acknowledgements", records.outcome(1))
     assert [(row.id, row.label) for row in found] == [
         ("acks-0-1-0", "twin-persisted"),
         ("acks-0-1-1", "billing:booked"),
     ]
 
 
-def test_an_outcome_may_come_without_its_signal(spark: SparkSession) -> None:
+def test_an_outcome_may_come_without_its_signal() -> None:
     record = records.outcome(1, signal=None, acks=None)
-    assert rows(spark, "signals", record) == []
-    assert rows(spark, "acknowledgements", record) == []
-    assert [row.id for row in rows(spark, "outcomes", record)] == [records.reply_id(1)]
+    assert rows("signals", record) == []
+    assert rows("acknowledgements", record) == []
+    assert [row.id for row in rows("outcomes", record)] == [records.reply_id(1)]
 
 
-def test_a_row_of_a_signal_that_shares_its_record_with_another_kind_has_the_reply_id(spark: SparkSession) -> None:
+def test_a_row_of_a_signal_that_shares_its_record_with_another_kind_has_the_reply_id() -> None:
     record = changed(kind="dead-letter", id="signals-0-1")
-    assert [row.id for row in rows(spark, "signals", record)] == [records.reply_id(1)]
+    assert [row.id for row in rows("signals", record)] == [records.reply_id(1)]
 
 
 @pytest.mark.parametrize(
     "json_text",
-    ['"a text"', '"5"', '"say \\"no\\""', "null", "5", "true", "-1.5", '"true"', '{"value":"x","a":[1,2]}', "[]", '""'],
+    [
+        '"a text"',
+        '"5"',
+        '"say \\"no\\""',
+        "null",
+        "5",
+        "true",
+        "-1.5",
+        '"true"',
+        '{"value":"x","a":[1,2]}',
+        "[]",
+        '""',
+        "1.10",
+        "12345678901234567890.123",
+        '"caf\\u00e9 \\n"',
+        '{ "a" : 1e400 }',
+    ],
 )
-def test_any_json_value_is_kept_as_json_text(spark: SparkSession, json_text: str) -> None:
+def test_any_json_value_is_kept_as_it_was_written(json_text: str) -> None:
     raw = msgspec.Raw(json_text.encode())
     acks = [records.ack_row(1), records.ack_row(1, "billing:booked", index=1, payload=raw)]
     record = records.outcome(1, signal=records.signal_row(1, value=raw), acks=acks)
-    assert [row.value for row in rows(spark, "signals", record)] == [json_text]
-    assert [row.payload for row in rows(spark, "acknowledgements", record)] == [None, json_text]
+    assert [row.value for row in rows("signals", record)] == [json_text]
+    assert [row.payload for row in rows("acknowledgements", record)] == [None, json_text]
 
 
-def test_an_absent_value_is_null(spark: SparkSession) -> None:
+def test_an_absent_value_is_null() -> None:
     record = records.outcome(1, signal=records.signal_row(1, value=msgspec.UNSET))
-    assert [row.value for row in rows(spark, "signals", record)] == [None]
+    assert [row.value for row in rows("signals", record)] == [None]
 
 
-def test_an_object_with_a_field_twice_is_kept(spark: SparkSession) -> None:
+def test_an_object_with_a_field_twice_is_kept() -> None:
     twice = msgspec.Raw(b'{"value":"a","value":"b"}')
     record = records.outcome(1, signal=records.signal_row(1, value=twice))
-    assert [row.value for row in rows(spark, "signals", record)] == ['{"value":"a","value":"b"}']
+    assert [row.value for row in rows("signals", record)] == ['{"value":"a","value":"b"}']
 
 
-def test_a_dead_letter_keeps_the_bytes_of_its_record(spark: SparkSession) -> None:
-    (row,) = rows(spark, "dead_letters", records.dead_letter(7))
+def test_a_dead_letter_keeps_the_bytes_of_its_record() -> None:
+    (row,) = rows("dead_letters", records.dead_letter(7))
     assert (row.id, row.key, row.value, row.reason) == ("signals-1-7", b"key", b"\x00\xff", "not JSON")
 
 
@@ -117,7 +167,8 @@ def test_the_day_does_not_depend_on_the_time_zone_of_the_session(spark: SparkSes
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        assert [row.day for row in rows(spark, "signals", record)] == [date(2026, 11, 18)]
+        parsed = projection.parse(records.frame(spark, [record]))
+        assert [row.day for row in projection.rows(parsed, "signals").collect()] == [date(2026, 11, 18)]
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
 
@@ -148,16 +199,12 @@ MALFORMED = {
 
 
 @pytest.fixture(scope="module")
-def malformed(spark: SparkSession) -> dict[str, Any]:
-    """Return each malformed record's dead letter; one look for all."""
+def malformed() -> dict[str, Any]:
+    """Return each malformed record's dead letter; they are in one batch with a sound one."""
     values = [value for value, _ in MALFORMED.values()]
-    parsed = projection.parse(records.frame(spark, [*values, records.outcome(1)])).persist()
-    try:
-        assert projection.rows(parsed, "signals").count() == 1
-        assert projection.rows(parsed, "outcomes").count() == 1
-        letters = {row.offset: row for row in projection.rows(parsed, "dead_letters").collect()}
-    finally:
-        parsed.unpersist()
+    summary = project(*values, records.outcome(1))
+    assert len(stored(summary, "signals")) == len(stored(summary, "outcomes")) == 1
+    letters = {row.offset: row for row in stored(summary, "dead_letters")}
     assert len(letters) == len(MALFORMED)
     return {case: letters[offset] for offset, case in enumerate(MALFORMED)}
 
@@ -172,40 +219,57 @@ def test_a_malformed_record_is_a_dead_letter_with_its_reason(malformed: dict[str
     assert row.id == f"ledger-0-{row.offset}"
 
 
-def test_every_record_is_rows_or_a_dead_letter_whatever_has_the_wrong_type(spark: SparkSession) -> None:
+def wrong() -> list[bytes]:
+    """Return records of which one field has a value of another type."""
     whole = json.loads(records.outcome(1)) | {"dead_letter": json.loads(records.dead_letter(2))["dead_letter"]}
     values = [changed(**{field: odd}) for field in whole for odd in ODD]
-    for part in whole.keys() & projection.PARTS.keys():
+    for part in whole.keys() & set(reading.PART_OF.values()):
         fields = whole[part][0] if part == "acks" else whole[part]
         for field, odd in product([*fields, "more"], ODD):
             found = deepcopy(whole)
             (found[part][0] if part == "acks" else found[part])[field] = odd
             values.append(json.dumps(found).encode())
-    parsed = projection.parse(records.frame(spark, [*values])).persist()
-    try:
-        counts = {table: projection.rows(parsed, table).count() for table in schemas.TABLES}
-        malformed = parsed.where("kind = 'malformed'").count()
-        spans = projection.summarise(parsed)
-        stored = [projection.rows(parsed, table).collect() for table in schemas.TABLES]
-    finally:
-        parsed.unpersist()
-    assert malformed < counts["dead_letters"] < len(values)
-    assert {name: sum(span.rows[name] for span in spans) for name in schemas.TABLES} == counts
-    assert sum(map(len, stored)) == sum(counts.values())
-    kinds = {row.kind for row in parsed.select("kind").collect()}
-    assert {"malformed", "outcome"} <= kinds
+    return values
+
+
+def test_every_record_is_rows_or_a_dead_letter_whatever_has_the_wrong_type() -> None:
+    values = wrong()
+    summary = project(*values)
+    found = {table: stored(summary, table) for table in schemas.TABLES}
+    malformed = [row for row in found["dead_letters"] if row.query_id is None]
+    assert 0 < len(malformed) < len(found["dead_letters"]) < len(values)
+    assert {row.topic for row in malformed} == {"ledger"}
+    counts = {name: sum(span.rows[name] for span in summary.spans) for name in schemas.TABLES}
+    assert {name: len(entries) for name, entries in found.items()} == counts
+
+
+@pytest.mark.parametrize("topic", ["ledger", "audit"])
+def test_the_second_decoder_reads_what_the_first_one_reads_alike(topic: str) -> None:
+    sound = [*wrong(), records.outcome(1), records.acknowledgement(2), records.dead_letter(3), records.audit(4)]
+    first = [reading.read(value, topic) for value in sound]
+    assert [reading.read_loosely(value, topic) for value in sound] == first
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+
+
+@given(st.recursive(SCALARS, st.lists, max_leaves=5), st.sampled_from(["", " ", "\n"]), st.booleans())
+def test_any_json_is_stored_as_the_text_that_the_ledger_has(value: Any, space: str, ascii_only: bool) -> None:  # noqa: FBT001
+    text = json.dumps(value, ensure_ascii=ascii_only, separators=(f",{space}", ":"))
+    raw = msgspec.Raw(text.encode())
+    (row,) = rows("signals", records.outcome(1, signal=records.signal_row(1, value=raw)))
+    assert row.value == text
 
 
 AUDIT = json.loads(records.audit(1))["audit"]
 
 
-def test_a_record_of_the_audit_becomes_a_row(spark: SparkSession) -> None:
-    parsed = projection.parse(records.frame(spark, [records.audit(7)], topic="prod-audit"))
-    (row,) = projection.rows(parsed, "audit").collect()
+def test_a_record_of_the_audit_becomes_a_row() -> None:
+    (row,) = stored(project(records.audit(7), topic="prod-audit"), "audit")
     assert (row.id, row.query_id, row.batch_id, row.correlation_id) == ("gateway-1-7", "gateway-1", 7, "c-7")
     assert (row.subject, row.roles, row.address, row.allowed) == ("user:ada", ["user:operator"], "10.0.0.9", False)
     assert (row.event, row.method, row.command, row.path) == ("command", "PUT", "twin/commands/modify", "/attributes/x")
-    assert (row.status, row.reason, row["count"], row.day) == (403, "WRITE of /attributes/x", 1, date(2026, 11, 18))
+    assert (row.status, row.reason, row.count, row.day) == (403, "WRITE of /attributes/x", 1, date(2026, 11, 18))
 
 
 @pytest.mark.parametrize(
@@ -219,29 +283,38 @@ def test_a_record_of_the_audit_becomes_a_row(spark: SparkSession) -> None:
     ],
     ids=["audit-in-ledger", "outcome-in-audit", "dead-letter-in-audit", "both-in-ledger", "audit"],
 )
-def test_who_may_write_one_topic_writes_no_rows_of_the_other(
-    spark: SparkSession, topic: str, value: bytes, *, wanted: bool
-) -> None:
-    parsed = projection.parse(records.frame(spark, [value], topic=topic))
-    found = {table for table in schemas.TABLES if projection.rows(parsed, table).count()}
+def test_who_may_write_one_topic_writes_no_rows_of_the_other(topic: str, value: bytes, *, wanted: bool) -> None:
+    summary = project(value, topic=topic)
+    found = {table for table in schemas.TABLES if stored(summary, table)}
     assert found == {"audit" if wanted else "dead_letters"}
 
 
-def test_an_audit_record_with_a_wrong_type_is_a_row_or_a_dead_letter(spark: SparkSession) -> None:
+def test_an_audit_record_with_a_wrong_type_is_a_row_or_a_dead_letter() -> None:
     values = []
     for field, odd in product([*json.loads(records.audit(1))["audit"], "more"], ODD):
         found = json.loads(records.audit(1))
         found["audit"][field] = odd
         values.append(json.dumps(found).encode())
-    parsed = projection.parse(records.frame(spark, [*values], topic="audit")).persist()
-    try:
-        rows = {table: projection.rows(parsed, table).count() for table in ("audit", "dead_letters")}
-    finally:
-        parsed.unpersist()
-    assert 0 < rows["dead_letters"] < len(values) == sum(rows.values())
+    summary = project(*values, topic="audit")
+    counts = {table: len(stored(summary, table)) for table in ("audit", "dead_letters")}
+    assert 0 < counts["dead_letters"] < len(values) == sum(counts.values())
 
 
-def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
+def test_rows_that_spark_takes_are_those_of_the_driver(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = records.frame(spark, [*wrong()[::10], b"garbage"]).repartition(3)
+    parsed = projection.parse(frame)
+    for small in (projection.SMALL, 0):
+        # from 0 on they stay where they are until they are asked for
+        monkeypatch.setattr(projection, "SMALL", small)
+        summary = projection.summarise(parsed)
+        for table in ("signals", "acknowledgements", "outcomes", "dead_letters"):
+            own = spark.createDataFrame(summary.rows(parsed, table))
+            assert_df_equality(
+                own, projection.rows(parsed, table), ignore_row_order=True, ignore_nullable=True, ignore_metadata=True
+            )
+
+
+def test_a_summary_counts_rows_and_copies_by_query() -> None:
     values = [
         records.outcome(1, batch=3),
         records.outcome(2, batch=5),
@@ -249,8 +322,7 @@ def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
         records.acknowledgement(9, batch=1, query="other"),
         b"garbage",
     ]
-    spans = projection.summarise(projection.parse(records.frame(spark, values)))
-    found = {span.query_id: span for span in spans}
+    found = {span.query_id: span for span in project(*values).spans}
     none = dict.fromkeys(schemas.TABLES, 0)
     counts = {"signals": 3, "acknowledgements": 6, "outcomes": 3, "dead_letters": 0, "audit": 0}
     assert found == {
@@ -261,4 +333,4 @@ def test_a_summary_counts_rows_and_copies_by_query(spark: SparkSession) -> None:
 
 
 def test_no_record_gives_no_span(spark: SparkSession) -> None:
-    assert projection.summarise(projection.parse(records.frame(spark, []))) == []
+    assert projection.summarise(projection.parse(records.frame(spark, []))).spans == []

@@ -11,7 +11,7 @@ from ackstream.errors import StoppedError
 from ackstream.jobs.twin import job
 from ackstream.jobs.twin.batch import JournalRow
 from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.messages import TwinMessage
+from ackstream.jobs.twin.messages import kafka_records
 from ackstream.lake import tables, things
 from ackstream.settings import Lake, Settings, Twin
 from ackstream.spark import batches
@@ -34,11 +34,12 @@ def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None
     rows = arrow(map(msgspec.structs.astuple, result.rows), job._ROWS)
     assert rows.schema == job._ROWS
     assert tuple(job._ROWS.names) == JournalRow.__struct_fields__
-    assert tuple(job._MESSAGES.names) == TwinMessage.__struct_fields__
     assert rows.column("revision").to_pylist() == [1, 2]
     assert rows.column("thing").to_pylist() == [None, None]
-    messages = arrow(map(msgspec.structs.astuple, result.messages), job._MESSAGES)
-    assert messages.column("topic").to_pylist() == ["events", "twin-acks", "events", "twin-acks"]
+    records = kafka_records(result.messages, "test-")
+    assert records.column("topic").to_pylist() == ["test-events", "test-twin-acks"] * 2
+    of_event, of_answer = ([entry["key"] for entry in headers] for headers in records.column("headers").to_pylist()[:2])
+    assert (of_event, of_answer) == (["correlation-id"], ["correlation-id", "reply-id"])
 
 
 def test_a_twin_stops_when_another_one_has_written_to_the_journal(spark: SparkSession, lake: Lake) -> None:
@@ -74,7 +75,7 @@ def test_a_batch_of_large_commands_is_fetched_in_pieces_and_in_order(
         return iter(rows)
 
     monkeypatch.setattr(batches, "collect", counted)
-    found = list(job.read_records(frame, settings))
+    found = list(job.read_records(job.commands(frame, settings), settings))
     assert [record.offset for record in found] == list(range(8))
     assert {record.offset: record.value for record in found} == dict(enumerate(commands))
     assert [record.correlation_id for record in found] == [f"c-{record.offset}" for record in found]

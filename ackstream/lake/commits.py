@@ -1,0 +1,132 @@
+"""Commits to Delta's log by Delta itself, inside the JVM: a transaction with the files and the version that they are.
+
+Spark's writer commits in the same way. But it looks for the version of an application in the whole log, which is a
+Spark job of 0.4 s in each append, and it has rows written by a job, however few they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+from delta import exceptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS = 20
+"""A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
+CONFLICTS = (
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
+)
+"""What Delta raises when another commit came first; unlike in Java, none of them is a kind of another."""
+
+CHECKED = "ackstream.checked"
+"""The application that all appends with a check are versions of, beside their own."""
+
+
+def java(spark: SparkSession, name: str) -> Any:
+    """Return a class of the JVM, where Python has no public way to what it does."""
+    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
+    return getattr(spark._jvm, name)  # noqa: SLF001
+
+
+def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Delta's log of a table and its view of it as it is now; the version is -1 where there is no table."""
+    log = java(spark, "org.apache.spark.sql.delta.DeltaLog")
+    found = log.forTableWithSnapshot(spark._jsparkSession, path)  # noqa: SLF001
+    return found._1(), found._2()  # noqa: SLF001 - names of Scala
+
+
+def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
+    """Return the newest version of each application in a snapshot.
+
+    The checksum beside the newest commit has them. A Spark job reads the log where it is missing, such as after the
+    commit of another program, or lacks them, because they are more than 100 or have a retention time.
+    """
+    checksum = snapshot.checksumOpt()
+    listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    found = listed.get() if listed.isDefined() else snapshot.setTransactions()
+    # in one call: there may be many
+    text = java(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(found)
+    return {one["appId"]: one["version"] for one in json.loads(text)}
+
+
+def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
+    """Run a commit to a table; retry it if another one conflicts with it.
+
+    :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            work()
+        except CONFLICTS:
+            if attempt == attempts:
+                raise
+        else:
+            return
+
+
+def commit(
+    spark: SparkSession,
+    path: str,
+    application: str,
+    version: int,
+    write: Callable[[Any], Any],
+    check: Callable[[dict[str, int]], None] | None = None,
+) -> None:
+    """Append files to a table as a version of an application, unless the table has that version or a later one.
+
+    :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
+    :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
+        conflict with each other, so none comes between the check and the commit
+    """
+    log = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
+    none, option = java(spark, "scala.Option").empty(), java(spark, "scala.Option").apply
+    append = java(spark, "org.apache.spark.sql.SaveMode").Append
+    operation = java(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8)
+    names = [application] if check is None else [application, CHECKED]
+    attempts = itertools.count()
+
+    def attempt() -> None:
+        # what this process knows of the table: a commit of another one conflicts, and only then is the log listed
+        snapshot = log_and_snapshot(spark, path)[1] if next(attempts) else log.unsafeVolatileSnapshot()
+        found = versions(spark, snapshot)
+        if check is not None:
+            check(found)
+        if found.get(application, -1) >= version:
+            return
+        transaction = log.startTransaction(none, option(snapshot))
+        for name in names:
+            # what Delta's own look for the version does: it lets commits of the same application conflict
+            transaction.readTxn().append(name)
+        now = log.clock().getTimeMillis()
+        own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
+        transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
+
+    # a job that starts may be adding a column, or changing a property
+    retried(attempt)
+
+
+def added(spark: SparkSession, actions: Iterable[dict[str, Any]]) -> Any:
+    """Return actions, given as the log has them, as Delta takes them."""
+    action = java(spark, "org.apache.spark.sql.delta.actions.Action")
+    found = java(spark, "java.util.ArrayList")()
+    for one in actions:
+        found.add(action.fromJson(json.dumps(one)))
+    return java(spark, "scala.jdk.javaapi.CollectionConverters").asScala(found).toSeq()
+
+
+def written(transaction: Any, rows: DataFrame) -> Any:
+    """Write the rows of a frame by a Spark job; return the actions that add its files."""
+    return transaction.writeFiles(rows._jdf)  # noqa: SLF001

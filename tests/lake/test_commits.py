@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import stat
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from ackstream.errors import StoppedError
+from ackstream.lake import commits, files, schemas, tables
+from tests.lake.changes import change, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ackstream.settings import Lake
+
+    Check = Callable[[Mapping[str, int]], None] | None
+
+JOURNAL = "thing_events"
+OWN: dict[str, object] = {"query_id": "q", "batch": 7}
+LONG = "a:" + "z" * 40
+
+
+def rows() -> pa.Table:
+    """Return changes of two days; one thing has a name that is longer than what statistics hold."""
+    found = table(change("a:1", 1, {"n": 1}), change(LONG, 2, deleted=True), change("a:2", 3, {"n": 2}))
+    times = [datetime(2026, 1, day, 12, 0, 0, 999_000, timezone.utc) for day in (1, 1, 2)]
+    at = found.column_names.index("modified_at")
+    return found.set_column(at, "modified_at", pa.array(times, pa.timestamp("ms", "UTC")))
+
+
+def append(spark: SparkSession, lake: Lake, version: int = 7, application: str = "q", check: Check = None) -> None:
+    tables.append_rows(spark, rows(), lake, JOURNAL, application, version, own=OWN, day_of="modified_at", check=check)
+
+
+def by_spark(spark: SparkSession) -> DataFrame:
+    own = {"query_id": "'q'", "batch": "7L", "day": "to_date(modified_at)"}
+    frame = spark.createDataFrame(rows()).selectExpr("*", *[f"{value} AS {name}" for name, value in own.items()])
+    return frame.select(*schemas.THING_EVENTS.fieldNames())
+
+
+def log(lake: Lake) -> list[dict[str, Any]]:
+    """Return the actions of the newest commit that add files, by their day."""
+    newest = max((Path(lake.table(JOURNAL)) / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in newest.read_text().splitlines()]
+    found = [action["add"] for action in actions if "add" in action]
+    return sorted(found, key=lambda add: str(add["partitionValues"]))
+
+
+def test_rows_of_the_driver_are_stored_as_spark_stores_them(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake)
+    ours = [(add["partitionValues"], json.loads(add["stats"])) for add in log(lake)]
+    first = tables.read(spark, lake, JOURNAL).orderBy("revision").collect()
+    tables.append(by_spark(spark), lake, JOURNAL, "other", 0)
+    theirs = [(add["partitionValues"], json.loads(add["stats"])) for add in log(lake)]
+    assert [values for values, _ in ours] == [{"day": "2026-01-01"}, {"day": "2026-01-02"}]
+    for (_, own), (_, their) in zip(ours, theirs, strict=True):
+        their.pop("tightBounds", None)
+        assert {**own, "maxValues": None} == {**their, "maxValues": None}
+        own["maxValues"].pop("thing_id"), their["maxValues"].pop("thing_id")
+        assert own["maxValues"] == their["maxValues"]
+    assert tables.read(spark, lake, JOURNAL).orderBy("revision").collect() == [row for row in first for _ in range(2)]
+    assert tables.read(spark, lake, JOURNAL).where("thing_id >= 'a:zz'").count() == 2
+    other_reader = deltalake.DeltaTable(lake.table(JOURNAL)).to_pyarrow_table(filters=[("thing_id", "=", LONG)])
+    assert other_reader.num_rows == 2
+
+
+def test_an_append_of_rows_of_the_driver_starts_no_spark_job(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    # the table's first look at the log may be one
+    append(spark, lake, 1)
+    context = spark.sparkContext
+    context.setJobGroup("append", "rows of the driver")
+    try:
+        append(spark, lake, 2)
+        assert tables.transactions(spark, lake, JOURNAL) == {"q": 2}
+        assert list(context.statusTracker().getJobIdsForGroup("append")) == []
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert tables.read(spark, lake, JOURNAL).count() == 6
+
+
+def test_what_the_driver_writes_can_be_read_by_its_owner_alone(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake)
+    written = [place for place in Path(lake.table(JOURNAL)).rglob("*") if "_delta_log" not in str(place)]
+    assert len(written) >= 4
+    assert {stat.S_IMODE(place.stat().st_mode) & 0o077 for place in written} == {0}
+
+
+@pytest.mark.parametrize("change", ["ADD CONSTRAINT whole CHECK (revision < 3)", "SET TBLPROPERTIES ({mapping})"])
+def test_a_table_that_asks_for_more_than_a_file_is_left_to_spark(spark: SparkSession, lake: Lake, change: str) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    mapping = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
+    spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {change.format(mapping=mapping)}")
+    if "CHECK" in change:
+        with pytest.raises(Exception, match=r"CHECK constraint whole .* violated"):
+            append(spark, lake)
+        assert tables.read(spark, lake, JOURNAL).count() == 0
+        return
+    spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` RENAME COLUMN value TO content")
+    spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` RENAME COLUMN content TO value")
+    append(spark, lake)
+    assert {row.value for row in tables.read(spark, lake, JOURNAL).collect()} == {*rows().column("value").to_pylist()}
+
+
+def test_a_null_where_the_table_has_none_is_refused(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    with pytest.raises(ValueError, match="null"):
+        tables.append_rows(spark, rows(), lake, JOURNAL, "q", 7, own={**OWN, "query_id": None}, day_of="modified_at")
+
+
+def test_two_writers_of_one_version_leave_its_rows_once(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake, 1)
+    real, others = files.write, [2, 3]
+
+    def overtaken(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if others:
+            monkeypatch.setattr(files, "write", real)
+            append(spark, lake, others.pop(0))
+            monkeypatch.setattr(files, "write", overtaken)
+        return found
+
+    monkeypatch.setattr(files, "write", overtaken)
+    append(spark, lake, 2)
+    assert tables.read(spark, lake, JOURNAL).count() == 6
+    # one of another application is in nobody's way
+    append(spark, lake, 3, "other")
+    assert tables.transactions(spark, lake, JOURNAL) == {"q": 3, "other": 3}
+    assert tables.read(spark, lake, JOURNAL).count() == 12
+
+
+def test_no_other_append_with_a_check_comes_between_a_check_and_its_commit(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    real = files.write
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(files, "write", real)
+        append(spark, lake, 0, "other", lambda _: None)
+        return real(*arguments)
+
+    def alone(found: Mapping[str, int]) -> None:
+        if "other" in found:
+            raise StoppedError("another one")
+
+    monkeypatch.setattr(files, "write", overtaken)
+    with pytest.raises(StoppedError, match="another one"):
+        append(spark, lake, 0, "q", alone)
+    assert tables.transactions(spark, lake, JOURNAL) == {"other": 0}
+    assert tables.read(spark, lake, JOURNAL).count() == 3
+
+
+def test_a_table_without_a_checksum_still_knows_its_versions(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake, 1)
+    elsewhere = deltalake.DeltaTable(lake.table(JOURNAL))
+    deltalake.write_deltalake(elsewhere, elsewhere.to_pyarrow_table(), mode="append")
+    snapshot = commits.log_and_snapshot(spark, tables.location(lake, JOURNAL))[1]
+    assert not snapshot.checksumOpt().isDefined()
+    append(spark, lake, 1)
+    assert tables.read(spark, lake, JOURNAL).count() == 6
+
+
+def test_statistics_have_bounds_that_hold() -> None:
+    top = files.LAST_CHARACTER * 40
+    times = [datetime(2026, 1, 1, 0, 0, 0, 1_001, timezone.utc), None]
+    found = files.statistics(
+        pa.table(
+            {
+                "name": pa.array([LONG, "b"]),
+                "top": pa.array([top, "b"]),
+                "at": pa.array(times, pa.timestamp("us", "UTC")),
+                "none": pa.array([None, None], pa.int64()),
+                "fifth": pa.array([1, 2]),
+            }
+        )
+    )
+    assert found == {
+        "numRecords": 2,
+        "minValues": {"name": LONG[:32], "top": "b", "at": "2026-01-01T00:00:00.001Z"},
+        "maxValues": {"name": "b", "at": "2026-01-01T00:00:00.002Z"},
+        "nullCount": {"name": 0, "top": 0, "at": 1, "none": 2},
+    }
