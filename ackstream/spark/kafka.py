@@ -37,6 +37,8 @@ COPY_BYTES = "ackstream.copy.bytes"
 _SINK = {
     "max.request.size": str(MAX_REQUEST_BYTES),
     "linger.ms": "5",
+    # an upper bound: with Kafka's 16 KB, many records are as many requests
+    "batch.size": str(256 * 1024),
     # the promise that nothing sent is lost is not for options to change
     "acks": "all",
     "enable.idempotence": "true",

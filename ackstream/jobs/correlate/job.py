@@ -105,7 +105,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
         .queryName(NAME)
         .outputMode("append")
         # few large requests of compressed JSON: the broker's share of a message falls to a third
-        .options(**sink_options(settings.kafka, {"compression.type": "lz4", "batch.size": str(256 * 1024)}))
+        .options(**sink_options(settings.kafka, {"compression.type": "lz4"}))
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .trigger(**trigger)
         .start()

@@ -216,7 +216,7 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
 def commands(signals: DataFrame, settings: Settings) -> DataFrame:
     """Return the records of the signals topic that may be twin commands.
 
-    It is applied to the stream: what is made of columns in each batch is planned twice.
+    It is applied to the stream, which is analysed once, and not to each batch.
     """
     value = F.col("value")
     marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
