@@ -83,7 +83,7 @@ MISSING = [
     ("spark", "ackstream.spark.session", "py4j"),
     ("spark", "ackstream.jobs.correlate.job", "pandas"),
     ("testing", "ackstream.jobs.correlate.shard", "numpy"),
-    ("spark", "ackstream.lake.tables", "delta"),
+    ("spark", "ackstream.lake.tables", "pyarrow"),
     ("lake", "ackstream.lake.reading", "deltalake"),
     ("gateway", "ackstream.gateway.service", "anyio"),
     ("connect", "ackstream.connectivity.http_push", "httpx"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.kafka import topics as kafka_topics
@@ -15,6 +17,8 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.settings import Kafka
@@ -43,6 +47,10 @@ _SINK = {
     "acks": "all",
     "enable.idempotence": "true",
 }
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_RECORDS = pa.schema(
+    [("topic", pa.string()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+)
 CLOCK = "clock"
 """The watermark column."""
 FORMER_RUN = "ackstream.clock.former"
@@ -121,6 +129,17 @@ def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
     if topic is not None:
         writer = writer.option("topic", topic)
     writer.save()
+
+
+def arrow_records(records: Iterable[tuple[str, str, bytes, Sequence[tuple[str, str]]]]) -> pa.Table:
+    """Lay out records for :func:`write`, at least one: topic, key, value and headers of each."""
+    topics, keys, values, headers = zip(*records, strict=True)
+    names, texts = zip(*itertools.chain.from_iterable(headers), strict=True)
+    entries = [pa.array(names, pa.string()), pa.array(texts, pa.string()).cast(pa.binary())]
+    starts = pa.array(list(itertools.accumulate(map(len, headers), initial=0)), pa.int32())
+    lists = pa.ListArray.from_arrays(starts, pa.StructArray.from_arrays(entries, fields=list(_HEADER)))
+    columns = [pa.array(topics, pa.string()), pa.array(keys, pa.string()), pa.array(values, pa.binary()), lists]
+    return pa.Table.from_arrays(columns, schema=_RECORDS)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

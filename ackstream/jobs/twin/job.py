@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import COMMAND_MARKS, JournalRow, SignalRecord, cut, fold, ordered
 from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, kafka_records, search_persisted
+from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, search_persisted
 from ackstream.jobs.twin.quotas import QuotaUsage
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import THING_EVENTS
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Settings
+    from ackstream.settings import Kafka, Settings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.kafka import Start
 
@@ -278,7 +278,16 @@ def _among(rows: DataFrame, records: Iterable[SignalRecord]) -> DataFrame:
 def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage]) -> None:
     """Write messages to their topics, in order."""
     if messages:
-        kafka.write(spark.createDataFrame(kafka_records(messages, settings.kafka.topic_prefix)), settings.kafka)
+        records = kafka.arrow_records(addressed(message, settings.kafka) for message in messages)
+        kafka.write(spark.createDataFrame(records), settings.kafka)
+
+
+def addressed(message: TwinMessage, kafka: Kafka) -> tuple[str, str, bytes, list[tuple[str, str]]]:
+    """Return the topic, key, value and headers of a message's record."""
+    headers = [(record_headers.CORRELATION_ID, message.correlation_id)]
+    if message.reply_id is not None:
+        headers.append((record_headers.REPLY_ID, message.reply_id))
+    return kafka.topic(message.topic), message.key, message.value, headers
 
 
 def _correlation_id() -> Column:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 from msgspec import UNSET
 
 from ackstream.jobs.twin.changes import instant
-from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, encode, raw
@@ -28,15 +26,8 @@ from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED
 from ackstream.protocol.ditto.topics import TopicPath
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ackstream.jobs.twin.changes import CommandResult
     from ackstream.protocol.ditto.requests import Request
-
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_RECORDS = pa.schema(
-    [("topic", pa.string()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
-)
 
 EVENTS, ACKS = "events", "twin-acks"
 ETAG, ENTITY_REVISION = "etag", "entity-revision"
@@ -112,26 +103,3 @@ def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visib
     ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
     envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
     return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id, reply_id)
-
-
-def kafka_records(messages: Sequence[TwinMessage], prefix: str) -> pa.Table:
-    """Lay out messages in the columns of Kafka records, with their headers.
-
-    :param prefix: of the topics
-    """
-    names, values, ends = [], [], [0]
-    for message in messages:
-        names.append(record_headers.CORRELATION_ID)
-        values.append(message.correlation_id)
-        if message.reply_id is not None:
-            names.append(record_headers.REPLY_ID)
-            values.append(message.reply_id)
-        ends.append(len(names))
-    entries = [pa.array(names, pa.string()), pa.array(values, pa.string()).cast(pa.binary())]
-    columns = [
-        pa.array([prefix + message.topic for message in messages], pa.string()),
-        pa.array([message.key for message in messages], pa.string()),
-        pa.array([message.value for message in messages], pa.binary()),
-        pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.StructArray.from_arrays(entries, fields=list(_HEADER))),
-    ]
-    return pa.Table.from_arrays(columns, schema=_RECORDS)
