@@ -3,8 +3,8 @@
 ``python -m benchmarks.soak`` runs a Kafka of its own, all jobs and clients, and the tables' maintenance. It finds the
 rate that no plane falls behind at, goes on at half of it, and measures every minute from outside: processes, disk,
 batches, backlogs, latency; a rate that is given is doubled at the end instead, to see whether it is at most half of
-what is carried. ``results/soak.json`` (written every minute) has the samples and, per series, what it should
-do and the verdict; ``soak.png`` shows them. ``--judge FILE`` makes both again from the samples of an earlier run.
+what is carried. ``results/soak.json`` (written every minute) has the samples and, per series, what it should do and the
+verdict; ``soak.png`` shows them. ``--judge FILE`` makes both again from the samples of an earlier run.
 """
 
 from __future__ import annotations
