@@ -246,7 +246,7 @@ def stored_trace(lake: Lake, wanted: str) -> list[Happening]:
 
     :raises Exception: the tables cannot be read; the type depends on the storage
     """
-    part = _PARTS["signals"]
+    part = _PARTS["signals"]._replace(content=None)
     return [_stored(part, row) for row in reading.traced_rows(lake, _columns(part), wanted)]
 
 

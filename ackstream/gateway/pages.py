@@ -266,7 +266,9 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         with dependencies.limits.story(subjects[0]):
             async with slots:
                 found = await asyncio.to_thread(dependencies.live.trace, wanted)
-        return _json(_of_those(found, partial(_may_see, access, subjects)))
+                # of thousands of requests this takes a moment, too
+                found = await asyncio.to_thread(_of_those, found, partial(_may_see, access, subjects))
+        return _json(found)
 
     async def message(request: Request) -> Response:
         subjects = await identify(request)

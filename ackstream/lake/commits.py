@@ -48,6 +48,24 @@ def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
     return found._1(), found._2()  # noqa: SLF001 - names of Scala
 
 
+def known_snapshot(spark: SparkSession, path: str) -> Any:
+    """Return Delta's view of a table as this process knows it, which costs nothing; or else as it is now.
+
+    It is taken anew once it has more commits than a checkpoint is made after: a commit adds itself to what is known,
+    and nothing but a look at the log takes up the checkpoint in place of the commits. And it is taken anew if its
+    newest commit is no longer there. Then the log was cleaned up meanwhile, or the table is another one: the next
+    version may be missing there although it was committed, so that a commit by what is known would not conflict.
+    """
+    log = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
+    snapshot = log.unsafeVolatileSnapshot()
+    commits = snapshot.logSegment().deltas()
+    if 0 < commits.size() <= log.checkpointInterval(snapshot.metadata()):
+        newest = commits.last().getPath()
+        if newest.getFileSystem(log.newDeltaHadoopConf()).exists(newest):
+            return snapshot
+    return log_and_snapshot(spark, path)[1]
+
+
 def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     """Return the newest version of each application in a snapshot.
 
@@ -91,7 +109,6 @@ def commit(
     :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
         conflict with each other, so none comes between the check and the commit
     """
-    log = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
     none, option = java(spark, "scala.Option").empty(), java(spark, "scala.Option").apply
     append = java(spark, "org.apache.spark.sql.SaveMode").Append
     operation = java(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8)
@@ -99,13 +116,14 @@ def commit(
     attempts = itertools.count()
 
     def attempt() -> None:
-        # what this process knows of the table: a commit of another one conflicts, and only then is the log listed
-        snapshot = log_and_snapshot(spark, path)[1] if next(attempts) else log.unsafeVolatileSnapshot()
+        # a commit of another process conflicts, and only then is the log listed
+        snapshot = log_and_snapshot(spark, path)[1] if next(attempts) else known_snapshot(spark, path)
         found = versions(spark, snapshot)
         if check is not None:
             check(found)
         if found.get(application, -1) >= version:
             return
+        log = snapshot.deltaLog()
         transaction = log.startTransaction(none, option(snapshot))
         for name in names:
             # what Delta's own look for the version does: it lets commits of the same application conflict

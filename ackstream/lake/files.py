@@ -93,7 +93,11 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         if pa.types.is_nested(kind):
             continue
         nulls[field.name] = column.null_count
-        bounds = _bounds(kind, column) if column.null_count < len(column) else (None, None)
+        try:
+            bounds = _bounds(kind, column) if column.null_count < len(column) else (None, None)
+        except (OverflowError, ValueError):
+            # Python has no such time or text; without a bound nothing is skipped
+            bounds = None, None
         for side, bound in zip((least, most), bounds, strict=True):
             if bound is not None:
                 side[field.name] = bound

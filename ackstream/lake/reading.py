@@ -31,6 +31,9 @@ MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "recei
 """The columns of ``messages`` that the rows returned here have."""
 
 
+TRACED_ROWS = 10_000
+
+
 def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict[str, Any]]:
     """Return the accepted messages ``first`` to ``last`` of a writer, in any order."""
     return _messages(lake, (field("client") == writer) & (field("seq") >= first) & (field("seq") <= last))
@@ -52,13 +55,18 @@ def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id:
 
 
 def traced_rows(lake: Lake, columns: Iterable[str], trace_id: str) -> list[dict[str, Any]]:
-    """Return the rows of ``signals`` with a trace-id in their headers, in any order; none if there is no table yet."""
-    return _found(lake, "signals", columns, compute.match_substring(field("headers"), trace_id))
+    """Return the rows of ``signals`` with a trace-id in their headers, in any order; none if there is no table yet.
+
+    At most :data:`TRACED_ROWS` of them: clients choose their traces, and may put all that they send into one.
+    """
+    return _found(lake, "signals", columns, compute.match_substring(field("headers"), trace_id), TRACED_ROWS)
 
 
-def _found(lake: Lake, table: str, columns: Iterable[str], condition: Expression) -> list[dict[str, Any]]:
+def _found(
+    lake: Lake, table: str, columns: Iterable[str], condition: Expression, most: int | None = None
+) -> list[dict[str, Any]]:
     try:
-        return _rows(lake, table, columns, condition)
+        return _rows(lake, table, columns, condition, most)
     except TableNotFoundError:
         return []
 
@@ -119,6 +127,9 @@ def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
     return _rows(lake, "messages", MESSAGE_COLUMNS, condition & field("reason").is_null())
 
 
-def _rows(lake: Lake, table: str, columns: Iterable[str], condition: Expression) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = dataset(lake, table).to_table(columns=list(columns), filter=condition).to_pylist()
+def _rows(
+    lake: Lake, table: str, columns: Iterable[str], condition: Expression, most: int | None = None
+) -> list[dict[str, Any]]:
+    scanner = dataset(lake, table).scanner(list(columns), filter=condition)
+    rows: list[dict[str, Any]] = (scanner.to_table() if most is None else scanner.head(most)).to_pylist()
     return rows

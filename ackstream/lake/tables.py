@@ -143,8 +143,10 @@ def append_rows(
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
-        # what someone has enabled for the table may ask for more than a file: column mapping, constraints
-        if transaction.protocol().minWriterVersion() > WRITER_VERSION:
+        # what someone has made of the table may ask for more than a file: column mapping, constraints, other partitions
+        partitions = [PARTITION] if PARTITION in columns.names else []
+        as_ours = list(transaction.metadata().partitionSchema().fieldNames()) == partitions
+        if not as_ours or transaction.protocol().minWriterVersion() > WRITER_VERSION:
             return commits.written(transaction, spark.createDataFrame(rows))
         return commits.added(spark, files.write(spark, transaction.deltaLog(), rows))
 

@@ -175,6 +175,50 @@ def test_a_table_without_a_checksum_still_knows_its_versions(spark: SparkSession
     assert tables.read(spark, lake, JOURNAL).count() == 6
 
 
+def test_a_process_that_only_appends_takes_up_its_checkpoints(spark: SparkSession, lake: Lake) -> None:
+    few = lake.model_copy(update={"checkpoint_interval": 3})
+    tables.create(spark, few, [JOURNAL])
+    for version in range(10):
+        append(spark, few, version)
+        known = commits.known_snapshot(spark, tables.location(few, JOURNAL))
+        assert known.logSegment().deltas().size() <= 3
+    assert tables.read(spark, few, JOURNAL).count() == 30
+
+
+def by_another_process(lake: Lake, application: str, version: int) -> deltalake.DeltaTable:
+    """Append a row as a version of an application, unknown to this JVM."""
+    path = lake.table(JOURNAL)
+    own = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(f"{application}/{JOURNAL}", version)])
+    first = deltalake.DeltaTable(path).to_pyarrow_table().slice(0, 1)
+    deltalake.write_deltalake(path, first, mode="append", commit_properties=own)
+    return deltalake.DeltaTable(path)
+
+
+def test_a_version_that_another_process_has_appended_is_not_appended_again(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake, 7)
+    by_another_process(lake, "q", 8)
+    append(spark, lake, 8)
+    assert tables.read(spark, lake, JOURNAL).count() == 4
+
+
+def test_what_is_appended_is_in_the_table_although_its_log_was_cleaned_up_meanwhile(
+    spark: SparkSession, lake: Lake
+) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake, 7)
+    # a suspended machine goes on after the retention of the log
+    by_another_process(lake, "other", 1)
+    other = by_another_process(lake, "other", 2)
+    other.create_checkpoint()
+    for file in (Path(lake.table(JOURNAL)) / "_delta_log").glob("*.json"):
+        if int(file.stem) < other.version():
+            file.unlink()
+    append(spark, lake, 8)
+    assert deltalake.DeltaTable(lake.table(JOURNAL)).to_pyarrow_table().num_rows == 8
+    assert tables.read(spark, lake, JOURNAL).count() == 8
+
+
 def test_statistics_have_bounds_that_hold() -> None:
     top = files.LAST_CHARACTER * 40
     times = [datetime(2026, 1, 1, 0, 0, 0, 1_001, timezone.utc), None]
@@ -195,3 +239,9 @@ def test_statistics_have_bounds_that_hold() -> None:
         "maxValues": {"name": "b", "at": "2026-01-01T00:00:00.002Z"},
         "nullCount": {"name": 0, "top": 0, "at": 1, "none": 2},
     }
+
+
+def test_a_value_that_python_cannot_hold_has_no_bound() -> None:
+    column = pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))
+    found = files.statistics(pa.table({"at": column, "n": pa.array([1])}))
+    assert (found["minValues"], found["nullCount"]) == ({"n": 1}, {"at": 0, "n": 0})

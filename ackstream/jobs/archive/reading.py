@@ -173,7 +173,8 @@ def _misplaced(record: Record, topic: str) -> str | None:
     """Return what is wrong with the parts of a record as a whole."""
     if all(getattr(record, part) is None for part in PART_OF.values()):
         return f"it has none of the parts {', '.join(PART_OF.values())}"
-    if (record.audit is not None) != topic.endswith(AUDIT):
+    others = any(getattr(record, part) is not None for part in PART_OF.values() if part != AUDIT)
+    if (record.audit is not None) != topic.endswith(AUDIT) or (record.audit is not None and others):
         return "its part is of another topic"
     return None
 

@@ -190,10 +190,11 @@ class Queue:
         """
         self.advance(now)
         settler = self.consumers.get(consumer)
+        # before all else: whatever becomes of the settlement, its event says where the message is from
+        found = self.find(message)
         enabled = settler is None or outcome in settler.outcomes or (unavailable and outcome == "rejected")
         if not enabled:
             return "outcome-not-enabled"
-        found = self.find(message)
         if found is None:
             if settler is not None and message in settler.held:
                 # delivered at most once: settling frees the backlog

@@ -279,9 +279,10 @@ def test_a_record_of_the_audit_becomes_a_row() -> None:
         ("audit", records.outcome(1), False),
         ("audit", records.dead_letter(1), False),
         ("ledger", changed(audit=AUDIT), False),
+        ("audit", changed(audit=AUDIT), False),
         ("audit", changed(audit=AUDIT, signal=None, acks=None, outcome=None), True),
     ],
-    ids=["audit-in-ledger", "outcome-in-audit", "dead-letter-in-audit", "both-in-ledger", "audit"],
+    ids=["audit-in-ledger", "outcome-in-audit", "dead-letter-in-audit", "both-in-ledger", "both-in-audit", "audit"],
 )
 def test_who_may_write_one_topic_writes_no_rows_of_the_other(topic: str, value: bytes, *, wanted: bool) -> None:
     summary = project(value, topic=topic)

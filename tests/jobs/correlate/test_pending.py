@@ -139,3 +139,13 @@ def test_a_state_of_the_version_before_has_no_pieces() -> None:
     run.state = (3, before)
     run.feed(log.ack(1001, "a-ack", correlation_id="id"))
     assert len(run.replies()) == 1
+
+
+def test_of_many_in_the_state_the_one_that_ends_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, run = Log(), Run()
+    for number, timeout in enumerate(("600s", "60s", "1s", "90s")):
+        run.feed(log.command(1000 + number, f"id-{number}", requested_acks=["a-ack"], timeout=timeout))
+    run.feed(log.ack(1500, "a-ack", correlation_id="id-2"))
+    assert _oldest(run) == 1000
+    monkeypatch.setattr(pending, "FEW", 2)
+    assert _oldest(run) == 1001

@@ -258,3 +258,14 @@ def test_a_segment_of_an_earlier_release_is_read() -> None:
     endpoint.load(3, VERSION_3)
     endpoint.process([], _said(Bind("q", "A", 1)), 0)
     assert _delivered(endpoint) == list(range(21))
+
+
+def test_a_refused_settlement_says_where_its_message_is_from_wherever_that_is() -> None:
+    rejected = _said(Bind("q", "A", 1, backlog=1), SettleMessages("q", "A", 1, ("m-x-0-50",), "rejected"), at=6_000)
+    whole = Endpoint(solace(), SESSION)
+    whole.process(_arrivals(range(100)), rejected, 0)
+    cut = _full(solace())
+    cut.process([], rejected, 5_500)
+    (of_whole,), (of_cut,) = ([event for event in one.events if event.event == "refused"] for one in (whole, cut))
+    assert of_cut == of_whole
+    assert (of_cut.reason, of_cut.partition, of_cut.offset) == ("outcome-not-enabled", 0, 50)
