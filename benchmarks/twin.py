@@ -67,7 +67,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 def _throughput(bench: Bench, design: str, things: int, commands: int, rounds: int) -> dict[str, Any]:
     limit = 2_000 if bench.small else 20_000
     found = []
-    settings = bench.settings("twin", twin={"max_offsets_per_trigger": limit, "index_trigger": "10s"})
+    settings = bench.settings("twin", twin={"max_offsets_per_trigger": limit, "index_trigger": 10_000})
     for number in range(rounds):
         if number == 0:
             _produce(settings, (create(thing) for thing in range(things)))
