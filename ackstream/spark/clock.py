@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
 """How long a clock may fail before its job ends; the longer of both, as for the lease."""
 
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.03
 """How often it looks whether a deadline has come; that costs a comparison."""
 
 RETRY_SECONDS = 0.1
-"""How long a deadline that has come waits for the next look at what is unread."""
+"""How long a deadline that has come waits for the next look at the broker; what it saw last may pass sooner."""
 
 REST_SECONDS = 10.0
 """How often time moves on while records are read and nothing waits for it."""
@@ -200,12 +200,16 @@ class QueryClock:
         """
         asked = passing()
         wanted = self._wanted(asked)
+        if wanted is not None and asked < self._ticked + RETRY_SECONDS:
+            # the query may have planned a batch meanwhile
+            self._pass(broker, self._passed(), wanted)
+            wanted = None
         if wanted is None and asked < self._signed + self._interval:
             return
         broker_time = self._lease.sign(broker.lease)
         self._believed, self._signed = self._pace.follow(broker_time, asked, passing()), asked
         if self._watched is not None and (wanted is not None or asked >= self._ticked + REST_SECONDS):
-            self._tick(broker, self._watched.consumed(), asked, wanted)
+            self._tick(broker, asked, wanted)
 
     def end(self, broker: ClockBroker) -> None:
         """End the run."""
@@ -213,11 +217,10 @@ class QueryClock:
 
     def reading(self) -> ClockReading:
         """Return its state at this moment; for any thread."""
-        now, due = passing(), None
+        now = passing()
         if self._signed == float("-inf"):
             return ClockReading(None, 0, 0)
-        if self._watched is not None:
-            due = self._watched.told().due(self._last)
+        due = None if self._watched is None else self._watched.told().due(self._last)
         overdue = 0.0 if due is None else max(0.0, self._present(now) - due)
         return ClockReading(now - self._signed, self._last, overdue)
 
@@ -227,7 +230,7 @@ class QueryClock:
 
     def _wanted(self, now: float) -> int | None:
         """Return the time that has come and must pass for something to happen, as far as is known without asking."""
-        if self._watched is None or now < self._ticked + RETRY_SECONDS:
+        if self._watched is None:
             return None
         told = self._watched.told()
         if not told.asked:
@@ -236,24 +239,36 @@ class QueryClock:
         due = told.due(self._last)
         return due if due is not None and due < self._present(now) else None
 
-    def _tick(self, broker: ClockBroker, consumed: Mapping[Any, int], now: float, wanted: int | None) -> None:
+    def _tick(self, broker: ClockBroker, now: float, wanted: int | None) -> None:
         self._ticked = now
         ends, several = broker.ends()
-        # between two batches Spark knows of none
-        self._consumed = {**self._consumed, **consumed}
-        read = {partition: self._consumed.get(partition, 0) for partition in ends}
-        if wanted is None and read == self._read:
-            return
         self._behind = self._slack * several
         present = self._believed - self._behind
         self._marks.append(Mark(present, ends))
-        tick = max((mark.time for mark in self._marks if mark.passed(read)), default=0)
+        tick = self._passed()
+        if wanted is None and self._progress() == self._read:
+            return
         least = self._last if wanted is None else wanted
         if tick <= least < present - BEHIND_MS and now >= self._look_at:
-            tick = max(tick, next_tick(read, ends, present, broker.timestamp_at))
+            tick = max(tick, next_tick(self._consumed, ends, present, broker.timestamp_at))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
+        self._pass(broker, tick, least)
+
+    def _passed(self) -> int:
+        """Return the latest time, of those looked up, before which everything has been read."""
+        if self._watched is not None:
+            # between two batches Spark knows of none
+            self._consumed = {**self._consumed, **self._watched.consumed()}
+        return max((mark.time for mark in self._marks if mark.passed(self._consumed)), default=0)
+
+    def _progress(self) -> Mapping[Any, int]:
+        """Return how far those partitions have been read that existed at the last look."""
+        return {partition: self._consumed.get(partition, 0) for partition in self._marks[-1].ends}
+
+    def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
+        """Send a tick if it is later than a time."""
         if tick > least:
-            self._last, self._read = tick, read
+            self._last, self._read = tick, self._progress()
             broker.tick(self.run.encode(), tick)
 
 

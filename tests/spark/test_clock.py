@@ -141,33 +141,36 @@ def _tick(own: QueryClock, cluster: Cluster) -> list[int]:
 
 
 @contextmanager
-def _clock(cluster: Cluster, behind: int = 0) -> Iterator[QueryClock]:
-    """Return a clock that looks at what is unread in each step; ``behind`` says when it looks at the records."""
+def _clock(cluster: Cluster, behind: int = 0, retry: float = 0) -> Iterator[QueryClock]:
+    """Return a clock that looks at what is unread in each step, or with pauses of ``retry`` seconds.
+
+    :param behind: when it looks at the records
+    """
     lease = Lease("lease", 6.0)
     own = QueryClock(lease, cluster.slack, 0)
     with (
         mock.patch.object(clock, "passing", side_effect=lambda: cluster.elapsed / 1000),
-        mock.patch.multiple(clock, RETRY_SECONDS=0, BEHIND_MS=behind - 1, LOOK_PAUSES=0),
+        mock.patch.multiple(clock, RETRY_SECONDS=retry, BEHIND_MS=behind - 1, LOOK_PAUSES=0),
     ):
         lease.claim(cluster)  # type: ignore[arg-type]
         own.follow(Watched(cluster.consumed, Told), lambda: None)
         yield own
 
 
-@given(_events(*COMMON, "set back"), st.sampled_from([0, 20, 500]))
-def test_no_tick_passes_an_unread_record(events: list[tuple[str, int, int]], behind: int) -> None:
+@given(_events(*COMMON, "set back"), st.sampled_from([0, 20, 500]), st.sampled_from([0, 0.02]))
+def test_no_tick_passes_an_unread_record(events: list[tuple[str, int, int]], behind: int, retry: float) -> None:
     cluster = Cluster(events)
-    with _clock(cluster, behind) as own:
+    with _clock(cluster, behind, retry) as own:
         ticks = _tick(own, cluster)
     assert ticks == sorted(ticks)
 
 
-@given(_events(*COMMON), st.integers(1, 9), st.sampled_from([0, 20, 500]))
+@given(_events(*COMMON), st.integers(1, 9), st.sampled_from([0, 20, 500]), st.sampled_from([0, 0.02]))
 def test_no_tick_passes_a_record_of_a_broker_that_is_behind_or_that_waits_for_a_follower(
-    events: list[tuple[str, int, int]], slack: int, behind: int
+    events: list[tuple[str, int, int]], slack: int, behind: int, retry: float
 ) -> None:
     cluster = Cluster(events, slack)
-    with _clock(cluster, behind) as own:
+    with _clock(cluster, behind, retry) as own:
         _tick(own, cluster)
 
 
@@ -251,7 +254,7 @@ class Calm(Cluster):
         monkeypatch.setattr(clock, "passing", lambda: self.elapsed / 1000)
         self.waits: list[int] = []
         self.asked = True
-        self.stopped = 0
+        self.stopped = self.looks = 0
         self.lease_of_run = Lease("x-lease", 6.0)
         self.clock = QueryClock(self.lease_of_run, 0, 1.0)
         self.lease_of_run.claim(self)  # type: ignore[arg-type]
@@ -262,6 +265,10 @@ class Calm(Cluster):
 
     def _stop(self) -> None:
         self.stopped += 1
+
+    def ends(self) -> tuple[dict[int, int], bool]:
+        self.looks += 1
+        return super().ends()
 
     def add(self) -> None:
         """Append a record, which is read at once."""
@@ -333,6 +340,21 @@ def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm:
     calm.read = [1]
     calm.run(2 * RETRY_SECONDS)
     assert max(calm.ticks) > calm.waits[0]
+
+
+def test_a_deadline_passes_without_another_look_once_a_batch_reads_what_was_there_at_the_last_one(calm: Calm) -> None:
+    calm.waits = [calm.time + 1_000]
+    calm.events = [("record", 0, 0)]
+    calm.happen()
+    calm.run(1)
+    calm.looks = 0
+    while not calm.looks:
+        calm.run(0.05)
+    assert calm.ticks == []
+    calm.read = [1]
+    calm.run(0.05)
+    assert max(calm.ticks) > calm.waits[0]
+    assert calm.looks == 1
 
 
 def test_between_two_batches_it_knows_what_the_last_one_has_read(calm: Calm) -> None:
