@@ -83,7 +83,7 @@ class Running:
 
 def listener(bootstrap: str) -> int:
     """Return the process id of a broker on this machine."""
-    found = re.search(r"\(process (\d+)\)", owner(int(bootstrap.rpartition(":")[2])) or "")
+    found = re.search(r"\(process (\d+)\b", owner(int(bootstrap.rpartition(":")[2])) or "")
     if found is None:
         raise RuntimeError(f"The broker at {bootstrap} has to run on this machine: its processor time is measured")
     return int(found[1])
