@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
     Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-DIRECTORY = "pieces"
+_DIRECTORY = "pieces"
 """The directory in a checkpoint, in which each shard has its own."""
 
 LARGEST = 32 * 1024 * 1024
@@ -187,7 +187,7 @@ class Aside(NamedTuple):
         # shards run without Spark, too
         from ackstream.spark.checkpoint import locate  # noqa: PLC0415
 
-        files, path = locate(spark, f"{location}/{DIRECTORY}")
+        files, path = locate(spark, f"{location}/{_DIRECTORY}")
         if files.getScheme() != "file":
             return cls()
         # executors have a working directory of their own
