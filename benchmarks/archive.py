@@ -17,7 +17,7 @@ from ackstream.settings import Correlate
 from ackstream.spark import batches as spark_batches
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
-from benchmarks.progress import batches, medians, typical
+from benchmarks.progress import batches, medians, seconds, typical
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _plain(bench: Bench, settings: Settings, requests: float) -> float:
         frames = {name: tables.read(spark, settings.lake, name).where(part).persist() for name in names}
         count = sum(frame.count() for frame in frames.values())
         append = [partial(_write, frame, tables.location(lake, name)) for name, frame in frames.items()]
-        found.append((count, common.seconds(partial(spark_batches.at_once, spark, append), 1)))
+        found.append((count, seconds(partial(spark_batches.at_once, spark, append), 1)))
         for frame in frames.values():
             frame.unpersist()
     warm = found[WARM_UP:] or found

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import os
 import platform
-import statistics
 import sys
 import tempfile
 import time
@@ -189,16 +188,6 @@ def main(
         if page is not None and place == RESULTS:
             README.write_text(with_part(README.read_text("utf-8"), name, page(report)), "utf-8")
         console.print(f"Written: {place / f'{name}.json'}", highlight=False)
-
-
-def seconds(step: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of a step."""
-    found = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
 
 
 def terminal() -> Console:

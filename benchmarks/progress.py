@@ -1,4 +1,4 @@
-"""What Spark tells of a query's batches, and the figures made of it."""
+"""What Spark tells of a query's batches, how long a step takes, and the figures made of it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ class Batch:
     def end(self) -> float:
         """When it had ended."""
         return self.start + self.seconds
+
+
+def seconds(step: Callable[[], object], repeats: int) -> float:
+    """Return the median seconds of a step."""
+    found = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
 
 
 def batches(query: StreamingQuery) -> list[Batch]:

@@ -20,7 +20,7 @@ from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.settings import Correlate
 from ackstream.spark.order import in_order
-from benchmarks import common
+from benchmarks import common, progress
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _mean(records: Sequence[Record]) -> float:
 def _time(step: Callable[[], object], repeats: int) -> float:
     """Return the median seconds of a step that was done before."""
     step()
-    return common.seconds(step, repeats)
+    return progress.seconds(step, repeats)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from ackstream.lake.schemas import MESSAGES
 from ackstream.protocol.queues import Bind, SettleMessages, write
 from ackstream.settings.queues import QueueSettings
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS, seconds
-from benchmarks.progress import batches, rows_read, typical
+from benchmarks.common import ROUNDS
+from benchmarks.progress import batches, rows_read, seconds, typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,8 +15,8 @@ from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AckInterval, AppAck, write
 from ackstream.settings import RequiredRole, Settle
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS, seconds
-from benchmarks.progress import batches
+from benchmarks.common import ROUNDS
+from benchmarks.progress import batches, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

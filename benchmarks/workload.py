@@ -21,6 +21,10 @@ MISSING = 0.05
 """The share of acknowledgements that never come."""
 APART = 2_000
 """An acknowledgement follows its request within so many further requests."""
+HOT = 7
+"""The thing that has more than its share."""
+EVERY, PADDING = 20, 30_000
+"""Which requests are the heavy thing's, and how many bytes more they have."""
 
 _SIGNAL = (
     '{"topic":"org.acme/lamp-%05d/things/twin/commands/modify","headers":{"correlation-id":"%s",'
@@ -129,3 +133,24 @@ class Workload:
             )  # fmt: skip
             offsets[source] += 1
         return found
+
+
+class HotThing(Workload):
+    """Half of all messages are about one thing, and in one partition."""
+
+    def thing(self, number: int) -> int:
+        """Return the hot one for every other request."""
+        return HOT if number % 2 else super().thing(number)
+
+
+class HeavyThing(Workload):
+    """One partition has a few large messages: the task that reads it takes longer than all others."""
+
+    def thing(self, number: int) -> int:
+        """Return the heavy one for some requests."""
+        return super().thing(number) if number % EVERY else HOT
+
+    def signal(self, number: int) -> bytes:
+        """Write a request; the heavy thing's are long."""
+        text = super().signal(number)
+        return text if number % EVERY else text.replace(b'"Evening', b'"' + b"x" * PADDING + b"Evening")

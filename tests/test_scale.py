@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks import driving, pages
 from benchmarks.driving import Width
-from benchmarks.scale import EVERY, HOT, PADDING, HeavyThing, HotThing
-from benchmarks.workload import Workload
+from benchmarks.workload import EVERY, HOT, PADDING, HeavyThing, HotThing, Workload
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 REQUESTS = 1_000
