@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ackstream.errors import InputError, LocalError, SettingsError
@@ -16,7 +17,6 @@ from ackstream.settings.sentences import ENV_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from rich.console import Console
 
@@ -29,6 +29,8 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
 FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 FILE_SYSTEM_JAR = "hadoop-bare-naked-local-fs-"
+LOCAL_FILES, LOCAL_FILES_JAR = "ackstream.LocalFiles", Path(__file__).with_name("local-files.jar")
+"""A class for the other of Hadoop's two interfaces to files, which needs that jar; beside it is its source."""
 
 MERGED = "spark.ackstream.merged"
 """An entry that tells the driver that all entries of its settings are among those it was started with."""
@@ -156,12 +158,18 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
 
 
 def local_files(fetched: Sequence[Path]) -> dict[str, str]:
-    """Return the entries by which Java itself sets the permissions of local files; Hadoop starts a process for each.
+    """Return the entries by which Java itself handles local files; Hadoop starts processes for each.
 
-    Spark asks for the class before it adds the jars of ``--jars``.
+    Spark asks for the classes before it adds the jars of ``--jars``.
     """
     found = next((str(jar) for jar in fetched if jar.name.startswith(FILE_SYSTEM_JAR)), None)
-    return {} if found is None else {CLASS_PATH: found, "spark.hadoop.fs.file.impl": FILE_SYSTEM}
+    if found is None:
+        return {}
+    return {
+        CLASS_PATH: f"{found}{os.pathsep}{LOCAL_FILES_JAR}",
+        "spark.hadoop.fs.file.impl": FILE_SYSTEM,
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": LOCAL_FILES,
+    }
 
 
 def defaults(name: str = "spark-defaults.conf") -> dict[str, str]:
@@ -242,7 +250,7 @@ def archive() -> Path:
     # a JVM compares the paths, sizes and times of all jars of its class path
     own = [jar for jar in jars.present("spark") if jar.name.startswith(FILE_SYSTEM_JAR)]
     spark = sorted(installation.spark_home().glob("jars/*.jar"))
-    for file in (program.parent.parent / "lib" / "modules", *own, *spark):
+    for file in (program.parent.parent / "lib" / "modules", *own, LOCAL_FILES_JAR, *spark):
         if file.is_file():
             status = file.stat()
             parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")

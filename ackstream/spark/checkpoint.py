@@ -138,12 +138,6 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
             )
 
 
-def is_local(spark: SparkSession, location: str) -> bool:
-    """Return whether a checkpoint is on this machine's disk."""
-    files, _ = locate(spark, location)
-    return bool(files.getScheme() == "file")
-
-
 def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
     """Return Hadoop's file system and path of a file of a checkpoint."""
     path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way

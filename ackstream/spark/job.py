@@ -26,7 +26,6 @@ from ackstream.spark.checkpoint import (
     TOPIC_ID,
     compare_batches,
     compare_topics,
-    is_local,
     is_unfinished,
     planned,
     planned_end,
@@ -71,9 +70,6 @@ _LOSS = (
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """What a broker says to Spark's clients if an ACL is missing."""
 POOL = "spark.scheduler.pool"
-FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-"""Which writes by the file system of the session; the usual one has its own, which starts processes for permissions."""
 RULES, RUNS = "rules", "runs"
 """The keys in it for the rules of the job that started last, and for its run; beside that the run whose batch it
 replays, with the offset behind the ticks of that batch."""
@@ -142,8 +138,6 @@ class Job:
             own.conf.set(RUN, clock.run)
         self.check(own, settings)
         location = settings.lake.checkpoint(self.name)
-        if is_local(own, location):
-            own.conf.set(FILE_MANAGER, LOCAL_FILES)
         fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
         last, end = planned(own, location), None
         if last is not None and is_unfinished(own, location, last.batch):

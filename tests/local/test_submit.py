@@ -156,20 +156,20 @@ FILES = "/jars/hadoop-bare-naked-local-fs-1.jar"
 @pytest.mark.parametrize(
     ("master", "conf", "class_path"),
     [
-        ("local", {}, FILES),
-        ("local[2]", {submit.CLASS_PATH: "/mine.jar"}, f"{FILES}:/mine.jar"),
+        ("local", {}, f"{FILES}:{submit.LOCAL_FILES_JAR}"),
+        ("local[2]", {submit.CLASS_PATH: "/mine.jar"}, f"{FILES}:{submit.LOCAL_FILES_JAR}:/mine.jar"),
         ("local-cluster[2,1,1024]", {}, None),
         ("spark://host:7077", {submit.CLASS_PATH: "/mine.jar"}, "/mine.jar"),
     ],
 )
-def test_java_itself_sets_the_permissions_of_files_where_spark_is_one_process(
+def test_java_itself_handles_files_where_spark_is_one_process(
     master: str, conf: dict[str, str], class_path: str | None
 ):
     found = submit.own_entries(Settings(spark=Spark(master=master, conf=conf)), [Path("/jars/other.jar"), Path(FILES)])
     assert found.get(submit.CLASS_PATH) == class_path
     assert ("spark.scheduler.allocation.file" in found) == master.startswith("local")
-
-    assert ("spark.hadoop.fs.file.impl" in found) == (FILES in (class_path or ""))
+    for interface in ("fs", "fs.AbstractFileSystem"):
+        assert (f"spark.hadoop.{interface}.file.impl" in found) == (FILES in (class_path or ""))
 
 
 def test_the_installation_may_be_in_a_directory_with_spaces(monkeypatch: pytest.MonkeyPatch):

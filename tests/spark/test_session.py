@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.local import jars
-from ackstream.local.submit import FILE_SYSTEM, SECRET
-from ackstream.spark.checkpoint import locate
-from ackstream.spark.job import FILE_MANAGER, LOCAL_FILES
+from ackstream.local.submit import SECRET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,19 +73,9 @@ def test_no_secret_of_the_settings_is_in_the_list_of_processes(tmp_path: Path) -
     assert "hunter2" not in finished.stderr
 
 
-def test_local_files_are_written_without_processes_for_their_permissions(spark: SparkSession, tmp_path: Path) -> None:
-    files, _ = locate(spark, f"{tmp_path}/file")
-    assert files.getClass().getName() == FILE_SYSTEM
-
-
-@pytest.mark.parametrize("conf", [{}, {FILE_MANAGER: LOCAL_FILES}], ids=["any checkpoint", "a job's"])
-def test_tables_and_checkpoints_are_their_owner_s_alone(
-    jvm: SparkSession, tmp_path: Path, conf: dict[str, str]
-) -> None:
+def test_tables_and_checkpoints_are_their_owner_s_alone(jvm: SparkSession, tmp_path: Path) -> None:
     table, copy = str(tmp_path / "lake/table"), str(tmp_path / "lake/copy")
     spark = jvm.newSession()
-    for key, value in conf.items():
-        spark.conf.set(key, value)
     spark.range(3).write.format("delta").save(table)
 
     def write(batch: DataFrame, _number: int) -> None:

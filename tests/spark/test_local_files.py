@@ -1,0 +1,87 @@
+"""Local files as Spark, Delta and checkpoints write them: without processes, and a name is given once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from ackstream.local.submit import FILE_SYSTEM, LOCAL_FILES
+from ackstream.spark.checkpoint import locate
+from tests.harness import local_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+
+def test_java_itself_handles_local_files(spark: SparkSession, tmp_path: Path) -> None:
+    files, path = locate(spark, f"{tmp_path}/file")
+    assert files.getClass().getName() == FILE_SYSTEM
+    assert _context(spark, path).getDefaultFileSystem().getClass().getName() == LOCAL_FILES
+
+
+def test_the_class_is_that_of_its_source(spark: SparkSession) -> None:
+    made = local_files.compiled(spark._jvm)
+    assert local_files.packed() == made, "`python -m tests.harness.local_files` writes it anew"
+
+
+def test_of_many_who_give_files_one_name_at_once_one_succeeds(spark: SparkSession, tmp_path: Path) -> None:
+    refused = "org.apache.hadoop.fs.FileAlreadyExistsException"
+
+    def take(number: int) -> bool:
+        (tmp_path / f"own-{number}").write_text(str(number))
+        source, target = _paths(spark, tmp_path, number)
+        try:
+            _context(spark, target).rename(source, target, _options(spark, "NONE"))
+        except Py4JJavaError as error:
+            assert error.java_exception.getClass().getName() == refused  # noqa: PT017 - what Java says
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        took = list(pool.map(take, range(40)))
+    assert took.count(True) == 1
+    assert (tmp_path / "name").read_text() == str(took.index(True))
+    assert not (tmp_path / f"own-{took.index(True)}").exists()
+
+
+def test_a_file_replaces_another_one_with_its_checksum(spark: SparkSession, tmp_path: Path) -> None:
+    files, name = locate(spark, f"{tmp_path}/name")
+    stream = files.create(name)
+    stream.write(1)
+    stream.close()
+    assert (tmp_path / ".name.crc").exists()
+    (tmp_path / "own-0").write_bytes(b"another")
+    source, target = _paths(spark, tmp_path, 0)
+    _context(spark, target).rename(source, target, _options(spark, "OVERWRITE"))
+    assert files.open(name).read() == ord("a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["name"]
+
+
+def test_a_directory_is_renamed(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "own-0" / "in").mkdir(parents=True)
+    source, target = _paths(spark, tmp_path, 0)
+    _context(spark, target).rename(source, target, _options(spark, "NONE"))
+    assert (tmp_path / "name" / "in").is_dir()
+
+
+def _context(spark: SparkSession, path: Any) -> Any:
+    context = spark._jvm.org.apache.hadoop.fs.FileContext
+    return context.getFileContext(path.toUri(), spark._jsc.hadoopConfiguration())
+
+
+def _paths(spark: SparkSession, directory: Path, number: int) -> list[Any]:
+    return [locate(spark, f"file:{directory}/{name}")[1] for name in (f"own-{number}", "name")]
+
+
+def _options(spark: SparkSession, name: str) -> Any:
+    rename = getattr(spark._jvm.org.apache.hadoop.fs, "Options$Rename")
+    found = spark.sparkContext._gateway.new_array(rename, 1)
+    found[0] = rename.valueOf(name)
+    return found
