@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pyspark.sql import SparkSession
-
-CHUNK_BYTES = 4 * 1024 * 1024
-"""What is handed to the JVM at once."""
 
 TEXT_CHARACTERS = 32
 """Texts in statistics are not longer, as Delta's own."""
@@ -44,9 +42,7 @@ def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]
         directory = "".join(f"{column}={value}/" for column, value in values.items())
         # a name of its own, as Spark's: what an attempt that failed has left behind is in nobody's way
         path = f"{directory}part-00000-{uuid.uuid4()}.c000.{_COMPRESSION}.parquet"
-        buffer = pa.BufferOutputStream()
-        pq.write_table(part, buffer, compression=_COMPRESSION, store_schema=False)
-        status = _store(spark, log, path, memoryview(buffer.getvalue()))
+        status = _store(spark, log, path, part)
         add = {
             "path": path,
             "partitionValues": values,
@@ -66,20 +62,28 @@ def _partitions(rows: pa.Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
         return
     days = rows.column(PARTITION)
     rows = rows.drop_columns([PARTITION])
-    for day in pc.unique(days).sort():
-        yield {PARTITION: day.as_py().isoformat()}, rows.filter(pc.equal(days, day))
+    found = pc.unique(days).sort()
+    for day in found:
+        # nearly always there is one day, and nothing to copy
+        part = rows if len(found) == 1 else rows.filter(pc.equal(days, day))
+        yield {PARTITION: day.as_py().isoformat()}, part
 
 
-def _store(spark: SparkSession, log: Any, path: str, data: memoryview) -> Any:
-    """Write a file of the table; return its ``FileStatus``."""
+def _store(spark: SparkSession, log: Any, path: str, rows: pa.Table) -> Any:
+    """Write a file of the table; return its ``FileStatus``.
+
+    It is handed over as PySpark does with rows, in a directory of this machine: bytes that go through the connection to
+    the JVM are a text on the way.
+    """
     file = java(spark, "org.apache.hadoop.fs.Path")(log.dataPath(), path)
     system = file.getFileSystem(log.newDeltaHadoopConf())
-    stream = system.create(file, False)  # noqa: FBT003 - Java's signature
+    made = Path(spark.sparkContext._temp_dir) / Path(path).name  # noqa: SLF001 - there is no public way
     try:
-        for start in range(0, len(data), CHUNK_BYTES):
-            stream.write(bytes(data[start : start + CHUNK_BYTES]))
+        pq.write_table(rows, made, compression=_COMPRESSION, store_schema=False)
+        source = java(spark, "org.apache.hadoop.fs.Path")(str(made))
+        system.copyFromLocalFile(True, False, source, file)  # noqa: FBT003 - Java's signature
     finally:
-        stream.close()
+        made.unlink(missing_ok=True)
     return system.getFileStatus(file)
 
 
