@@ -49,10 +49,10 @@ audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages
 pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256 anew: what an installation accepts
 	@$(PY) requirements/pins.py
 
-bench: jars $(VENV)/.installed-bench  ## Measure throughput, latency, growth and archive; writes benchmarks/results
+bench: jars $(VENV)/.installed-bench  ## Run all benchmarks, two hours; writes benchmarks/results
 	@$(PY) -m benchmarks
 
-fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes through all operators: 5 minutes
+fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes through all operators: 2 minutes
 	@$(PY) -m benchmarks.fuzz
 
 mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour
