@@ -260,6 +260,7 @@ class Amqp091Publisher(TargetPublisher):
         self._channels += 1
         self._tag = 0
         self._returned.clear()
+        self._refused.clear()
         if not self._opened.done():
             self._opened.set_result(None)
         self._flush()
@@ -296,14 +297,17 @@ class Amqp091Publisher(TargetPublisher):
         method = frame.method
         for tag in self._confirms.tags(method.delivery_tag, multiple=method.multiple):
             if isinstance(method, Basic.Nack):
+                self._refused.add(tag)
                 self._loop.call_later(RETURN_SECONDS, partial(self._finish, channel, tag, stored=False))
-            else:
+            elif tag not in self._refused:
+                # one for many is about those alone that nothing was said of before
                 self._finish(channel, tag, stored=True)
 
     def _finish(self, channel: Any, tag: int, *, stored: bool) -> None:
         unconfirmed = self._confirms.confirm(tag, stored=stored) if channel is self._channel else None
         if unconfirmed is None:
             return
+        self._refused.discard(tag)
         if tag in self._returned:
             self._returned.discard(tag)
             error = UnroutableError(f"No queue takes messages to {unconfirmed.message.address}.")

@@ -166,10 +166,13 @@ def _replied(asked: InboundRequest, replied: Replied, received: Received, future
     reply = future.result()
     answer: SettlementAnswer | SourceFailure | None = None
     try:
-        replied(reply.envelope)
         answer = verdict(reply.envelope, completed_by=reply.completed_by, live=request.live)
+        replied(reply.envelope)
     except DittoError as malformed:
         log.warning("The reply to %s cannot be read: %s", reply.correlation_id, malformed)
+    except Exception:
+        # the message is settled nevertheless: another delivery would have the same reply
+        log.exception("The reply to %s was not passed on.", reply.correlation_id)
     if request.waits_for_acks:
         received(answer)
 

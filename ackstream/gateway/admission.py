@@ -85,6 +85,7 @@ class AdmittedCommand:
         if self._conditional:
             # the condition, and those of commands before it, took a part of its time
             self._deadline.limit(sent)
+            del sent.headers[CONDITION]
         sent.headers[CORRELATION_ID] = self._new_id()
         return sent
 

@@ -177,9 +177,10 @@ class Api:
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
-        search = SearchEvents(self._dependencies.exchange, asked, partial(self._new_id, client_id, attempt), identify)
-        with self._dependencies.limits.search(subjects[0]):
-            first = await search.begin(request.headers.get("last-event-id"))
+        limit = partial(self._dependencies.limits.search, subjects[0])
+        new_id = partial(self._new_id, client_id, attempt)
+        search = SearchEvents(self._dependencies.exchange, asked, new_id, identify, limit)
+        first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
         return event_response(search, client_id, self._dependencies.socket(request, subjects))

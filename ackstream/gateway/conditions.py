@@ -190,6 +190,7 @@ async def ask_either_channel(
         return _marked(await exchange.ask(question), "twin", matched=False)
     live = replace(query, headers={**plain, CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
     await check_condition(exchange, live, deadline)
+    live.headers.pop(CONDITION, None)
     deadline.limit(live)
     live.headers[CORRELATION_ID] = new_id()
     reply = await exchange.ask(live)

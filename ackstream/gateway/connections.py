@@ -99,12 +99,13 @@ class HttpConnection(H11Protocol):
     def __init__(self, doors: Doors, *, entered: bool = False, **given: Any) -> None:
         """Serve a connection; ``entered``: the doors have counted it."""
         super().__init__(**given)
-        self._doors, self._entered, self._refused = doors, entered, False
+        self._doors, self._entered, self._refused, self._host = doors, entered, False, ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it."""
+        self._host = _host(transport)
         super().connection_made(transport)
-        error = None if self._entered else self._doors.enter(_host(self.client))
+        error = None if self._entered else self._doors.enter(self._host)
         if error is not None:
             self._refused = True
             if self._doors.crowded:
@@ -119,7 +120,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection out."""
-        self._doors.leave(_host(self.client))
+        self._doors.leave(self._host)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -135,11 +136,16 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, doors: Doors, **given: Any) -> None:
         super().__init__(**given)
-        self._doors = doors
+        self._doors, self._host = doors, ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take over the connection."""
+        self._host = _host(transport)
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection out."""
-        self._doors.leave(_host(self.client))
+        self._doors.leave(self._host)
         super().connection_lost(exc)
 
 
@@ -155,7 +161,7 @@ class TlsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and begin the handshake."""
-        host = _host(transport.get_extra_info("peername"))
+        host = _host(transport)
         if self._doors.enter(host) is not None:
             # without TLS there is no telling why
             self._doors.leave(host)
@@ -205,5 +211,7 @@ def refuse(transport: asyncio.Transport, error: GatewayError) -> None:
     asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
 
 
-def _host(peer: tuple[Any, ...] | None) -> str:
+def _host(transport: asyncio.BaseTransport) -> str:
+    """Return the address of a client as it connected: of a socket that it has aborted, nobody knows it any more."""
+    peer = transport.get_extra_info("peername")
     return str(peer[0]) if peer else ""

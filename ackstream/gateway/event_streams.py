@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -52,6 +52,7 @@ HEARTBEAT_SECONDS = 10.0
 IDENTIFY_SECONDS = 60.0
 """How long a client receives events before its credentials are checked again."""
 
+TURN_SECONDS = 1.0
 HEARTBEAT = ":\n\n"
 CONTEXT = "_context"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -270,13 +271,16 @@ class SearchEvents:
         command: Envelope,
         new_id: Callable[[], str],
         identify: Callable[[], Awaitable[tuple[str, ...]]],
+        limit: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """Search with a command.
 
         :param new_id: returns the correlation-id of the command for a page
         :param identify: raises once the credentials are no longer valid
+        :param limit: counts a search of the subject for the time of a block, or raises 429
         """
         self._exchange, self._command, self._new_id, self._identify = exchange, command, new_id, identify
+        self._limit = limit
         self._query: dict[str, Any] = msgspec.json.decode(command.value)  # type: ignore[arg-type]  # a search has one
         self._fields: str | None = self._query.get("fields")
         self._page: list[Any] = []
@@ -285,7 +289,8 @@ class SearchEvents:
     async def begin(self, last_id: str | None) -> Reply:
         """Retrieve the first page, behind the thing that the client had last.
 
-        :raises DittoError: 400 for the options cursor and limit, which are for single pages
+        :raises DittoError: 400 for the options cursor and limit, which are for single pages; 429, the subject has as
+            many searches open as it may
         """
         options: list[str] = self._query.get("options", [])
         if any(option.strip().startswith(("cursor", "limit")) for option in options):
@@ -298,7 +303,8 @@ class SearchEvents:
         self._query["all"] = True
         if self._fields is not None:
             self._query["fields"] = f"{self._fields},thingId"
-        return await self._next()
+        with self._limit():
+            return await self._next()
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -326,7 +332,7 @@ class SearchEvents:
                 except DittoError:
                     return
                 identified = clock()
-            following = asyncio.ensure_future(self._next())
+            following = asyncio.ensure_future(self._in_turn())
             try:
                 while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
                     yield HEARTBEAT
@@ -339,6 +345,17 @@ class SearchEvents:
             if not reply.ok:
                 yield frame(json_text(reply.value))
                 return
+
+    async def _in_turn(self) -> Reply:
+        """Retrieve a page once the subject has fewer searches open than it may: each one has the twin for itself."""
+        with ExitStack() as counted:
+            while True:
+                try:
+                    counted.enter_context(self._limit())
+                except DittoError:
+                    await asyncio.sleep(TURN_SECONDS)
+                else:
+                    return await self._next()
 
     async def _next(self) -> Reply:
         headers = {**self._command.headers, CORRELATION_ID: self._new_id()}

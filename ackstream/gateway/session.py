@@ -52,6 +52,7 @@ MAX_OPEN = 1_000
 """Maximum number of open requests; beyond it, reading from the client pauses."""
 
 DECLARE_SECONDS = 15.0
+FULL_SECONDS = 0.1
 STREAM_SECONDS = STREAM_TIMEOUT_MS / 1000
 _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
 _REASON_BYTES = 123
@@ -124,6 +125,9 @@ class SocketSession:
                     if wait := self._dependencies.limits.message(self._client.subjects[0]):
                         # what the client sends meanwhile is not read
                         await asyncio.sleep(wait)
+                    while self._streaming.full:  # noqa: ASYNC110 - another thread empties it
+                        # Kafka takes answers and events more slowly than the client sends them, or not at all
+                        await asyncio.sleep(FULL_SECONDS)
                     await self._take(text)
             code = _NORMAL
         finally:

@@ -105,6 +105,11 @@ class Streaming(Closing):
             self._last = (envelope, encode(envelope).decode())
         return self._last[1]
 
+    @property
+    def full(self) -> bool:
+        """Whether so many messages are on their way to Kafka that none should be taken from clients."""
+        return self._worker.outbox.full
+
     def forward(self, message: Envelope, topic: str = "acks") -> None:
         """Forward an acknowledgement, a live response or a live event."""
         self._worker.outbox.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)

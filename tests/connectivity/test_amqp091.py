@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +180,25 @@ def test_a_message_that_amqp_cannot_carry_is_refused_and_the_next_one_is_sent(
     publisher._send(Unconfirmed(OutgoingMessage(address, headers, b""), results.append))
     assert [(result.status, result.away) for result in results] == [(503, True) if away else (400, False)]
     assert (publisher._tag, publisher._confirms.idle) == (0, True)
+
+
+def test_a_confirm_for_many_does_not_store_what_was_refused_before() -> None:
+    publisher = Amqp091Publisher.__new__(Amqp091Publisher)
+    timers: list[Callable[[], None]] = []
+    publisher._loop = SimpleNamespace(call_later=lambda _seconds, callback: timers.append(callback))
+    publisher._confirms, publisher._returned, publisher._refused = Confirms(), set(), set()
+    publisher._lock, publisher._idle = threading.Lock(), threading.Event()
+    channel = publisher._channel = object()
+    results: dict[int, Any] = {}
+    for tag in (1, 2, 3):
+        publisher._confirms.sent(tag, Unconfirmed(OutgoingMessage("x/q", {}, b""), partial(results.__setitem__, tag)))
+    publisher._confirm(channel, SimpleNamespace(method=Basic.Nack(1)))
+    publisher._confirm(channel, SimpleNamespace(method=Basic.Ack(3, multiple=True)))
+    for callback in timers:
+        callback()
+    assert {tag: (result.status, result.away) for tag, result in results.items()} == {
+        1: (503, True), 2: (200, False), 3: (200, False)
+    }  # fmt: skip
 
 
 class Silent:

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+from msgspec import UNSET
 
 from ackstream.client.errors import ClosedError, NotSentError
 from ackstream.connectivity import system
 from ackstream.connectivity.system import Identities, System
 from ackstream.connectivity.transport import ExternalMessage
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
+from ackstream.protocol.ditto.connections import SettlementAnswer
+from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 
 
@@ -81,6 +85,19 @@ def test_that_a_request_can_never_be_sent_is_told_apart_from_what_may_pass(
     answers: list[Any] = []
     found.ask(asked, redelivered=False, replied=print, received=answers.append)
     assert answers == [answer]
+
+
+def test_a_message_is_settled_whatever_becomes_of_its_reply() -> None:
+    def replied(_envelope: Any) -> None:
+        raise ValueError
+
+    envelope = Envelope(TopicPath.parse("a/b/things/live/messages/ask"), {}, "/inbox/messages/ask", UNSET, status=412)
+    future: Future[Any] = Future()
+    future.set_result(SimpleNamespace(envelope=envelope, completed_by="response", correlation_id="mine"))
+    asked: Any = SimpleNamespace(request=SimpleNamespace(waits_for_acks=True, live=True))
+    answers: list[Any] = []
+    system._replied(asked, replied, answers.append, future)
+    assert answers == [SettlementAnswer((412,), live=True)]
 
 
 class Producer:

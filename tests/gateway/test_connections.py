@@ -187,6 +187,19 @@ def test_https_and_its_websockets_are_served_under_a_certificate(authority: Auth
             stranger.get(THING)
 
 
+def test_a_client_that_has_gone_before_http_begins_is_counted_out(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of a socket that its client has reset, the system knows no address
+    monkeypatch.setattr("uvicorn.protocols.http.h11_impl.get_remote_addr", lambda _transport: None)
+    monkeypatch.setattr(connections, "network", lambda host: host or None)
+    with serving(**settings(authority), max_connections=8) as running:
+        for _ in range(4):
+            with httpx.Client(verify=trusting(authority), base_url=f"https://localhost:{running.port}") as client:
+                assert client.put(f"{THING}/attributes/x", json=1).status_code == 204
+        eventually(lambda: running.gateway.doors.open == 0, "the end of the connections")
+
+
 def test_a_client_that_speaks_no_tls_is_disconnected_in_time(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

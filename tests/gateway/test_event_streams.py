@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +15,7 @@ from ackstream.gateway import event_streams, unread
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.errors import authentication_failed
 from ackstream.gateway.event_streams import SearchEvents, SignalEvents, frame
+from ackstream.gateway.limits import SEARCHES, Limits
 from ackstream.gateway.operations import find
 from ackstream.gateway.service import Dependencies
 from ackstream.protocol.correlation_ids import shown_id
@@ -327,10 +330,10 @@ def test_a_restricted_search_continues_behind_a_thing_within_what_its_sender_may
     assert (wanted["after"], wanted["only"]) == ("boss:ceo", ["org.acme:door"])
 
 
-def search_events(exchange: Any, identify: Callable[[], Any]) -> SearchEvents:
+def search_events(exchange: Any, identify: Callable[[], Any], limit: Callable[[], Any] = nullcontext) -> SearchEvents:
     asked = Envelope(TopicPath.parse("_/_/things/twin/commands/retrieve"), {}, "/search/things", raw({}))
     numbers = map(str, range(100))
-    return SearchEvents(exchange, asked, lambda: next(numbers), identify)
+    return SearchEvents(exchange, asked, lambda: next(numbers), identify, limit)
 
 
 def test_a_search_ends_once_its_credentials_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +369,34 @@ def test_comments_are_sent_while_a_page_is_queried(monkeypatch: pytest.MonkeyPat
     first, *comments, last = asyncio.run(go())
     assert (first.split("\n")[0], last.split("\n")[0]) == ("id: a:1", "id: a:2")
     assert set(comments) == {event_streams.HEARTBEAT}
+
+
+def test_the_pages_of_many_streams_are_searches_of_their_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "TURN_SECONDS", 0.001)
+    limits, at_once, most = Limits(Gateway()), 0, 0
+
+    class Counted(Exchange):
+        async def ask(self, command: Envelope) -> Any:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.01)
+            at_once -= 1
+            return await super().ask(command)
+
+    async def valid() -> tuple[str, ...]:
+        return ("anonymous",)
+
+    async def one() -> list[str]:
+        found = search_events(Counted(pages(["a:1"], ["a:2"])), valid, partial(limits.search, "user:a"))
+        found._page, found._cursor = [{"thingId": "a:0"}], "1"
+        return [text async for text in found.frames()]
+
+    async def go() -> list[list[str]]:
+        return await asyncio.gather(*(one() for _ in range(12)))
+
+    assert {len(texts) for texts in asyncio.run(go())} == {2}
+    assert most == SEARCHES
 
 
 def test_a_search_that_fails_in_between_ends_with_the_error() -> None:

@@ -75,6 +75,7 @@ class Hub:
         self.declarer = Declarer()
         self.answers: list[tuple[str, Envelope]] = []
         self.extra: Any = {}
+        self.full = False
         self._came = threading.Condition()
         self._listeners: set[Any] = set()
         self._loop: Any = None
@@ -369,6 +370,8 @@ def test_the_condition_of_a_live_command_is_decided_by_the_twin_before_a_device_
         client.tell(topic, path, headers=UNLOCKED, value=1)
         assert client.get()["value"] == "device"
     assert [sent.topic.channel for sent in here.exchange.sent] == ["twin", "live"]
+    # it is decided
+    assert "condition" not in here.exchange.sent[1].headers
     assert shown_id(here.exchange.sent[1].headers["correlation-id"]) == "mine"
 
 
@@ -651,6 +654,22 @@ def test_who_may_write_nothing_answers_what_it_was_sent_as_long_as_the_signal_an
         client.tell(f"{ACK}/my-ack", status=200, headers={"correlation-id": "c"})
         sent = here.hub.wait(2)
     assert [message.headers["correlation-id"] for _, message in sent] == [on_wire, on_wire]
+
+
+def test_nothing_is_read_of_clients_while_kafka_does_not_take_what_they_send(monkeypatch: pytest.MonkeyPatch):
+    looks: list[bool] = []
+
+    def full(hub: Hub) -> bool:
+        looks.append(not hub.answers)
+        return len(looks) <= 3
+
+    monkeypatch.setattr(session, "FULL_SECONDS", 0.001)
+    here = world(users={"ann": hash_password("secret")}, access=({**READER, "path": "/", "grant": ["READ", "WRITE"]},))
+    monkeypatch.setattr(Hub, "full", property(full), raising=False)
+    with here.client(**ANN) as client:
+        client.tell(LIVE.replace("commands/modify", "events/modified"), "/attributes/x", value=1)
+        here.hub.wait(1)
+    assert looks == [True] * 4
 
 
 def test_headers_that_only_the_system_sets_are_taken_from_no_answer_and_no_event():

@@ -139,7 +139,7 @@ JOB = Job(
     # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
     # channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes in the
     # batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text
-    rules=5,
+    rules=6,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
     shards="correlate.shards",

@@ -163,8 +163,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
             reply.value = raw([thing for thing in seen if thing is not UNSET])
         return
     thing_id = command.topic.thing_id
-    if reply.status == PRECONDITION_FAILED and f"'{_IF_IT_EXISTS}'" in _decoded(reply.value).get("message", ""):
-        # there is nothing to merge with
+    if reply.status == PRECONDITION_FAILED and _nothing_to_merge_with(reply.value):
         raise thing_not_found(thing_id)
     if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
         return
@@ -193,6 +192,12 @@ def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
             kept.pop(_ETAG, None)
             entry["headers"] = raw(kept)
     return raw(entries)
+
+
+def _nothing_to_merge_with(value: Raw | UnsetType) -> bool:
+    """Return whether an error is that of the precondition that a merge was given; a device's may have any value."""
+    error = _decoded(value)
+    return isinstance(error, dict) and f"'{_IF_IT_EXISTS}'" in str(error.get("message"))
 
 
 def _decoded(value: Raw | UnsetType) -> Any:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import unknown_topic_path
+from ackstream.protocol.ditto.errors import not_available, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
+    CONDITION,
     CORRELATION_ID,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
@@ -76,6 +77,9 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
         return self.kind in LIVE_KINDS
 
 
+_ASK_FIRST = "The gateway decides it; elsewhere ask the twin with the condition first."
+
+
 def read_request(
     envelope: Envelope, *, default_timeout_ms: int = DEFAULT_TIMEOUT_MS, max_timeout_ms: int = STREAM_TIMEOUT_MS
 ) -> Request:
@@ -83,7 +87,8 @@ def read_request(
 
     :param default_timeout_ms: for a request without a timeout
     :param max_timeout_ms: longer timeouts are cut to this, without an error
-    :raises DittoError: 400; a header or the combination of headers is invalid, or it is not a command or message
+    :raises DittoError: 400; a header or the combination of headers is invalid, or it is not a command or message; 501,
+        it has a condition that nobody would look at before the device acts
     """
     topic = envelope.topic
     user = read_headers(envelope.headers)
@@ -100,6 +105,8 @@ def read_request(
         max_timeout_ms,
     )
     live = kind in ("live", "liveQuery", "message")
+    if live and CONDITION in user:
+        raise not_available(f"The header '{CONDITION}' of a live command or message", _ASK_FIRST)
     reply = request_reply_headers(user)
     if live:
         reply[CHANNEL] = "live"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from ackstream.jobs.twin.commands import check_tags, read_tags
 from ackstream.protocol.ditto.access import OPEN, Access, Rule
@@ -138,6 +139,13 @@ def test_a_merge_by_one_who_may_change_a_part_creates_no_thing():
     assert caught.value.to_dict() == thing_not_found("boss:ceo").to_dict()
     other = error_envelope(condition_failed(), thing_id="boss:ceo", channel="twin", headers={})
     assert shown("user:w", "merge", asked, other) is other
+
+
+@pytest.mark.parametrize("value", [UNSET, raw("x"), raw(412), raw({"message": 5}), raw(["message"])])
+def test_a_device_may_answer_412_with_anything(value: Any) -> None:
+    asked = Envelope(TopicPath.parse("boss/ceo/things/live/messages/ask"), {}, "/inbox/messages/ask", raw(1))
+    answer = Envelope(asked.topic, {}, asked.path, value, status=412)
+    assert shown("user:boss", "message", asked, answer) is answer
     whole = command("merge", "/", {"attributes": {"salary": 1}})
     restrict(OPEN, ("anonymous",), "merge", whole)
     assert not whole.headers

@@ -138,6 +138,12 @@ def test_invalid_headers_are_refused(topic: str, headers: dict[str, Any], error:
     assert (refusal.error, refusal.extra.get("invalidHeaderKey")) == (error, key)
 
 
+@pytest.mark.parametrize("topic", [LIVE, LIVE.replace("modify", "retrieve"), MESSAGE])
+def test_a_condition_that_nobody_looks_at_before_the_device_acts_is_refused(topic: str) -> None:
+    error = refusal(lambda: read(topic, {"condition": "eq(attributes/locked,false)"}))
+    assert (error.status, error.error) == (501, "command.notavailable")
+
+
 @pytest.mark.parametrize(
     ("topic", "status", "description"),
     [
