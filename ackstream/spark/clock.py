@@ -220,7 +220,7 @@ class QueryClock:
         now = passing()
         if self._signed == float("-inf"):
             return ClockReading(None, 0, 0)
-        due = None if self._watched is None else self._watched.told().due(self._last)
+        due = None if self._watched is None else self._watched.told().due(0)
         overdue = 0.0 if due is None else max(0.0, self._present(now) - due)
         return ClockReading(now - self._signed, self._last, overdue)
 
@@ -268,8 +268,9 @@ class QueryClock:
     def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
         """Send a tick if it is later than a time."""
         if tick > least:
-            self._last, self._read = tick, self._progress()
-            broker.tick(self.run.encode(), tick)
+            read = self._progress()
+            # it has been sent once the broker has it, and counts up to the broker's time of it
+            self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read
 
 
 # -- on Kafka ----------------------------------------------------------------------------------------------------------
@@ -289,9 +290,9 @@ class ClockBroker:
         self._ticks = ticks and kafka.topic(ticks)
         self._read = {kafka.topic(topic) for topic in topics}
 
-    def tick(self, key: bytes, time_ms: int) -> None:
-        """Send a tick, and wait until the broker has it."""
-        self.lease.send(key, str(time_ms).encode(), self._ticks).get(timeout=SEND_SECONDS)
+    def tick(self, key: bytes, time_ms: int) -> int:
+        """Send a tick, and wait until the broker has it; return the broker's time of it, epoch milliseconds."""
+        return int(self.lease.send(key, str(time_ms).encode(), self._ticks).get(timeout=SEND_SECONDS).timestamp)
 
     def ends(self) -> tuple[dict[TopicPartition, int], bool]:
         """Return the end of each partition that exists now, and whether they are on several brokers."""

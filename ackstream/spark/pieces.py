@@ -36,7 +36,8 @@ LARGEST = 32 * 1024 * 1024
 """A larger piece is only written anew when most of its entries are gone."""
 
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
-_OPEN_FILES = 1024
+_OPEN_FILES = 64
+"""Of a worker. The space of a file that was deleted is free once no worker has it mapped."""
 _INT, _NUMBERS = 8, 4
 """The bytes of a number, and how many of them a piece has for each entry."""
 

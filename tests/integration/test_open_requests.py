@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 from ackstream.jobs.correlate.inflight import inflight
-from ackstream.jobs.correlate.pending import HOT_BYTES
+from ackstream.jobs.correlate.pending import HOT_BYTES, whole
 from tests.harness.system import System
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def test_open_requests_are_found_by_acknowledgement_and_deadline_before_and_afte
             query.processAllAvailable()
             assert sum(path.stat().st_size for path in pieces.iterdir()) > HOT_BYTES
             assert len(inflight(spark, system.settings)) == REQUESTS + 1
+            # as if the job had deleted meanwhile what the state names
+            gone = mock.Mock(side_effect=[OSError, mock.DEFAULT], wraps=whole)
+            with mock.patch("ackstream.jobs.correlate.inflight.whole", gone):
+                assert len(inflight(spark, system.settings)) == REQUESTS + 1
             acknowledge(*ACKNOWLEDGED[:50])
             query.processAllAvailable()
         with system.correlate(spark) as query:

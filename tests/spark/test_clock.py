@@ -102,13 +102,15 @@ class Cluster(Log):
         self.happen()
         return super().append(key, value)
 
-    def tick(self, key: bytes, time_ms: int) -> None:
+    def tick(self, key: bytes, time_ms: int) -> int:
         self.happen()
         assert key == b"0"
         for partition, counted in enumerate(self.counted):
             first = max(self.read[partition], self.beginnings[partition])
             assert time_ms <= min(counted[first:], default=time_ms), "time passed an unread record"
-        self.ticks.append(time_ms)
+        # the query counts it up to its append time
+        self.ticks.append(min(time_ms, self.time))
+        return self.time
 
     def ends(self) -> tuple[dict[int, int], bool]:
         self.happen()
@@ -321,6 +323,38 @@ def test_a_deadline_is_passed_as_soon_as_it_has_come(calm: Calm) -> None:
     assert calm.ticks == []
     calm.run(0.1)
     assert [tick - calm.waits[0] for tick in calm.ticks] == [20]
+
+
+def test_a_tick_that_the_broker_did_not_take_is_sent_again(calm: Calm) -> None:
+    calm.waits = [calm.time + 1_000]
+    with mock.patch.object(calm, "tick", side_effect=TimeoutError), pytest.raises(TimeoutError):
+        calm.run(2)
+    assert calm.clock.reading().overdue_ms == pytest.approx(0, abs=50)
+    calm.run(1)
+    assert max(calm.ticks) > calm.waits[0]
+
+
+def test_a_deadline_is_due_until_the_query_has_passed_it(calm: Calm) -> None:
+    calm.waits = [calm.time + 500]
+    calm.run(3)
+    # the batch that reads the tick hangs: its shards tell nothing new
+    assert len(calm.ticks) == 1
+    assert calm.clock.reading().overdue_ms == pytest.approx(2_500, abs=100)
+
+
+def test_a_tick_counts_up_to_the_brokers_time_of_it(calm: Calm) -> None:
+    calm.waits = [calm.time + 1_000]
+    tick = calm.tick
+
+    def set_back(key: bytes, time_ms: int) -> int:
+        calm.time -= 5_000
+        return tick(key, time_ms)
+
+    with mock.patch.object(calm, "tick", set_back):
+        calm.run(1.1)
+    assert max(calm.ticks) < calm.waits[0]
+    calm.run(30)
+    assert max(calm.ticks) > calm.waits[0]
 
 
 def test_a_deadline_that_was_passed_is_not_passed_again_while_the_batch_that_reads_the_tick_runs(calm: Calm) -> None:

@@ -105,6 +105,17 @@ def test_files_are_deleted_when_no_state_that_may_be_read_again_names_them(tmp_p
     assert not (tmp_path / "1-00").exists()
 
 
+def test_few_files_stay_mapped_though_a_worker_has_read_many(tmp_path: Path) -> None:
+    kept = PieceList()
+    for batch in range(200):
+        aside = Pieces(PieceFiles(str(tmp_path), batch, 3), kept)
+        list(aside.recall(np.array([batch - 1])))
+        aside.add([PieceEntry(batch, 0, b"x")])
+        kept = aside.dump()
+    # what is mapped keeps its space on the disk when it has been deleted
+    assert pieces._mapped.cache_info().currsize <= 64
+
+
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])])
 def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, damage: object) -> None:
     files = PieceFiles(str(tmp_path), 0, 2)

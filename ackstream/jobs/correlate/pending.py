@@ -84,7 +84,8 @@ class PendingRequests:
             return None
         found = self._hot.get(key)
         if isinstance(found, bytes):
-            found = self._hot[key] = decode_pending(found)
+            # behind all that was touched before
+            found = self._hot[key] = decode_pending(self._hot.pop(key))
         return found
 
     def add(self, pending: Pending) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -40,6 +42,27 @@ def test_a_state_keeps_what_was_touched_last(store: MemoryPieces) -> None:
     assert len(store.found) <= len(state.pieces.named) + store.keep + 1
     assert {entry[1] for entry in state.deadlines} == set(state.open)
     assert run.next_timeout == 61_000
+
+
+def test_a_request_that_is_acknowledged_in_part_stays_longer_than_those_that_nothing_concerns(
+    store: MemoryPieces,
+) -> None:
+    log, run = Log(), Run(store=store)
+    numbers = itertools.count()
+
+    def open_one() -> None:
+        run.feed(log.command(1000, f"id-{next(numbers)}", requested_acks=["a-ack", "b-ack"], timeout="60s"))
+
+    open_one()
+    while not _state(run).pieces.named:
+        open_one()
+    first, second = list(_state(run).open)[:2]
+    for _ in range(10):
+        open_one()
+    run.feed(log.ack(2000, "a-ack", correlation_id=first))
+    while second in _state(run).open:
+        open_one()
+    assert first in _state(run).open
 
 
 def test_an_acknowledgement_brings_its_request_back(store: MemoryPieces) -> None:
