@@ -98,7 +98,10 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
 
     ``thing`` is null for a deleted thing. The tables may already have the batch: it is going to be replayed then.
     """
-    things = tables.read(spark, lake, "things")
+    place = tables.location(lake, "things")
+    version = commits.log_and_snapshot(spark, place)[1].version()
+    # the index merges meanwhile: without a version each query would see another table
+    things = spark.read.format("delta").option("versionAsOf", version).load(place)
     last = F.col("last") & (F.col("batch") < batch)
     events = tables.read(spark, lake, JOURNAL).where(last)
     # the newest batch may be merged in part
@@ -238,8 +241,15 @@ def value_rows(thing_id: str, thing: str) -> Iterator[tuple[Any, ...]]:
 
 
 def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
-    """Merge rows of the journal into the index; rows it already has change nothing."""
-    changed = latest(events.where("last").select(*THINGS.fieldNames())).select("thing_id", "thing")
+    """Merge rows of the journal, which ``things`` has, into the index; those of earlier states change nothing.
+
+    A new checkpoint reads the journal by the times of its files: a state may come after a later one.
+    """
+    changed = latest(events.where("last").select(*THINGS.fieldNames())).select("thing_id", "thing", "revision")
+    later = tables.read(spark, lake, "things").select(
+        F.col("thing_id").alias("known_id"), F.col("revision").alias("known_revision")
+    )
+    changed = changed.join(later, F.expr("thing_id = known_id AND known_revision > revision"), "left_anti")
     new = changed.where("thing IS NOT NULL").mapInArrow(_index, THINGS_SEARCH)
     index = tables.read(spark, lake, "things_search")
     known = index.join(changed.select("thing_id"), "thing_id", "left_semi").select(

@@ -75,6 +75,17 @@ def test_the_index_follows_things_that_change_and_go(spark: SparkSession, lake: 
     assert spark.sql(f"DESCRIBE HISTORY delta.`{tables.location(lake, 'things_search')}`").count() == version
 
 
+def test_a_state_that_is_merged_after_a_later_one_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    own = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    tables.create(spark, own, ["thing_events", "things", "things_search"])
+    for revision in (9, 3):
+        rows = spark.createDataFrame(table(change("a:1", revision, {"n": revision}))).selectExpr("*", "0L AS batch")
+        things.merge(spark, own, rows)
+        things.merge_values(spark, own, rows)
+    index = tables.read(spark, own, "things_search").where("path = 'n'").collect()
+    assert [row.value for row in index] == ["9"]
+
+
 QUERY = "query-1"
 BATCHES = [
     [change("a:1", 1, {"n": 1}), change("a:2", 1, {"n": 1})],
@@ -129,6 +140,25 @@ def test_things_are_told_as_they_were_before_any_batch_however_far_the_merge_is(
 ) -> None:
     things.merge(spark, lake, journal(spark, lake, merged))
     assert [found(spark, lake, batch) for batch in range(len(BATCHES) + 1)] == BEFORE
+
+
+def test_things_are_told_as_they_were_although_the_index_merges_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    tables.create(spark, own, ["thing_events", "things"])
+    for number, rows in enumerate(BATCHES):
+        things.append(spark, own, table(*rows), QUERY, number)
+    things.merge(spark, own, journal(spark, own, 2))
+    real = things.latest
+
+    def overtaken(rows: Any) -> Any:
+        monkeypatch.setattr(things, "latest", real)
+        things.merge(spark, own, journal(spark, own, 3))
+        return real(rows)
+
+    monkeypatch.setattr(things, "latest", overtaken)
+    assert found(spark, own, 2) == BEFORE[2]
 
 
 def test_things_are_told_as_they_were_although_a_batch_is_stored_and_merged_in_parts(

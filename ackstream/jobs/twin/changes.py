@@ -163,7 +163,7 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
     tag = _tag(part, value, changed)
     if found is UNSET:
         return CommandResult(CREATED, value, tag, changed, "created", value)
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, "modified", value, visible=now != content)
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "modified", value, visible=_differs(now, content))
 
 
 def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_bytes: int) -> CommandResult:
@@ -177,7 +177,7 @@ def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_byte
         change = minimized(change, json.find(content, part.keys))
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, json.find(now, part.keys), changed)
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", change, visible=now != content)
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", change, visible=_differs(now, content))
 
 
 def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any, max_bytes: int) -> CommandResult:
@@ -198,6 +198,10 @@ def _check_equal(command: TwinCommand, before: dict[str, Any], now: dict[str, An
     """
     if command.if_equal in (SKIP, SKIP_MINIMIZING_MERGE) and _is_same(before, now):
         raise nothing_changed(command.if_equal)
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return one != other or not _is_same(one, other)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -149,7 +149,8 @@ JOB = Job(
     # 3: changes that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches
     # and searches have limits, and a search has another order of values of several kinds
     # 4: Spring's random UUID is hexadecimal, also where it happens to be text
-    rules=4,
+    # 5: a change from 1 to true is one
+    rules=5,
 )
 INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=(), answers=False)
 

@@ -157,6 +157,11 @@ def test_a_change_that_changes_nothing_is_marked() -> None:
     ]
 
 
+def test_one_and_true_are_not_the_same_content():
+    values = [body("modify", "/attributes/x", value) for value in (1, True, 1.0, 1.0)]
+    assert visible(body("create", value={}), *values) == [True, True, True, True, False]
+
+
 # the requested acknowledgements and the wish for a response: those of the event, whether there is a response
 @pytest.mark.parametrize(
     ("wanted", "event", "responds"),
