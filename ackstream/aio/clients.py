@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Client)
 T = TypeVar("T")
 
+_HANDLING: ContextVar[AsyncClient[Any] | None] = ContextVar("_HANDLING", default=None)
+"""The twin whose handler runs."""
+
 
 class AsyncClient(Generic[C]):
     """Base of the twins: connects when its ``async with`` block is entered, and closes when that is left.
@@ -44,7 +48,7 @@ class AsyncClient(Generic[C]):
     _kind: ClassVar[Callable[..., Any]]
 
     def __init__(self, bootstrap_servers: str | Kafka, **options: Any) -> None:
-        """Take the arguments of the client; a handler may be a coroutine function, which runs in the loop.
+        """Take the arguments of the client; what a handler returns is awaited in the loop, if it has to be.
 
         Signals and messages are handled one after the other, as they are by a plain function. Other callbacks, such as
         ``on_error``, are called in threads of the client.
@@ -89,9 +93,14 @@ class AsyncClient(Generic[C]):
         return await asyncio.to_thread(self.client.wait_closed, timeout)
 
     async def close(self) -> None:
-        """Close the client, as its own ``close`` does; may be called twice."""
+        """Close the client, as its own ``close`` does; may be called twice.
+
+        In a handler of the client it does not wait for the end, which waits for the handler.
+        """
         if self._client is not None:
-            await asyncio.shield(asyncio.to_thread(self._client.close))
+            closing = asyncio.ensure_future(asyncio.to_thread(self._client.close))
+            if _HANDLING.get() is not self:
+                await asyncio.shield(closing)
         self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -112,18 +121,26 @@ class AsyncClient(Generic[C]):
     def _make(self, loop: asyncio.AbstractEventLoop) -> C:
         bootstrap_servers, options = self._arguments
         for name in ("handler", "batch_handler"):
-            if inspect.iscoroutinefunction(options.get(name)):
-                options = options | {name: partial(_call_in, loop, options[name])}
+            if options.get(name) is not None:
+                options = options | {name: partial(self._handle, loop, options[name])}
         client: C = self._kind(bootstrap_servers, **options)
         return client
+
+    def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[[Any], Any], argument: Any) -> Any:
+        """Call a handler in the client's thread; what it returns is awaited in the loop, if it has to be."""
+        found = handler(argument)
+        if not inspect.isawaitable(found):
+            return found
+
+        async def finished() -> Any:
+            _HANDLING.set(self)
+            return await found
+
+        return asyncio.run_coroutine_threadsafe(finished(), loop).result()
 
     def _in_order(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Call a function that may wait in the thread of this twin, after all earlier ones."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, handler: Callable[[Any], Any], argument: Any) -> Any:
-    return asyncio.run_coroutine_threadsafe(handler(argument), loop).result()
 
 
 def _close_made(making: asyncio.Future[Any]) -> None:

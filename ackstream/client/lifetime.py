@@ -5,12 +5,13 @@ A client keeps one :class:`Lifetime`, runs its threads with it, and passes the e
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ackstream.client.errors import ThreadDiedError
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, BadParameterError
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
@@ -32,6 +33,15 @@ def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
         handler(*arguments)
     except Exception:
         log.exception("A handler of the application failed.")
+
+
+def check_handler(handler: Callable[..., Any]) -> None:
+    """Refuse a handler that has to be awaited: what it is called with would be acknowledged, and it would not run.
+
+    :raises BadParameterError: it is a coroutine function
+    """
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        raise BadParameterError(f"The handler {handler!r:.80} has to be awaited: use the client in ackstream.aio.")
 
 
 class Lifetime:
@@ -107,7 +117,7 @@ class Lifetime:
             run()
         except AckstreamError as error:
             self.fail(error)
-        except Exception as error:
+        except BaseException as error:  # sys.exit() of a handler, too, of which nobody else is told
             name = threading.current_thread().name
             log.exception("The thread %s died.", name)
             died = ThreadDiedError(f"The thread {name} died of {error!r}: close the client, and create a new one.")

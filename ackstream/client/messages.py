@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from ackstream.client.lifetime import check_handler
 from ackstream.errors import InconsistentQosError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def handler_of(
 ) -> tuple[Callable[[list[M]], object], int] | None:
     """Return the function to call with messages, and with how many at most; ``None`` if the application iterates.
 
+    :raises BadParameterError: the handler is a coroutine function
     :raises InconsistentQosError: there are two handlers, or a batch would have no message
     """
     if handler is not None and batch_handler is not None:
@@ -57,5 +59,9 @@ def handler_of(
     if max_batch < 1:
         raise InconsistentQosError(f"max_batch is {max_batch}; it must be at least 1.")
     if batch_handler is not None:
+        check_handler(batch_handler)
         return batch_handler, max_batch
-    return None if handler is None else (lambda messages: handler(messages[0]), 1)
+    if handler is None:
+        return None
+    check_handler(handler)
+    return lambda messages: handler(messages[0]), 1

@@ -78,6 +78,7 @@ def message_of(
     for header in named:
         if not isinstance(header, tuple) or [type(part) for part in header] != [str, bytes]:
             raise BadParameterError(f"headers has {header!r:.80}: each header is a tuple of a str and bytes.")
+        _encodable("headers", header[0])
         if header[0] in PUBLISHER:
             raise BadParameterError(
                 f"headers has {header[0]}, which is the service's own: rename it; topic, key and ttl_ms are arguments."
@@ -87,7 +88,7 @@ def message_of(
             raise BadParameterError(f"ttl_ms is {ttl_ms!r:.80}: give whole milliseconds, 0 or more.")
         named.append((TTL, b"%d" % ttl_ms))
     if topic is not None:
-        named.append((TOPIC, topic.encode()))
+        named.append((TOPIC, _encodable("topic", topic)))
     named += _requests(acks, cid, immediately=immediately)
     message = KeptMessage(value, named, key)
     size = message.size + _PER_HEADER * len(named)
@@ -104,8 +105,16 @@ def _requests(acks: Iterable[AckType], cid: str | None, *, immediately: bool) ->
     if unknown := [ack for ack in asked if ack not in get_args(AckType)]:
         raise BadParameterError(f"acks has {unknown[0]!r:.80}: choose among {', '.join(get_args(AckType))}.")
     headers = [(ACK, ",".join(asked).encode())] if asked else []
-    headers += [(CID, cid.encode())] if cid is not None else []
+    headers += [(CID, _encodable("cid", cid))] if cid is not None else []
     return [*headers, (ACK_IMMEDIATELY, b"true")] if immediately else headers
+
+
+def _encodable(name: str, text: str) -> bytes:
+    """Return a text in UTF-8: one that has none can never be sent, and would hold up all that follows it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadParameterError(f"{name} has {text!r:.80}: a surrogate alone is no character.") from None
 
 
 def _check(argument: str, value: object, kind: type, *, optional: bool = False) -> None:

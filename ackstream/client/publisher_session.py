@@ -20,7 +20,7 @@ from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeErro
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, TakenOverError, refused
 from ackstream.client.lifetime import Lifetime, call_handler
 from ackstream.client.publications import Publications
-from ackstream.kafka.clients import SEND_AGAIN, monotonic_ms
+from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import readers as reader_records
 from ackstream.protocol.messages import NOT_ENTITLED, SESSION_OVER, CommandAck, decode_ack
@@ -246,7 +246,7 @@ class PublisherSession:
     def _on_rejected(self, seq: int, error: BaseException) -> None:
         if self._closed.is_set():
             return
-        refusal = None if isinstance(error, SEND_AGAIN) else _refusal(seq, error)
+        refusal = None if may_pass(error) else _refusal(seq, error)
         self._away = refusal is None
         again = "is sent again" if refusal is None else "is withdrawn"
         log.warning("Kafka did not store message %s, which %s: %r", seq, again, error)

@@ -18,7 +18,7 @@ from ackstream.client.lifetime import Lifetime, call_handler
 from ackstream.client.queue_session import QueueSession
 from ackstream.client.queued_messages import MessageFetcher, QueueMessage
 from ackstream.errors import NotConnectedError
-from ackstream.kafka.clients import SEND_AGAIN, monotonic_ms
+from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
@@ -220,7 +220,7 @@ class QueueLink:
 
     def _not_stored(self, again: Callable[[], None], error: Exception) -> None:
         """Keep what is sent once until Kafka has it; called by the producer's thread, so without the lock."""
-        if isinstance(error, SEND_AGAIN) or self._closing.is_set():
+        if may_pass(error) or self._closing.is_set():
             again()
         else:
             self._life.fail(error)

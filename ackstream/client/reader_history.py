@@ -280,7 +280,7 @@ class ReaderHistory:
         self._arrived[writer].mark_stored(first, last, refused)
         (self.gaps.add if self._arrived[writer].has_gap else self.gaps.discard)(writer)
         for run in refused:
-            self.reports[writer].skip(*run)
+            self.reports[writer].refuse(*run)
         self._reporting.add(writer)
         self._release(writer)
 

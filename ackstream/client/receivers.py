@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ackstream.client.labels import Labels
-from ackstream.client.lifetime import Client
+from ackstream.client.lifetime import Client, check_handler
 from ackstream.client.signals import (
     Ack,
     Answer,
@@ -93,24 +93,29 @@ class _Receiver(Client):
 
     _worker: Worker
     _labels: Labels
-    _connected: ExitStack
 
     def __init__(self, handler: Callable[[Any], Answer]) -> None:
+        check_handler(handler)
         self._handler = handler
         self._counts: Counter[str] = Counter()
+        self._connected = ExitStack()
 
     def _start(self, worker: Worker) -> None:
         self._worker, self._life = worker, worker.life
+        worker.release = self._release
         worker.run()
+
+    def _release(self) -> None:
+        """Let others have the labels."""
+        self._connected.close()
 
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
 
         Delayed answers that are not due are dropped; a member of the group handles their signals again. May be called
-        twice.
+        twice. Called by the handler, it returns at once, and all this follows.
         """
         self._worker.close()
-        self._connected.close()
 
     @property
     def labels(self) -> frozenset[str]:

@@ -231,7 +231,7 @@ class Requester(Client):
                 self._answer(request.key, reply)
 
     def _failed(self, request: OpenRequest, error: BaseException) -> None:
-        self._requests.failed(request, error, time.monotonic(), retriable=isinstance(error, clients.SEND_AGAIN))
+        self._requests.failed(request, error, time.monotonic(), retriable=clients.may_pass(error))
 
     def _turn(self, now: float) -> None:
         for request, verdict in self._requests.due(now):

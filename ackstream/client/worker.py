@@ -25,7 +25,7 @@ from ackstream.client.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.access import check_topics
-from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, SEND_AGAIN, Closing
+from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, Closing, may_pass
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, TopicReader
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError
@@ -142,7 +142,7 @@ class Outbox:
                 answer, error = self._finished.popleft()
                 self.sending -= 1
                 self._bytes -= len(answer.record["value"])
-                if isinstance(error, SEND_AGAIN):
+                if may_pass(error):
                     self._delay(answer, now + RESEND_SECONDS)
                     continue
                 answer.work.remaining -= 1
@@ -180,6 +180,7 @@ class Worker(Closing):
 
     :ivar originator_key: with which who sent a signal is signed
     :ivar life: ends with the worker, or with the error that its thread died of
+    :ivar release: called when its last answers are stored, or its thread has died
     """
 
     def __init__(
@@ -206,6 +207,8 @@ class Worker(Closing):
         """
         self.skipped, self.originator_key = 0, kafka.originator_key
         self.life = Lifetime(self._leave, on_error)
+        self.release: Callable[[], object] = lambda: None
+        self._finishes = self._finished = False
         self._handle = traced(handle)
         self._turn = turn
         self._waits = False
@@ -252,25 +255,35 @@ class Worker(Closing):
     def close(self) -> None:
         """Stop after the records already read, store their answers (for at most 5 s) and commit; may be called twice.
 
-        Delayed answers that are not due are dropped; a member of the group reads their records again.
+        Delayed answers that are not due are dropped; a member of the group reads their records again. Called by a
+        handler, it returns at once, and all this comes after the records that were read with the present one.
         """
-        if self._closing.is_set():
-            return
         self._closing.set()
+        if threading.current_thread() is self._thread:
+            self._finishes = True
+            return
         if self._thread.ident is not None:
             self._thread.join()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
         clients.close_producer(self._producer)
         self.outbox.settle(time.monotonic())
         if self._member is not None and self.life.error is None:
             self._member.leave()
         else:
             self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
+        self.release()
         self.life.close()
 
     def _leave(self, _error: Exception) -> None:
         """Leave the group without a commit: a dead member that stays connected would keep its partitions."""
         with suppress(KafkaError):
             self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
+        self.release()
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -289,6 +302,8 @@ class Worker(Closing):
                 for partition in self._reader.consumer.paused():
                     with suppress(KeyError):
                         self._reader.consumer.resume(partition)
+        if self._finishes:
+            self._finish()
 
     def _put_back(self, records: Sequence[Any]) -> None:
         """Read records again once the worker is ready; polling goes on, or the group would give them to others."""

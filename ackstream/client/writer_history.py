@@ -146,6 +146,7 @@ class AckReports:
         self._qos, self._reader, self._writer = qos, start, writer
         self._confirmed = Intervals(acknowledged, start=acknowledged.start)
         self._skipped = Intervals(start=acknowledged.start)
+        self._refused: list[Interval] = []
         self._waiting: list[_AckRun] = []
         self._old: list[_AckRun] = []
         self._sent: list[_AckRun] = []
@@ -172,6 +173,11 @@ class AckReports:
         self._skipped.add(first, last)
         if self._qos.kind == "protocol":
             self.acknowledged.add(first, last)
+
+    def refuse(self, first: int, last: int) -> None:
+        """Do not wait for numbers that the service has refused. They belong to what is confirmed around them."""
+        self.skip(first, last)
+        self._refused.append((first, last))
 
     def settled(self, seq: int) -> bool:
         """Return whether a restart does not need a sample: it is confirmed, or was skipped."""
@@ -239,6 +245,10 @@ class AckReports:
             for runs in (self._old, self._sent):
                 self._confirmed.merge((run.first, run.last) for run in runs if run.sent <= conf.count)
                 runs[:] = [run for run in runs if run.sent > conf.count]
+            # or each of them would divide the intervals of all further AppAcks
+            inner = [run for run in self._refused if run[1] <= self._confirmed.highest]
+            self._confirmed.merge(inner)
+            self._refused = [run for run in self._refused if run[1] > self._confirmed.highest]
 
 
 def _merged(runs: list[_AckRun]) -> list[_AckRun]:

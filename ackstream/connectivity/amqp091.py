@@ -156,6 +156,7 @@ class Amqp091Publisher(TargetPublisher):
         self._confirms = Confirms()
         # delivery tags begin with 1 on each channel; a message id must not repeat
         self._returned: set[int] = set()
+        self._refused: set[int] = set()
         self._tag = self._channels = 0
         self._run = uuid.uuid4().hex
         self._opened: Future[None] = Future()

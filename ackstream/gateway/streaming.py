@@ -108,7 +108,7 @@ class Streaming(Closing):
     @property
     def full(self) -> bool:
         """Whether so many messages are on their way to Kafka that none should be taken from clients."""
-        return self._worker.outbox.full
+        return bool(self._worker.outbox.full)
 
     def forward(self, message: Envelope, topic: str = "acks") -> None:
         """Forward an acknowledgement, a live response or a live event."""

@@ -49,7 +49,7 @@ METADATA_MS = 30_000
 MAX_RECORD_BYTES = 10 * 1024 * 1024
 """The limit of the topics, too: a record of several MB must arrive, since the service refuses it with a reason."""
 
-SEND_AGAIN = (
+_SEND_AGAIN = (
     RetriableError,
     # after a restart the library may give up a batch whose sequence it cannot continue
     OutOfOrderSequenceNumberError,
@@ -94,6 +94,11 @@ _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
     if name.endswith("serializer") or not isinstance(default, (bool, int, float, str, type(None)))
 }
 """Options of kafka-python that are Python objects."""
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Return whether a record that was not stored may be sent again; one that is no text never becomes one."""
+    return isinstance(error, _SEND_AGAIN) and not isinstance(error, UnicodeError)
 
 
 def connect_producer(

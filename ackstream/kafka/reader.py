@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 POLL_MS = 100
 BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
+_UNPACKS = "take"
+"""The function of the library that unpacks records."""
 
 
 class TopicReader(Closing):
@@ -158,7 +161,8 @@ class TopicReader(Closing):
         """Seek past the record that could not be unpacked; return ``False`` if the error was another one."""
         # the library does not report which record it was, and keeps a failed partition in its queue
         part = self.consumer._fetcher._next_partition_records  # noqa: SLF001 - there is no public way
-        if not part:
+        unpacking = any(frame.f_code.co_name == _UNPACKS for frame, _ in traceback.walk_tb(error.__traceback__))
+        if not part or not unpacking:
             return False
         # unpacking begins with the batch, which may begin before the requested offset
         partition, offset = part.topic_partition, max(part.fetch_offset, part.next_fetch_offset)

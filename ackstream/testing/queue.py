@@ -144,6 +144,12 @@ class QueueSystem(VirtualTime):
             self._queue.unbind(name, self.now, "closed")
             self.settle()
 
+    def halt(self, name: str, link: QueueLinkInMemory, *, halted: bool) -> None:
+        """Deliver nothing more to a consumer, or go on; others get what comes meanwhile."""
+        if self._links.get(name) is link:
+            self._queue.consumers[name].stopped = halted
+        self.settle()
+
     def _note(self, event: Event) -> None:
         self.events.append(event)
         link = self._links.get(event.consumer or "")
@@ -216,7 +222,7 @@ class QueueLinkInMemory:
     def halt(self, *, halted: bool) -> None:
         """Hand out nothing more, or go on."""
         self._halted = halted
-        self._system.settle()
+        self._system.halt(self._name, self, halted=halted)
 
     def handle(self) -> None:
         """Let the handler work, if there is one and something is ready."""

@@ -29,11 +29,17 @@ log = logging.getLogger(__name__)
 
 
 class DrivenLabels:
-    """The labels of a receiver, which has them as long as the system exists."""
+    """The labels of a receiver, which has them until it is closed."""
 
     def __init__(self, system: RequestSystem, wanted: Iterable[str]) -> None:
         self.held = self.issued = frozenset(map(parse_declared, wanted))
+        self._system = system
         system.declare(self.held)
+
+    def release(self) -> None:
+        """Let others have them."""
+        self._system.release(self.held)
+        self.held = self.issued = frozenset()
 
 
 class DrivenWorker:
@@ -56,6 +62,9 @@ class DrivenWorker:
 
         def store() -> None:
             self.delayed -= 1
+            if not self.life.alive:
+                # not due when the receiver was closed
+                return
             self.stored += 1
             self.release(work)
             self._system.append("acks", value, message.topic.thing_id.encode(), headers)
@@ -100,8 +109,9 @@ class DrivenResponder(Responder):
         self._life = self._worker.life
 
     def close(self) -> None:
-        """Handle no further signals; may be called twice."""
+        """Handle no further signals, and release the labels; may be called twice."""
         self._worker.close()
+        self._labels.release()
 
 
 class DrivenSubscriber(Subscriber):
@@ -125,5 +135,6 @@ class DrivenSubscriber(Subscriber):
         self._life = self._worker.life
 
     def close(self) -> None:
-        """Handle no further signals; may be called twice."""
+        """Handle no further signals, and release the labels; may be called twice."""
         self._worker.close()
+        self._labels.release()

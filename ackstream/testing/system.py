@@ -145,6 +145,10 @@ class RequestSystem(VirtualTime):
             raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
         self._labels |= labels
 
+    def release(self, labels: frozenset[str]) -> None:
+        """Take labels from a receiver."""
+        self._labels -= labels
+
     def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:
         """Call a function with each record of a topic from now on."""
         self._listeners[topic].append(receive)

@@ -341,6 +341,28 @@ def test_a_coroutine_function_handles_messages_in_the_loop_one_after_the_other(s
     assert service.settled() == ["m2", "m3", "m4"]
 
 
+def test_a_handler_may_close_its_client_and_may_be_anything_that_returns_what_is_awaited(service: Service) -> None:
+    seen: list[str] = []
+
+    async def main() -> None:
+        closed = asyncio.Event()
+
+        class Handler:
+            async def __call__(self, message: Any) -> None:
+                seen.append(message.id)
+                await twin.close()
+                closed.set()
+
+        twin = AsyncQueueConsumer("b", queue="q", name="A", handler=Handler(), mode="auto")
+        async with twin:
+            await asyncio.wait_for(closed.wait(), PATIENCE_SECONDS)
+
+    asyncio.run(main())
+    # what is at hand may come meanwhile
+    assert seen == ["m2", "m3", "m4"][: len(seen)]
+    assert service.settled()[:1] == ["m2"]
+
+
 def test_commands_of_a_query_client_are_awaited() -> None:
     called: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 

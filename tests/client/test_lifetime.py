@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
 import threading
+from functools import partial
 
 import pytest
 
 from ackstream.client.errors import TakenOverError, ThreadDiedError
-from ackstream.client.lifetime import Client, Lifetime, call_handler
+from ackstream.client.lifetime import Client, Lifetime, call_handler, check_handler
+from ackstream.errors import BadParameterError
 
 
 class Counter(Client):
@@ -67,6 +70,27 @@ def test_a_thread_that_dies_ends_its_client():
         life.wait(10)
     thread.join()
     assert isinstance(reported[0].__cause__, KeyError)
+
+
+def test_a_handler_that_exits_ends_its_client():
+    life = Lifetime()
+    life.thread(lambda: sys.exit(1), "handling").start()
+    with pytest.raises(ThreadDiedError, match=r"handling died of SystemExit\(1\)"):
+        life.wait(10)
+
+
+class Awaited:
+    async def __call__(self, _argument: object) -> None: ...
+
+
+async def awaited(_argument: object) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [awaited, Awaited(), partial(awaited, 1)])
+def test_a_handler_that_would_not_run_is_refused(handler):
+    with pytest.raises(BadParameterError, match=r"has to be awaited: use the client in ackstream\.aio"):
+        check_handler(handler)
+    check_handler(lambda _: None)
 
 
 def test_an_error_of_the_product_ends_a_client_as_it_is():

@@ -33,6 +33,9 @@ def make(**arguments: Any) -> KeptMessage:
         ({"acks": "received"}, "acks has 'r'"),
         ({"cid": 7}, "cid is 7: give str, not int"),
         ({"immediately": 1}, "ack_immediately is 1: give bool, not int"),
+        ({"headers": [("\udcff", b"")]}, "headers has '\\\\udcff': a surrogate alone is no character"),
+        ({"topic": "\udcff"}, "topic has '\\\\udcff'"),
+        ({"cid": "\udcff"}, "cid has '\\\\udcff'"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_named(arguments: dict[str, Any], text: str) -> None:

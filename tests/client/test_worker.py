@@ -221,6 +221,38 @@ def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
     assert len(errors) == 1
 
 
+def test_a_handler_may_close_its_worker(consumer):
+    handled, released = [], []
+    consumer.records = signals(3)
+
+    def handle(record: Any, _work: Work) -> None:
+        handled.append(record.offset)
+        running.close()
+
+    running = Worker(Kafka(), ["signals"], handle, None, "latest")
+    running.release = lambda: released.append(consumer.closed)
+    running.run()
+    assert running.life.wait(10)
+    # what was read with it is handled, and the labels are others' once all is done
+    assert (handled, released) == ([0, 1, 2], [True])
+    running.close()
+    assert released == [True]
+
+
+def test_a_worker_whose_thread_dies_releases_its_labels(consumer):
+    released = []
+
+    def turn(_now: float) -> None:
+        raise KeyError("a bug")
+
+    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn)
+    running.release = lambda: released.append(consumer.closed)
+    running.run()
+    with pytest.raises(ThreadDiedError):
+        running.life.wait(10)
+    assert released == [True]
+
+
 def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypatch):
     monkeypatch.setattr(worker, "BACKOFF_SECONDS", 0.0)
     failures, done = [KafkaError("away"), KafkaError("away")], []

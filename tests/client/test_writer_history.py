@@ -274,6 +274,17 @@ def test_what_a_report_costs_does_not_grow_while_nothing_is_confirmed() -> None:
     assert len(reports._old) + len(reports._sent) < 2 * YOUNG_RUNS
 
 
+def test_what_a_report_costs_does_not_grow_with_the_samples_that_were_refused() -> None:
+    reports = _reports(samples_per_app_ack=1)
+    for number in range(1, 1_000, 2):
+        _acknowledge(reports, number, number)
+        reports.refuse(number + 1, number + 1)
+        sent = _sent(reports, number)
+        reports.confirm(_conf(sent))
+    assert len(sent.intervals) <= 2
+    assert reports.settled(1_000)
+
+
 def test_what_was_merged_while_nothing_was_confirmed_is_confirmed_by_the_report_that_had_its_last_sample() -> None:
     reports = _reports()
     for seq in range(1, YOUNG_RUNS + 2):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from kafka import TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
 from ackstream.kafka.producers import partition_of
 from ackstream.kafka.reader import PartitionAssignment, TopicReader, offsets_since
@@ -101,8 +101,11 @@ def test_a_time_is_the_first_record_since_or_the_end() -> None:
 
 
 def test_a_record_that_cannot_be_unpacked_ends_no_reader_whose_partition_another_one_has_by_now() -> None:
-    def poll(**_: object) -> NoReturn:
+    def take() -> NoReturn:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    def poll(**_: object) -> None:
+        take()
 
     def seek(*_: object) -> NoReturn:
         raise ValueError("Unassigned partition")
@@ -115,3 +118,21 @@ def test_a_record_that_cannot_be_unpacked_ends_no_reader_whose_partition_another
     reader.stop.set()
     assert reader.read() == []
     assert reader.unreadable == 0
+
+
+def test_an_error_that_is_not_about_a_record_skips_none() -> None:
+    def poll(**_: object) -> NoReturn:
+        raise GroupAuthorizationFailedError
+
+    sought: list[Any] = []
+    # a poll before has left records
+    part = SimpleNamespace(topic_partition=TopicPartition("t", 0), fetch_offset=5, next_fetch_offset=5)
+    fetcher = SimpleNamespace(_next_partition_records=part, _completed_fetches=[])
+    coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
+    consumer = SimpleNamespace(
+        poll=poll, seek=lambda *place: sought.append(place), paused=set, _fetcher=fetcher, _coordinator=coordinator
+    )
+    reader = TopicReader(consumer)
+    reader.stop.set()
+    assert reader.read() == []
+    assert (sought, reader.unreadable) == ([], 0)

@@ -115,6 +115,20 @@ def test_a_stopped_consumer_hands_out_nothing() -> None:
     assert consumer.receive().value == b"x"
 
 
+def test_what_comes_while_a_consumer_is_stopped_is_another_ones() -> None:
+    system = _system()
+    first, second = system.consumer(name="a"), system.consumer(name="b")
+    first.stop()
+    values = [b"1", b"2", b"3"]
+    for value in values:
+        system.publish(value)
+    received = []
+    while (message := second.receive()) is not None:
+        received.append(message.value)
+        message.settle()
+    assert received == values
+
+
 def test_a_handler_may_publish_and_a_message_may_expire() -> None:
     system = _system(max_ttl="5s")
     seen: list[bytes | None] = []

@@ -213,6 +213,17 @@ def test_labels_belong_to_one_receiver_and_built_in_ones_to_none() -> None:
         assert refused.value.status == status
 
 
+def test_a_receiver_that_is_closed_answers_nothing_more_and_its_labels_are_free() -> None:
+    system = RequestSystem()
+    responder = system.responder(handler=lambda _: After(2, Ack()), labels=["a:b"])
+    future = system.requester().send(Command.modify_attribute("org.acme:lamp", "x", 1), acks=["a:b"], timeout="5s")
+    responder.close()
+    responder.close()
+    system.responder(handler=lambda _: None, labels=["a:b"])
+    system.advance(10)
+    assert future.result().status == 408
+
+
 def test_what_cannot_be_read_becomes_a_dead_letter_and_is_answered_where_that_is_possible() -> None:
     system = RequestSystem()
     system.feed("signals", None)

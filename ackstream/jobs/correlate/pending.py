@@ -85,7 +85,8 @@ class PendingRequests:
         found = self._hot.get(key)
         if isinstance(found, bytes):
             # behind all that was touched before
-            found = self._hot[key] = decode_pending(self._hot.pop(key))
+            del self._hot[key]
+            found = self._hot[key] = decode_pending(found)
         return found
 
     def add(self, pending: Pending) -> None:
