@@ -14,7 +14,7 @@ from ackstream.client.messages import MAX_BATCH, handler_of
 from ackstream.client.queue_link import QueueLink, new_session
 from ackstream.client.queue_session import FlowQos, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
-from ackstream.protocol.queues import MAX_NAME, Bind
+from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME, Bind
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ class QueueConsumer(Client):
         for text in (queue, name):
             if not 1 <= len(text) <= MAX_NAME:
                 raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
-        if backlog is not None and backlog < 1:
-            raise InconsistentQosError(f"The backlog is {backlog}; it must be at least 1, or be omitted.")
+        if backlog is not None and not 1 <= backlog <= MAX_BACKLOG:
+            raise InconsistentQosError(
+                f"The backlog is {backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
+            )
         self._queue, self._mode = queue, mode
         handling = handler_of(handler, batch_handler, max_batch)
         declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)

@@ -30,6 +30,7 @@ UnboundReason: TypeAlias = Literal["closed", "lost", "replaced", "unknown-queue"
 Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
 """A whole number for every JSON reader."""
 
+MAX_BACKLOG = 2**31 - 1
 MAX_NAME = 255
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
@@ -52,7 +53,7 @@ class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queu
     :ivar stopped: the consumer wants no messages for the moment
     """
 
-    backlog: Annotated[int, Meta(ge=1)] | None = None
+    backlog: Annotated[int, Meta(ge=1, le=MAX_BACKLOG)] | None = None
     outcomes: tuple[SampleOutcome, ...] = ()
     stopped: bool = False
 

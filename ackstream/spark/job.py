@@ -11,9 +11,10 @@ import re
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from functools import partial, reduce
+from operator import attrgetter, getitem
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
@@ -70,9 +71,9 @@ _LOSS = (
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """What a broker says to Spark's clients if an ACL is missing."""
 POOL = "spark.scheduler.pool"
-RULES, RUNS = "rules", "runs"
-"""The keys in it for the rules of the job that started last, and for its run; beside that the run whose batch it
-replays, with the offset behind the ticks of that batch."""
+RULES, RUNS, DECIDES = "rules", "runs", "decides"
+"""The keys in it for the rules of the job that started last, for its run (beside that the run whose batch it replays,
+with the offset behind the ticks of that batch), and for the settings that it decides by."""
 DRAFT = ".migrated"
 """The end of the name of a checkpoint that is to take the place of another one."""
 
@@ -92,6 +93,7 @@ class Job:
     :ivar conf: what it needs of its Spark session
     :ivar answers: whether clients wait for its results: its tasks go before those of other jobs in its session
     :ivar fixed: the keys of settings that cannot change under its checkpoint
+    :ivar decides: the keys of settings that it decides records by, which cannot change within a batch
     :ivar movable: those of them that ``ackstream migrate`` can change
     :ivar shards: the settings key of the number of its shards, if they are numbered
     :ivar resharding: how it divides the states among other shards
@@ -112,6 +114,7 @@ class Job:
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     answers: bool = True
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
+    decides: tuple[str, ...] = ()
     movable: tuple[str, ...] = ()
     shards: str | None = None
     resharding: Resharding | None = None
@@ -145,7 +148,8 @@ class Job:
         run = ANY_RUN if clock is None else clock.run
         if self.shards is not None:
             fixed |= distribute(own, attrgetter(self.shards)(settings), remembered(own, location))
-        former = guard_checkpoint(own, location, fixed | {RULES: self.rules}, self.remedy, run=run, end=end)
+        ours, decides = fixed | {RULES: self.rules}, deciding_values(settings, self.decides)
+        former = guard_checkpoint(own, location, ours, self.remedy, decides=decides, run=run, end=end)
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
         if last is not None:
@@ -247,6 +251,12 @@ def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
     return {key: attrgetter(key)(settings) for key in keys}
 
 
+def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+    """Return settings, or parts of them, by their full keys, as JSON has them."""
+    written: Any = settings.model_dump(mode="json")
+    return {key: reduce(getitem, key.split("."), written) for key in keys}
+
+
 def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
     """Return the settings with other values, given by their full keys."""
     for key, value in values.items():
@@ -262,6 +272,7 @@ def guard_checkpoint(
     ours: Mapping[str, object],
     remedy: Callable[[str], str],
     *,
+    decides: Mapping[str, object] = MappingProxyType({}),
     run: str = ANY_RUN,
     end: int | None = None,
 ) -> str | None:
@@ -270,16 +281,20 @@ def guard_checkpoint(
     :param location: of the checkpoint
     :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
     :param remedy: what to do if one has to change, as the end of a sentence
+    :param decides: the settings by which records are decided
     :param run: whose ticks count from now on
     :param end: the offset behind the ticks of the batch that is to be replayed; ``None``: the newest one is finished
     :return: the run that planned the batch that is to be replayed: its ticks count in it; ``None`` if that is not known
-    :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules
+    :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules or
+        settings
     """
     theirs = remembered(spark, location)
     if theirs:
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
-        compare_rules(ours, theirs, location, replays=end is not None)
+        if end is not None:
+            compare_rules(ours, theirs, location)
+            compare_decisions(decides, theirs.get(DECIDES, {}), location)
     elif remembered(spark, f"{location}{DRAFT}"):
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
@@ -289,18 +304,17 @@ def guard_checkpoint(
     ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
     former: str | None = None if end is None else ends.get(end, ends.get(None))
     runs = {run: None} if former is None else {former: end, run: None}
-    remember(spark, location, theirs | dict(ours) | {RUNS: runs})
+    remember(spark, location, theirs | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
     return former
 
 
-def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str, *, replays: bool) -> None:
+def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
     """Refuse to decide a batch again by other rules: it could be answered differently under the same id.
 
-    :param replays: whether the newest batch of the checkpoint is unfinished
     :raises StartError: with the way out
     """
     # the first releases did not write their number
-    if replays and theirs.get(RULES, 1) != ours.get(RULES, 1):
+    if theirs.get(RULES, 1) != ours.get(RULES, 1):
         raise StartError(
             f"The checkpoint {location} ends with a batch that another release has begun, and this one decides by other"
             " rules: what was answered already could be answered differently. Start the other release once more, and"
@@ -308,6 +322,20 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
             f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
             f" checkpoint's {REMEMBERED}; what that costs is in docs/upgrade.md."
         )
+
+
+def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
+    """Refuse to decide a batch again by other settings: tables would say something else than was answered.
+
+    :raises StartError: naming the first key, both values and the way out
+    """
+    for key, value in ours.items():
+        if key in theirs and theirs[key] != value:
+            raise StartError(
+                f"The checkpoint {location} ends with a batch that was begun with {key} = {json.dumps(theirs[key])},"
+                f" and the settings now say {json.dumps(value)}: what was answered already could be answered"
+                f" differently. Set {key} back, start the job and stop it in order (SIGTERM); then change the setting."
+            )
 
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:

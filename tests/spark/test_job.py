@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -29,6 +30,7 @@ from ackstream.spark.job import (
     Job,
     compare_rules,
     compare_values,
+    deciding_values,
     fixed_values,
     guard_checkpoint,
     is_new_checkpoint,
@@ -99,21 +101,46 @@ def test_the_settings_and_topics_that_a_job_names_exist(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "replays", "refused"),
-    [({}, True, True), ({"rules": 3}, True, True), ({"rules": 2}, True, False), ({}, False, False)],
-    ids=["first-release", "later-release", "same-rules", "finished"],
+    ("theirs", "refused"),
+    [({}, True), ({"rules": 3}, True), ({"rules": 2}, False)],
+    ids=["first-release", "later-release", "same-rules"],
 )
-def test_a_batch_that_other_rules_have_begun_is_finished_by_them(
-    theirs: dict[str, object], *, replays: bool, refused: bool
-) -> None:
+def test_a_batch_that_other_rules_have_begun_is_finished_by_them(theirs: dict[str, object], *, refused: bool) -> None:
     way_out = r"another release has begun.*Start the other release once more.*set rules to 2 in .* ackstream\.json"
     with pytest.raises(StartError, match=way_out) if refused else nullcontext():
-        compare_rules({"rules": 2}, theirs, "/c/x", replays=replays)
+        compare_rules({"rules": 2}, theirs, "/c/x")
 
 
 def test_jobs_whose_rules_are_no_longer_those_of_the_first_release_say_so() -> None:
     changed = {name: job.rules for name, job in JOBS.items() if job.rules != 1}
-    assert changed == {"correlate": 5, "query": 2, "queues": 3, "settle": 3, "twin": 4}
+    assert changed == {"correlate": 6, "query": 2, "queues": 3, "settle": 3, "twin": 5}
+
+
+def test_a_batch_is_finished_by_the_settings_that_have_begun_it(spark: SparkSession, tmp_path: Path) -> None:
+    location = str(tmp_path / "checkpoints/x")
+
+    def guard(limit: int, end: int | None) -> None:
+        guard_checkpoint(spark, location, {"rules": 1}, _anew, decides={"x.limit": limit}, end=end)
+
+    guard(4, None)
+    # the newest batch is finished
+    guard(5, None)
+    with pytest.raises(StartError, match=r"begun with x\.limit = 5, and the settings now say 6.*Set x\.limit back"):
+        guard(6, 7)
+    guard(5, 7)
+    guard(6, None)
+
+
+def test_jobs_name_the_settings_that_they_decide_by() -> None:
+    found = deciding_values(SETTINGS, [key for job in JOBS.values() for key in job.decides])
+    assert json.loads(json.dumps(found)) == found
+    assert found["correlate.max_timeout"] == 24 * 3_600_000
+    operated = {"group", "interval", "trigger", "max_offsets_per_trigger", "shards", "shuffle_partitions", "starting"}
+    for name in ("correlate", "persist", "settle", "query"):
+        fields = set(type(getattr(SETTINGS, name)).model_fields) - operated
+        decided = {key.partition(".")[2] for key in JOBS[name].decides if key.startswith(f"{name}.")}
+        fixed = {key.partition(".")[2] for key in JOBS[name].fixed}
+        assert fields - fixed == decided
 
 
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:

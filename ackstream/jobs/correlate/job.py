@@ -123,6 +123,17 @@ def conf(settings: Settings) -> Mapping[str, str]:
     }
 
 
+DECIDES = (
+    "correlate.default_timeout",
+    "correlate.max_timeout",
+    "correlate.orphan_hold",
+    "correlate.recent_memory",
+    "correlate.max_labels",
+    "correlate.max_value_bytes",
+    "correlate.reply_topics",
+)
+"""The settings that it decides by."""
+
 JOB = Job(
     name=NAME,
     build=build,
@@ -141,6 +152,7 @@ JOB = Job(
     # batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text
     rules=6,
     check=lambda _spark, settings: check_reply_topics(settings),
+    decides=DECIDES,
     movable=MOVABLE,
     shards="correlate.shards",
     resharding=Resharding(divide, unite),

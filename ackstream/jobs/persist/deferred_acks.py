@@ -239,7 +239,7 @@ class DeferredAcks:
             return
         publishers = tables.read(self._spark, self._settings.lake, "publishers")
         of_ready = F.col("batch").isin(*ready) & F.col("acks").isNotNull()
-        terms = [F.get_json_object("state", f"$.{name}").cast("int") for name in ("conflation", "window")]
+        terms = [F.get_json_object("state", f"$.{name}").cast("long") for name in ("conflation", "window")]
         rows = publishers.where(of_ready).orderBy("batch").select("client", "batch", "acks", *terms).collect()
         with self._lock:
             now = monotonic_ms()

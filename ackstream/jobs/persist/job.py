@@ -67,6 +67,18 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     return query
 
 
+DECIDES = (
+    "persist.max_message_bytes",
+    "persist.daily_quota_bytes",
+    "persist.topics",
+    "persist.entitlements",
+    "persist.subscriptions",
+    "persist.unlogged",
+    "persist.reject_no_match",
+    "persist.reject_over_quota",
+)
+"""The settings that it decides by."""
+
 JOB = Job(
     name=NAME,
     build=build,
@@ -78,6 +90,7 @@ JOB = Job(
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
     committed=partial(tables.newest_own_batch, ("messages", "publishers")),
+    decides=DECIDES,
 )
 
 

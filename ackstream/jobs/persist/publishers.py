@@ -33,6 +33,8 @@ MAX_FLUSHES = 1_000
 """Flush commands of a publisher that may wait behind a hole."""
 MAX_REJECTIONS = 10_000
 """Rejections of a publisher that are remembered with their reasons; repeats of older ones never count as stored."""
+MAX_REPEATED = 100_000
+"""Rejections that the logons of one publisher in one batch repeat: each logon could repeat all of them."""
 
 
 class PublisherBatch:
@@ -56,6 +58,7 @@ class PublisherBatch:
         # the sessions of refused messages, in the order of their first ones
         self._over: dict[str, None] = {}
         self._known = state is not None and state.highest >= 0
+        self._repeated = 0
         state = state or PublisherState()
         self._state = msgspec.structs.replace(
             state, refused=dict(state.refused), flushes=list(state.flushes), read=dict(state.read)
@@ -272,12 +275,14 @@ class PublisherBatch:
         # rejections behind a hole keep their reasons
         kept = min(first, watermark + 1)
         self._conflation.forget(kept)
-        if first > self._conflation.unknown_through:
+        self._repeated += len(self._state.refused)
+        if first > self._conflation.unknown_through and self._repeated <= MAX_REPEATED:
             for seq, reason in sorted(self._state.refused.items()):
                 if seq <= watermark:
                     self._acknowledge("persisted", first=seq, seq=seq, reason=reason)
         else:
-            # some rejections are forgotten: the publisher is to resend all it keeps, and each gets its own answer
+            # some rejections are forgotten, or were told too often: the publisher is to resend all it keeps, and each
+            # gets its own answer
             watermark = first - 1
         effective = self._state.agree(message.conflation, message.window, self._floor_ms)
         self._acknowledge(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import requests, results
@@ -22,7 +23,7 @@ from ackstream.jobs.query.expressions import fits
 from ackstream.jobs.query.filters import read_filter
 from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan, withdraw
 from ackstream.jobs.query.requests import UnreadableError
-from ackstream.lake import messages, tables
+from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.json import RecordError
@@ -54,13 +55,16 @@ NAME, LEASE = "query", "query-lease"
 MAX_BATCHES_UNSTORED = 100
 """The position of the log is stored after this many batches of messages at the latest: fewer are delivered again."""
 
+PRUNED_EVERY = 300
+"""After so many rows of the table ``subscriptions`` old ones are removed."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(QueryState).decode
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
-    tables.create(spark, settings.lake, ("messages", "publishers", "subscriptions", "sow_deletes"))
+    tables.create(spark, settings.lake, ("messages", "subscriptions", "sow_deletes"))
     limit_copies(spark, settings.kafka, "query-results")
     # clients have given up older commands, and deleting twice is not deleting once
     topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
@@ -79,6 +83,7 @@ JOB = Job(
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
     committed=partial(tables.newest_own_batch, ("subscriptions",)),
+    decides=("query.entitlements", "persist.topics"),
     # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table
     rules=2,
 )
@@ -91,7 +96,7 @@ class QueryFold:
         """Load nothing yet: the first batch with records knows the batch number to restore."""
         self._settings = settings
         self._state: QueryState | None = None
-        self._first = self._known = self._newest = self._stored = 0
+        self._first = self._known = self._newest = self._stored = self._rows = 0
         # the last batch that a record of stored has named; who may write there may name any
         self._reported = -1
 
@@ -130,6 +135,9 @@ class QueryFold:
             spark_kafka.write(dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
             FIGURES.count(DEAD_LETTERS, NAME, "unreadable", by=len(dead))
         self._known = self._newest
+        if self._rows >= PRUNED_EVERY:
+            prune(spark, self._settings.lake)
+            self._rows = 0
 
     def _look_up(
         self, spark: SparkSession, steps: list[Step], batch: int, query_id: str, stored: Future[None] | None
@@ -199,6 +207,21 @@ class QueryFold:
         row = {"batch": batch, "position": self._newest, "query_id": query_id, "state": _encode(state).decode()}
         tables.append_rows(spark, pa.Table.from_pylist([row]), self._settings.lake, "subscriptions", query_id, batch)
         self._stored = self._newest
+        self._rows += 1
+
+
+def prune(spark: SparkSession, lake: Lake) -> None:
+    """Remove the states that no batch is ever restored from again; the table grows by a row per batch.
+
+    The newest batch may be replayed: it starts from the state before. The last row of each query marks where its
+    batches end.
+    """
+    table = DeltaTable.forPath(spark, tables.location(lake, "subscriptions"))
+    rows = table.toDF().select("batch", "query_id")
+    newest = [row.batch for row in rows.orderBy(F.col("batch").desc()).limit(2).collect()]
+    ends = [row.end for row in rows.groupBy("query_id").agg(F.max("batch").alias("end")).collect()]
+    # maintenance may be compacting the table
+    commits.retried(lambda: table.delete((F.col("batch") < min(newest)) & ~F.col("batch").isin(ends)))
 
 
 def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> None:

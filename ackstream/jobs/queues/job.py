@@ -125,6 +125,7 @@ JOB = Job(
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.queue.shuffle_partitions)},
     fixed=("queue.shuffle_partitions", "kafka.topic_prefix"),
     movable=("queue.shuffle_partitions",),
+    decides=("queues", "queue.session"),
     otherwise=f"move the checkpoint away and {_ANEW}",
     check=check,
     committed=partial(tables.newest_batch_of, ("queue_events",)),

@@ -105,6 +105,9 @@ JOB = Job(
     shards="settle.shards",
     # the shards know different readers
     movable=("settle.shuffle_partitions",),
+    decides=tuple(
+        f"settle.{name}" for name in ("required", "reader_lease", "durable_lease", "reader_memory", "max_holes")
+    ),
     otherwise=_ANEW,
     check=check,
     committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),

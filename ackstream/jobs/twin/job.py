@@ -145,6 +145,7 @@ JOB = Job(
     group="twin.group",
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
+    decides=("twin.max_thing_bytes", "correlate.max_value_bytes", "quotas"),
     # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
     # 3: changes that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches
     # and searches have limits, and a search has another order of values of several kinds

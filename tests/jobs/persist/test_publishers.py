@@ -201,6 +201,17 @@ def test_a_single_ack_waits_behind_a_hole_with_its_command_id() -> None:
     assert second.changed["p1"].single == {}
 
 
+def test_many_logons_do_not_repeat_many_rejections_without_end() -> None:
+    refused = [_message(seq, seq, topic="secret") for seq in range(1, 1_001)]
+    logons = [_logon(2_000 + number, first="1", session=str(number)) for number in range(300)]
+    result = _fold([*refused, *logons])
+    told = [ack for _, ack in result.acks]
+    assert sum(ack.ack_type == "processed" for ack in told) == 300
+    assert len(told) < 1_000 + publishers.MAX_REPEATED + 300 + 1
+    # who is told nothing of them sends again all it keeps
+    assert told[-1].seq == 0
+
+
 def test_a_logon_without_kept_messages_gets_no_rejections() -> None:
     first = _fold([*_messages(1, 2), _message(3, 3, topic="secret")])
     result = _fold([_logon(4)], first.changed)

@@ -89,6 +89,14 @@ def test_a_bind_is_answered_with_the_granted_backlog_then_messages_follow() -> N
     assert service.timeout == 11 + SESSION
 
 
+def test_a_backlog_that_no_state_could_hold_is_unreadable() -> None:
+    service = Service(solace(max_backlog=0))
+    assert service.batch((1, queues.write(_bind(backlog=1)).replace(b'"backlog":1', b'"backlog":%d' % 2**64))) == []
+    assert len(service.unreadable) == 1
+    service.batch((2, _bind(backlog=queues.MAX_BACKLOG)))
+    assert service.unreadable == []
+
+
 def test_a_repeated_bind_is_answered_again_and_changes_nothing() -> None:
     service = Service(solace())
     service.batch((1, 1), (2, _bind()))
