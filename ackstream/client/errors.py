@@ -19,7 +19,7 @@ class RequestTimeout(RequestError, TimeoutError):  # noqa: N818 - the word of th
 
 
 class NotSentError(RequestError):
-    """The broker did not accept the request; it is safe to send it again."""
+    """The broker has not stored the request, as far as is known: if it has, a copy is carried out a second time."""
 
 
 class ClosedError(RequestError):

@@ -31,6 +31,7 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.originators import believed, names_sender
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
@@ -95,7 +96,8 @@ def read_signal(record: Any, labels: Collection[str], key: Secret | None = None)
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
     envelope = _decode(record, key)
-    request = read_request(envelope)
+    # correlate counts answers for as long
+    request = read_request(envelope, max_timeout_ms=SMART_MAXIMUM_MS)
     live = request.channel == "live" and request.response_required
     return Signal(
         _correlation_id(record, envelope),

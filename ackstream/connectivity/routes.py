@@ -160,12 +160,7 @@ class Route(Client):
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            now = time.monotonic()
-            self._labels.keep(now)
-            self._outbox.turn(now)
-            if now >= self._look_at:
-                self._look_at = now + END_TO_END_SECONDS
-                self._confirm()
+            self._keep()
             try:
                 samples = self._reader.take(timeout=TURN_SECONDS)
             except ReaderClosedError:
@@ -176,7 +171,17 @@ class Route(Client):
                     " its log names; they are tried again at the next start."
                 )
             for sample in samples:
+                self._keep()
                 self._pass_on(sample)
+
+    def _keep(self) -> None:
+        """Keep the label, and issue it where that is due: also while the other system takes nothing."""
+        now = time.monotonic()
+        self._labels.keep(now)
+        self._outbox.turn(now)
+        if now >= self._look_at:
+            self._look_at = now + END_TO_END_SECONDS
+            self._confirm()
 
     def _pass_on(self, sample: Sample) -> None:
         with self._changed:
@@ -188,6 +193,7 @@ class Route(Client):
                     sample.value or b"", topic=sample.topic, key=sample.key, headers=headers
                 )
             except WouldBlockError:
+                self._keep()
                 with self._changed:
                     self._changed.wait(TURN_SECONDS)
             except (RefusedError, BadParameterError) as error:

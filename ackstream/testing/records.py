@@ -74,9 +74,11 @@ def for_correlate(record: TopicRecord, max_value_bytes: int) -> Record:
 
 def for_twin(record: TopicRecord) -> SignalRecord:
     """Return a record as the twin's source gives it to its fold."""
-    own = dict(record.headers).get(record_headers.CORRELATION_ID)
+    headers = {name: value for name, value in record.headers if value}
+    own = headers.get(record_headers.CORRELATION_ID)
     text = None if own is None else own.decode("utf-8", "replace")
-    return SignalRecord(record.timestamp, record.partition, record.offset, text, record.value)
+    chosen = headers.get(record_headers.REPLY_TO) or headers.get(record_headers.SPRING_REPLY_TOPIC)
+    return SignalRecord(record.timestamp, record.partition, record.offset, text, record.value, chosen)
 
 
 def headers_of(emission: Emission) -> list[tuple[str, bytes]]:

@@ -45,6 +45,7 @@ def read(topic: str = COMMAND, labels: set[str] | None = None, **headers: Any) -
 
 
 def test_a_signal_has_what_a_handler_needs():
+    assert read(requested_acks=["meter"], timeout="1h").timeout_ms == 3_600_000
     signal = read(requested_acks=["meter", "twin-persisted"], timeout="3s")
     assert (signal.correlation_id, signal.thing_id, signal.path, signal.value) == (
         "c-1", "org.acme:lamp", "/attributes/x", {"on": True},

@@ -211,6 +211,18 @@ def test_the_label_is_issued_once_all_readers_behind_the_route_have_finished(ope
     assert +route.counts == {"passed": 3, "end_to_end": 1}
 
 
+def test_the_label_is_issued_while_the_other_system_takes_nothing(open_route: Callable[..., Any]) -> None:
+    route = open_route(DELIVERED)
+    publisher = route._publisher
+    publisher.room = 1
+    route._reader.coming = [_sample(1, **ASKING), _sample(2, **ASKING)]
+    _until(lambda: publisher.futures)
+    publisher.complete.add(1)
+    publisher.answer(1)
+    _until(lambda: _Outbox.sent)
+    assert len(publisher.futures) == 1
+
+
 def test_of_too_many_messages_that_wait_for_the_other_end_the_oldest_is_given_up(
     open_route: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

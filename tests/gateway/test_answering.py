@@ -22,18 +22,23 @@ LIVE = "org.acme/lamp/things/live/commands/modify"
 
 
 @pytest.mark.parametrize(
-    ("timeout", "until"), [("5s", 65.0), ("1h", 3_660.0), (None, 125.0), ("48h", 24 * 3600 + 60.0)]
+    ("topic", "timeout", "until"),
+    [
+        *((topic, *row) for topic in (EVENT, LIVE) for row in (("5s", 65.0), ("1h", 3_660.0), ("48h", 86_460.0))),
+        (EVENT, None, 125.0),
+        (LIVE, None, 120.0),
+    ],
 )
 def test_the_time_to_answer_is_that_of_the_signal_and_the_memory_of_correlate(
-    monkeypatch: pytest.MonkeyPatch, timeout: str | None, until: float
+    monkeypatch: pytest.MonkeyPatch, topic: str, timeout: str | None, until: float
 ):
     clock = [0.0]
     monkeypatch.setattr("ackstream.gateway.answering.time.monotonic", lambda: clock[0])
     answering = Answering(OPEN, Settings().correlate)
     headers = {"requested-acks": ["my-ack"]} | ({} if timeout is None else {"timeout": timeout})
-    event = publication(Envelope(TopicPath.parse(EVENT), headers, "/", raw(1)), "c")
-    assert event is not None
-    answering.send(event)
+    signal = publication(Envelope(TopicPath.parse(topic), headers, "/attributes/x", raw(1)), "c")
+    assert signal is not None
+    answering.send(signal)
     ack = Envelope(TopicPath.parse(f"{ACK}/my-ack"), {"correlation-id": "c"}, "/", status=200)
     clock[0] = until - 0.1
     answering.admit(Incoming("answer", ack), ("user:ann",))

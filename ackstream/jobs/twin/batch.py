@@ -58,10 +58,15 @@ COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
 """A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
 
 
+MAX_TOPIC = 249
+"""No topic of Kafka has a longer name."""
+
+
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
     """A record of the signals topic; ``timestamp`` is the broker's, in epoch milliseconds.
 
-    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it.
+    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it; ``reply_topic``
+    is the one that the record headers choose.
     """
 
     timestamp: int
@@ -69,6 +74,7 @@ class SignalRecord(msgspec.Struct, frozen=True, gc=False):
     offset: int
     correlation_id: str | None
     value: bytes | None
+    reply_topic: bytes | None = None
 
 
 class JournalRow(msgspec.Struct, frozen=True, gc=False):
@@ -204,10 +210,18 @@ class _TwinBatch:
         correlation_id = record.correlation_id
         if correlation_id is None:
             correlation_id = of_json(command.headers) or f"{self._signals}-{record.partition}-{record.offset}"
-        if is_too_long(correlation_id):
+        if is_too_long(correlation_id) or not self._may_be_answered(record.reply_topic):
             return None
         request.headers[CORRELATION_ID] = correlation_id
         return command, request
+
+    def _may_be_answered(self, chosen: bytes | None) -> bool:
+        """Return whether correlate does not refuse a request for the name of the topic that it chose for its reply."""
+        if chosen is None:
+            return True
+        topic = chosen.decode("utf-8", "replace")
+        allowed = self._settings.correlate.allowed_reply_topics([topic])
+        return topic == self._settings.kafka.topic("replies") or (len(chosen) <= MAX_TOPIC and topic in allowed)
 
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
         headers = read_headers(envelope.headers)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.errors import StoppedError
-from ackstream.jobs.twin.batch import COMMAND_MARKS, JournalRow, SignalRecord, cut, fold, ordered
+from ackstream.jobs.twin.batch import COMMAND_MARKS, MAX_TOPIC, JournalRow, SignalRecord, cut, fold, ordered
 from ackstream.jobs.twin.changes import Thing
 from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, search_persisted
 from ackstream.jobs.twin.quotas import QuotaUsage
@@ -145,12 +145,12 @@ JOB = Job(
     group="twin.group",
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
-    decides=("twin.max_thing_bytes", "correlate.max_value_bytes", "quotas"),
+    decides=("twin.max_thing_bytes", "correlate.max_value_bytes", "correlate.reply_topics", "quotas"),
     # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
     # 3: changes that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches
     # and searches have limits, and a search has another order of values of several kinds
     # 4: Spring's random UUID is hexadecimal, also where it happens to be text
-    # 5: a change from 1 to true is one
+    # 5: a change from 1 to true is one; a command that correlate refuses for its reply topic is not carried out
     rules=5,
 )
 INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=(), answers=False)
@@ -226,7 +226,11 @@ def commands(signals: DataFrame, settings: Settings) -> DataFrame:
     # what is larger is refused by correlate
     found = signals.where((F.length(value) <= settings.correlate.max_value_bytes) & (spring <= MAX_BYTES) & marked)
     time, correlation_id = F.unix_millis("timestamp"), _correlation_id()
-    return found.select(time.alias("time"), "partition", "offset", correlation_id.alias("correlation_id"), "value")
+    chosen = F.coalesce(header(record_headers.REPLY_TO), header(record_headers.SPRING_REPLY_TOPIC))
+    named = F.substring(chosen, 1, MAX_TOPIC + 1).alias("reply_topic")
+    return found.select(
+        time.alias("time"), "partition", "offset", correlation_id.alias("correlation_id"), "value", named
+    )
 
 
 def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]:
@@ -236,7 +240,7 @@ def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]
     """
     value, small = F.col("value"), FETCH_BYTES // settings.twin.max_offsets_per_trigger
     at_once = F.when(F.length(value) <= small, value)
-    rows = found.select("time", "partition", "offset", "correlation_id", at_once, F.length(value))
+    rows = found.select("time", "partition", "offset", "correlation_id", at_once, "reply_topic", F.length(value))
     records, sizes = [], {}
     for *fields, size in batches.collect(rows):
         record = SignalRecord(*fields)

@@ -121,7 +121,8 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
         requested, wanted, timeout = user.get(REQUESTED_ACKS) or (), False, user.get(TIMEOUT)
         timeout_ms = None if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
     else:
-        request = read_request(envelope)
+        # correlate counts answers for as long
+        request = read_request(envelope, max_timeout_ms=SMART_MAXIMUM_MS)
         requested, wanted, timeout_ms = request.awaited, request.response_required, request.timeout_ms
     forwarded = dict.fromkeys(requested) if forwards_acks(stream, requested, response_required=wanted) else ()
     labels = tuple(label for label in forwarded if label not in BUILT_IN)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ackstream.jobs.twin import batch
 from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold
 from ackstream.protocol.ledger import reply_id
-from ackstream.settings import Kafka, Settings
+from ackstream.settings import Correlate, Kafka, Settings
 from tests.harness.effort import soon
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to, whole
 
@@ -155,6 +155,29 @@ def test_a_change_that_changes_nothing_is_marked() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "patterns", "carried_out"),
+    [
+        (None, (), True),
+        (b"replies", (), True),
+        (b"secret", (), False),
+        (b"own-1", ("own-.*",), True),
+        (b"owner", ("own-.*",), False),
+        (b"\xff", ("own-.*",), False),
+        (b"o" * 250, ("o*",), False),
+    ],
+)
+def test_a_command_that_correlate_refuses_for_its_reply_topic_is_not_carried_out(
+    chosen: bytes | None,
+    patterns: tuple[str, ...],
+    carried_out: bool,  # noqa: FBT001 - a table
+):
+    (record,) = records(body("create", value={}))
+    settings = Settings(correlate=Correlate(reply_topics=patterns))
+    found = whole([msgspec.structs.replace(record, reply_topic=chosen)], settings=settings)
+    assert bool(found.rows) == carried_out
 
 
 def test_one_and_true_are_not_the_same_content():
