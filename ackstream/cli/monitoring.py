@@ -61,7 +61,8 @@ def _show(console: Terminal, watched: Watched, *, as_json: bool) -> None:
 
     if as_json:
         shown = watched._asdict()
-        echo_json({**shown, "warning": shown.pop("note")})
+        note = shown.pop("note")
+        echo_json({**shown, "warning": note})
     else:
         console.print(watch_screen(watched))
 

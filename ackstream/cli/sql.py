@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
@@ -122,6 +123,8 @@ def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> 
 
     cells = (tuple(map(plain, row)) for row in rows)
     if as_json:
+        if twice := [name for name, number in Counter(columns).items() if number > 1]:
+            raise InputError(f"Several columns are named {twice[0]}: give them names of their own with AS.")
         for row in cells:
             echo_json(dict(zip(columns, row, strict=True)))
     elif as_csv:

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import SettingsError
+from ackstream.settings.access_file import file_state
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     import ssl
     from asyncio import BaseTransport
-    from pathlib import Path
 
     from starlette.requests import HTTPConnection
 
@@ -25,8 +25,6 @@ CERTIFICATE = "certificate"
 
 MAX_CHARACTERS = 256
 
-_Stamps = tuple[tuple[int, int, int] | None, ...]
-
 
 class Certificates:
     """What new connections are secured with; connections that are open keep what they began with."""
@@ -37,7 +35,7 @@ class Certificates:
         :raises SettingsError: one of them is missing or unfit
         """
         self._tls = tls
-        self._stamps = _stamps(tls.files)
+        self._stamps = [*map(file_state, tls.files)]
         try:
             self._context = tls.context()
         except ValueError as error:
@@ -49,7 +47,7 @@ class Certificates:
 
     def renew(self) -> None:
         """Read the files again if they have changed; one that is unfit changes nothing, and a warning says why."""
-        stamps = _stamps(self._tls.files)
+        stamps = [*map(file_state, self._tls.files)]
         if stamps == self._stamps:
             return
         # one that is only half there changes again
@@ -87,16 +85,3 @@ def check_transport(settings: Gateway, *, authenticated: bool) -> None:
             f"and things: set gateway.tls.certificate, or name the proxy that encrypts in gateway.proxy.addresses, or "
             f"listen on 127.0.0.1."
         )
-
-
-def _stamps(files: tuple[Path, ...]) -> _Stamps:
-    return tuple(map(_stamp, files))
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    try:
-        # of the file that a link leads to: Kubernetes changes the link
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size

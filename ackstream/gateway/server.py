@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import signal
 import socket
+import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +29,7 @@ from ackstream.gateway.service import application
 from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.gateway.service import Dependencies
 
@@ -97,6 +100,21 @@ class Server(uvicorn.Server):
         if self._certificates is None:
             return partial(HttpConnection, self.doors)
         return partial(TlsConnection, self.doors, self._certificates.context)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Shut down in order also if the terminal is closed; uvicorn handles Ctrl-C and SIGTERM."""
+        before = signal.getsignal(signal.SIGHUP)
+        # one that nohup ignores stays ignored; tests serve in other threads
+        takes = before is not signal.SIG_IGN and threading.current_thread() is threading.main_thread()
+        if takes:
+            signal.signal(signal.SIGHUP, self.handle_exit)
+        try:
+            with super().capture_signals():
+                yield
+        finally:
+            if takes:
+                signal.signal(signal.SIGHUP, before)
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         """Listen and report the URL."""

@@ -80,7 +80,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
         """
         self._files = {}
         for file in files:
-            self._files[file] = _state(file.path)
+            self._files[file] = file_state(file.path)
             file.reload()
         self._seen = dict(self._files)
         self._report = report
@@ -98,7 +98,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
     def look(self) -> None:
         """Read those files again that have changed, but not since the last look."""
         for file, read in self._files.items():
-            state = _state(file.path)
+            state = file_state(file.path)
             if state is None and self._seen[file] is not None:
                 log.error("The file %s is missing. What was read before stays in force.", file.path)
             if state not in (read, None) and state == self._seen[file]:
@@ -122,10 +122,13 @@ class FileWatch(AbstractContextManager["FileWatch"]):
             self.look()
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with a file's content, ``None`` while there is no file."""
+def file_state(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file's content and with who may read it; ``None`` while there is no file.
+
+    It is that of the file that a link leads to: Kubernetes changes the link.
+    """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid, found.st_gid

@@ -7,8 +7,10 @@ password that nothing would use ends the start with one sentence. No secret is e
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -43,6 +45,11 @@ class Secret(SecretStr):
 
 
 def _read_secret(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        # in a variable of the environment a table is JSON
+        with suppress(ValueError):
+            table = json.loads(value)
+            value = table if list(table) in (["file"], ["environment"]) else value
     if not isinstance(value, dict):
         return value
     if list(value) == ["file"]:

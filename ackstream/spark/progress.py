@@ -46,11 +46,20 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 
 def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Return the next offsets after those that its newest batch reads, which may be running; empty between batches."""
-    found: dict[TopicPartition, int] = {}
     # there is no public way: the progress of a batch comes at its end
-    planned = query._jsq.streamingQuery().availableOffsets().valuesIterator()  # noqa: SLF001
-    while planned.hasNext():
-        offset = planned.next()
+    return _known(query._jsq.streamingQuery().availableOffsets())  # noqa: SLF001
+
+
+def started_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
+    """Return the offsets from which its newest batch reads on; those of its checkpoint before the first one."""
+    return _known(query._jsq.streamingQuery().committedOffsets())  # noqa: SLF001
+
+
+def _known(progress: Any) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    offsets = progress.valuesIterator()
+    while offsets.hasNext():
+        offset = offsets.next()
         if offset.getClass().getSimpleName() == _KAFKA_OFFSET:
             found |= _partitions(offset.json())
     return found
@@ -210,7 +219,8 @@ def committer(
                 nonlocal committed, beginnings, total
                 offsets = consumed_offsets(query)
                 if meter is not None:
-                    meter.look(offsets)
+                    # the first batch may hang
+                    meter.look(offsets or started_offsets(query))
                 if offsets == committed:
                     return
                 for partition, count in lost_records(committed or first_offsets(query), offsets, beginnings).items():

@@ -132,6 +132,7 @@ def test_a_long_answer_is_cut_in_the_table_alone() -> None:
         (["SELECT * FROM message"], 2, "Catalog Error: Table with name message does not exist"),
         (["SELEC 1"], 2, "Parser Error: "),
         (["SELECT 1", "--csv", "--json"], 2, "--csv and --json exclude each other: choose one."),
+        (["SELECT 1 AS x, 2 AS x", "--json"], 2, "Several columns are named x: give them names of their own with AS."),
         (["SELECT 1", "-f", "x.sql"], 2, "The SQL is given twice: leave out the argument or --file."),
         (["-f", "absent.sql"], 2, "The file absent.sql cannot be read: No such file or directory."),
     ],

@@ -134,7 +134,7 @@ def test_prometheus_reads_the_ports_of_the_services() -> None:
     targets = {target for part in file["scrape_configs"] for one in part["static_configs"] for target in one["targets"]}
     ports = [service["environment"]["ACKSTREAM_METRICS_PORT"] for service in OURS.values()]
     assert len(set(ports)) == len(ports)
-    assert {f"localhost:{port}" for port in ports} <= targets
+    assert {f"localhost:{port}" for port in ports} == targets
 
 
 def _mounts() -> Iterator[Any]:

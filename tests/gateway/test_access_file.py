@@ -14,7 +14,7 @@ from ackstream.gateway.audit import Audit
 from ackstream.gateway.authentication import Authenticator, access_of, watched_files
 from ackstream.gateway.passwords import hash_password
 from ackstream.settings import Gateway, access_file
-from ackstream.settings.access_file import FileWatch, with_access_file
+from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
 from tests.gateway.parts import Web, response
 from tests.harness.issuers import AUDIENCE, pem, rsa_key, signed
 
@@ -159,6 +159,26 @@ def test_a_link_that_points_to_another_file_is_a_change(tmp_path: Path) -> None:
         link.symlink_to(tmp_path / "bob")
         web.look()
         assert (web.status("ada"), web.status("bob")) == (401, 204)
+
+
+def test_a_file_that_could_not_be_read_is_read_once_its_rights_are_corrected(tmp_path: Path) -> None:
+    file, reloads = tmp_path / "access.toml", []
+    file.write_text("x")
+
+    def reload() -> None:
+        reloads.append(file.stat().st_mode & 0o777)
+        if not reloads[-1]:
+            raise SettingsError("It cannot be read (Permission denied).")
+
+    watch = FileWatch([WatchedFile(file, reload)])
+    # the test looks instead of the thread
+    watch._closing.set()
+    watch._thread.join()
+    for mode in (0o000, 0o600):
+        file.chmod(mode)
+        watch.look()
+        watch.look()
+    assert reloads[-2:] == [0o000, 0o600]
 
 
 def test_a_new_key_of_an_issuer_is_read_without_a_restart(tmp_path: Path) -> None:

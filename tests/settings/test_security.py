@@ -47,6 +47,20 @@ def test_a_secret_is_a_text_a_file_or_a_variable(tmp_path: Path) -> None:
         assert password.reveal() == text
 
 
+def test_a_secret_in_the_environment_may_be_a_table_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("x" * 40 + "\n")
+    monkeypatch.setenv("ACKSTREAM_KAFKA_ORIGINATOR_KEY", json.dumps({"file": str(tmp_path / "key")}))
+    key = load().kafka.originator_key
+    assert key is not None
+    assert key.reveal() == "x" * 40
+    # a text that only begins like one is itself
+    for text in ("{" * 40, '{"password": "' + "y" * 40 + '"}'):
+        monkeypatch.setenv("ACKSTREAM_KAFKA_ORIGINATOR_KEY", text)
+        key = load().kafka.originator_key
+        assert key is not None
+        assert key.reveal() == text
+
+
 def test_no_text_made_of_settings_has_a_secret() -> None:
     kafka = read(LOGIN)
     shown = (repr(kafka), str(kafka), str(kafka.model_dump()), kafka.model_dump_json(), f"{kafka.security.password}")

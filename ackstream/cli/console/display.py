@@ -119,7 +119,7 @@ def _letters_table(planes: PlanesView) -> PlainTable:
     table = PlainTable("dead letter", "from", "reason", "content")
     for column in table.columns:
         # a line each: the page and the topic have the rest
-        column.no_wrap = True
+        column.no_wrap, column.overflow = True, "ellipsis"
     for one in planes.dead_letters[:LETTERS]:
         table.add_row(moment(one.at), one.origin, one.reason[:REASON_CHARACTERS], one.content[:CONTENT_CHARACTERS])
     return table

@@ -44,8 +44,10 @@ class Interrupts(Closing):
 
     def listen(self) -> None:
         """Handle the signals; call again after a library has replaced the handlers, as PySpark does."""
-        for number in SIGNALS:
-            signal.signal(number, self._take)
+        for number, before in self._before.items():
+            # those that nohup ignores stay ignored
+            if before is not signal.SIG_IGN:
+                signal.signal(number, self._take)
 
     def check(self) -> None:
         """Raise for a signal whose exception was lost, as an exception in a destructor is only printed.

@@ -65,7 +65,8 @@ class PlainTable(Table):
         """Begin with these headings; the numbered columns are aligned to the right."""
         super().__init__(box=None, pad_edge=False)
         for number, heading in enumerate(headings):
-            self.add_column(data(heading), justify="right" if number in right else "left")
+            # what is cut could be given to no other command
+            self.add_column(data(heading), justify="right" if number in right else "left", overflow="fold")
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         """Add a row; a cell that is a text is data."""

@@ -68,8 +68,9 @@ def environment(settings: Settings, console: Console, *, secure: bool = False) -
         for path in (home / "kafka" / "data", logins, Path(own.lake.path), Path(own.lake.checkpoints)):
             shutil.rmtree(path, ignore_errors=True)
         if not borrowed:
-            broker.start(console)
+            # an interruption of the start leaves nothing running
             stack.callback(broker.stop)
+            broker.start(console)
         else:
             stack.callback(_delete_topics, own)
         if isinstance(broker, SecuredBroker):

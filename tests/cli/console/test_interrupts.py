@@ -28,6 +28,20 @@ def test_an_interrupt_that_got_lost_is_found_again():
             interrupts.check()
 
 
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            interrupts.check()
+            interrupts.listen()
+            os.kill(os.getpid(), signal.SIGHUP)
+            interrupts.check()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_cleaning_up_is_not_interrupted():
     with Interrupts() as interrupts:
         interrupts.ignore()

@@ -147,3 +147,13 @@ def test_commands_print_through_the_terminal_alone(path: Path) -> None:
     direct = [f"{ast.unparse(call.func)}, line {call.lineno}" for call in calls if ast.unparse(call.func) in DIRECT]
     # the demo logs to a file
     assert [found for found in direct if not (path.name == "run.py" and "basicConfig" in found)] == []
+
+
+def test_an_id_that_does_not_fit_is_folded_and_not_cut() -> None:
+    identity = "3f7f2b1e-0c5d-4b43-8a34-1f9a7c1f2b3c#0123456789abcdef"
+    table = PlainTable("correlation-id", "thing", "missing")
+    table.add_row(identity, "org.acme:lamp-in-the-hall", "fleet:delivered, billing:recorded")
+    shown = io.StringIO()
+    Terminal(file=shown).print(table, width=60)
+    lines = [line.split() for line in shown.getvalue().splitlines()[1:]]
+    assert "".join(words[0] for words in lines if words and words[0] in identity) == identity
