@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
@@ -60,6 +61,7 @@ class AsyncClient(Generic[C]):
         inspect.signature(self._kind).bind(bootstrap_servers, **options)
         self._arguments: tuple[str | Kafka, dict[str, Any]] = bootstrap_servers, options
         self._client: C | None = None
+        self._entered = threading.Event()
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
     @classmethod
@@ -71,6 +73,8 @@ class AsyncClient(Generic[C]):
 
     def _hold(self, client: C) -> None:
         self._client = client
+        self._entered = threading.Event()
+        self._entered.set()
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
     @property
@@ -111,6 +115,8 @@ class AsyncClient(Generic[C]):
             except asyncio.CancelledError:
                 making.add_done_callback(_close_made)
                 raise
+            finally:
+                self._entered.set()
         return self
 
     async def __aexit__(
@@ -128,6 +134,8 @@ class AsyncClient(Generic[C]):
 
     def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[[Any], Any], argument: Any) -> Any:
         """Call a handler in the client's thread; what it returns is awaited in the loop, if it has to be."""
+        # it may use the twin, which has its client only then
+        self._entered.wait()
         found = handler(argument)
         if not inspect.isawaitable(found):
             return found

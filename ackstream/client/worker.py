@@ -260,9 +260,10 @@ class Worker(Closing):
         """
         self._closing.set()
         if threading.current_thread() is self._thread:
-            self._finishes = True
-            return
-        if self._thread.ident is not None:
+            if self.life.error is None:
+                self._finishes = True
+                return
+        elif self._thread.ident is not None:
             self._thread.join()
         self._finish()
 

@@ -177,6 +177,10 @@ class AckReports:
     def refuse(self, first: int, last: int) -> None:
         """Do not wait for numbers that the service has refused. They belong to what is confirmed around them."""
         self.skip(first, last)
+        if self._qos.kind == "protocol":
+            return
+        if self._refused and self._refused[-1][1] + 1 == first:
+            first = self._refused.pop()[0]
         self._refused.append((first, last))
 
     def settled(self, seq: int) -> bool:

@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from operator import attrgetter, getitem
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -148,12 +148,14 @@ class Job:
         run = ANY_RUN if clock is None else clock.run
         if self.shards is not None:
             fixed |= distribute(own, attrgetter(self.shards)(settings), remembered(own, location))
+        newest = -1 if last is None else self.committed(own, settings, last.query_id)
         ours, decides = fixed | {RULES: self.rules}, deciding_values(settings, self.decides)
-        former = guard_checkpoint(own, location, ours, self.remedy, decides=decides, run=run, end=end)
+        stored = last is not None and newest >= last.batch
+        former = guard_checkpoint(own, location, ours, self.remedy, decides=decides, stored=stored, run=run, end=end)
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
         if last is not None:
-            compare_batches(location, last.batch, self.committed(own, settings, last.query_id), self.otherwise)
+            compare_batches(location, last.batch, newest, self.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         # a query takes its pool from the thread that starts it
@@ -252,9 +254,10 @@ def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
 
 
 def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
-    """Return settings, or parts of them, by their full keys, as JSON has them."""
-    written: Any = settings.model_dump(mode="json")
-    return {key: reduce(getitem, key.split("."), written) for key in keys}
+    """Return settings, or parts of them, by their full keys, as JSON has them; ``None`` for a default."""
+    # without what a later release adds
+    written: Any = settings.model_dump(mode="json", exclude_defaults=True)
+    return {key: reduce(lambda part, name: (part or {}).get(name), key.split("."), written) for key in keys}
 
 
 def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
@@ -273,6 +276,7 @@ def guard_checkpoint(
     remedy: Callable[[str], str],
     *,
     decides: Mapping[str, object] = MappingProxyType({}),
+    stored: bool = False,
     run: str = ANY_RUN,
     end: int | None = None,
 ) -> str | None:
@@ -282,6 +286,7 @@ def guard_checkpoint(
     :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
     :param remedy: what to do if one has to change, as the end of a sentence
     :param decides: the settings by which records are decided
+    :param stored: whether a table has the newest batch already
     :param run: whose ticks count from now on
     :param end: the offset behind the ticks of the batch that is to be replayed; ``None``: the newest one is finished
     :return: the run that planned the batch that is to be replayed: its ticks count in it; ``None`` if that is not known
@@ -294,7 +299,8 @@ def guard_checkpoint(
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
         if end is not None:
             compare_rules(ours, theirs, location)
-            compare_decisions(decides, theirs.get(DECIDES, {}), location)
+            if stored:
+                compare_decisions(decides, theirs.get(DECIDES, {}), location)
     elif remembered(spark, f"{location}{DRAFT}"):
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
@@ -325,16 +331,17 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
 
 
 def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
-    """Refuse to decide a batch again by other settings: tables would say something else than was answered.
+    """Refuse to decide a batch again by other settings: tables have it, and its answers would say something else.
 
     :raises StartError: naming the first key, both values and the way out
     """
     for key, value in ours.items():
         if key in theirs and theirs[key] != value:
+            before, now = ("its default" if one is None else json.dumps(one) for one in (theirs[key], value))
             raise StartError(
-                f"The checkpoint {location} ends with a batch that was begun with {key} = {json.dumps(theirs[key])},"
-                f" and the settings now say {json.dumps(value)}: what was answered already could be answered"
-                f" differently. Set {key} back, start the job and stop it in order (SIGTERM); then change the setting."
+                f"The checkpoint {location} ends with a batch that is in the tables, decided with {key} = {before}, and"
+                f" not answered as a whole; the settings now say {now}, and could answer otherwise. Set {key} back,"
+                " start the job, and change the setting after that."
             )
 
 

@@ -62,15 +62,13 @@ class DrivenWorker:
 
         def store() -> None:
             self.delayed -= 1
-            if not self.life.alive:
-                # not due when the receiver was closed
-                return
             self.stored += 1
             self.release(work)
             self._system.append("acks", value, message.topic.thing_id.encode(), headers)
 
         if delay > 0:
-            self._system.schedule(delay, store)
+            # what is not due when the receiver is closed is dropped
+            self._system.schedule(delay, lambda: store() if self.life.alive else None)
         else:
             store()
 

@@ -363,6 +363,39 @@ def test_a_handler_may_close_its_client_and_may_be_anything_that_returns_what_is
     assert service.settled()[:1] == ["m2"]
 
 
+def test_a_handler_that_is_called_before_the_client_is_there_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Eager(Client):
+        """Calls its handler at once, and is made only when that has begun."""
+
+        def __init__(self, _bootstrap_servers: str, *, handler: Any) -> None:
+            self._life = Lifetime()
+            called = threading.Event()
+
+            def call() -> None:
+                called.set()
+                handler("stop")
+
+            self._thread = threading.Thread(target=call)
+            self._thread.start()
+            called.wait(PATIENCE_SECONDS)
+
+        def close(self) -> None:
+            self._thread.join()
+            self._life.close()
+
+    monkeypatch.setattr(AsyncResponder, "_kind", Eager)
+
+    async def main() -> bool:
+        async def handle(_message: str) -> None:
+            await twin.close()
+
+        twin = AsyncResponder("b", handler=handle)
+        async with twin:
+            return await twin.wait_closed(PATIENCE_SECONDS)
+
+    assert asyncio.run(main())
+
+
 def test_commands_of_a_query_client_are_awaited() -> None:
     called: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 

@@ -253,6 +253,22 @@ def test_a_worker_whose_thread_dies_releases_its_labels(consumer):
     assert released == [True]
 
 
+@pytest.mark.usefixtures("consumer")
+def test_a_worker_may_be_closed_where_its_error_is_reported(monkeypatch):
+    closed = []
+    monkeypatch.setattr(worker.clients, "close_producer", lambda *_: closed.append(True))
+
+    def turn(_now: float) -> None:
+        raise KeyError("a bug")
+
+    running = Worker(
+        Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn, on_error=lambda _: running.close()
+    )
+    running.run()
+    running._thread.join(10)
+    assert closed == [True]
+
+
 def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypatch):
     monkeypatch.setattr(worker, "BACKOFF_SECONDS", 0.0)
     failures, done = [KafkaError("away"), KafkaError("away")], []

@@ -283,6 +283,9 @@ def test_what_a_report_costs_does_not_grow_with_the_samples_that_were_refused() 
         reports.confirm(_conf(sent))
     assert len(sent.intervals) <= 2
     assert reports.settled(1_000)
+    for number in range(2_000, 3_000):
+        reports.refuse(number, number)
+    assert len(reports._refused) <= 2
 
 
 def test_what_was_merged_while_nothing_was_confirmed_is_confirmed_by_the_report_that_had_its_last_sample() -> None:

@@ -20,7 +20,8 @@ from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
-from ackstream.settings import Clock, Kafka, Lake, Settings
+from ackstream.settings import Clock, Kafka, Lake, Persist, Settings
+from ackstream.settings.queues import QueueSettings
 from ackstream.spark import job as spark_job
 from ackstream.spark import session as spark_session
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, planned_end
@@ -116,31 +117,40 @@ def test_jobs_whose_rules_are_no_longer_those_of_the_first_release_say_so() -> N
     assert changed == {"correlate": 6, "query": 2, "queues": 3, "settle": 3, "twin": 5}
 
 
-def test_a_batch_is_finished_by_the_settings_that_have_begun_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_tables_have_is_finished_by_the_settings_that_decided_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     location = str(tmp_path / "checkpoints/x")
 
-    def guard(limit: int, end: int | None) -> None:
-        guard_checkpoint(spark, location, {"rules": 1}, _anew, decides={"x.limit": limit}, end=end)
+    def guard(limit: int | None, end: int | None, *, stored: bool = False) -> None:
+        guard_checkpoint(spark, location, {"rules": 1}, _anew, decides={"x.limit": limit}, stored=stored, end=end)
 
-    guard(4, None)
-    # the newest batch is finished
-    guard(5, None)
-    with pytest.raises(StartError, match=r"begun with x\.limit = 5, and the settings now say 6.*Set x\.limit back"):
-        guard(6, 7)
-    guard(5, 7)
-    guard(6, None)
+    guard(None, None)
+    # the newest batch is finished, or nobody has been told of it
+    guard(5, None, stored=True)
+    guard(4, 7)
+    with pytest.raises(StartError, match=r"decided with x\.limit = 4.*settings now say its default.*Set x\.limit back"):
+        guard(None, 7, stored=True)
+    guard(4, 7, stored=True)
+    guard(None, None)
 
 
 def test_jobs_name_the_settings_that_they_decide_by() -> None:
-    found = deciding_values(SETTINGS, [key for job in JOBS.values() for key in job.decides])
+    own = Settings(persist=Persist(max_message_bytes=7), queues=(QueueSettings(name="q", topics=("a",)),))
+    found = deciding_values(own, [key for job in JOBS.values() for key in job.decides])
     assert json.loads(json.dumps(found)) == found
-    assert found["correlate.max_timeout"] == 24 * 3_600_000
+    assert {key: value for key, value in found.items() if value is not None} == {
+        "persist.max_message_bytes": 7,
+        "queues": [{"name": "q", "topics": ["a"]}],
+    }
     operated = {"group", "interval", "trigger", "max_offsets_per_trigger", "shards", "shuffle_partitions", "starting"}
-    for name in ("correlate", "persist", "settle", "query"):
+    operated |= {"index_trigger", "index_partitions"}
+    for name in ("persist", "settle", "query", "twin"):
         fields = set(type(getattr(SETTINGS, name)).model_fields) - operated
-        decided = {key.partition(".")[2] for key in JOBS[name].decides if key.startswith(f"{name}.")}
-        fixed = {key.partition(".")[2] for key in JOBS[name].fixed}
-        assert fields - fixed == decided
+        assert fields == {key.partition(".")[2] for key in JOBS[name].decides if key.startswith(f"{name}.")}
+    # what they take from other parts
+    assert {"correlate.max_value_bytes", "correlate.max_labels", "correlate.reply_topics", "quotas"} < {*TWIN.decides}
+    assert "queues" in PERSIST.decides
 
 
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:

@@ -213,6 +213,18 @@ def test_labels_belong_to_one_receiver_and_built_in_ones_to_none() -> None:
         assert refused.value.status == status
 
 
+def test_a_handler_may_close_its_receiver_and_is_answered_for() -> None:
+    system = RequestSystem()
+
+    def handle(_signal: Any) -> Ack:
+        responder.close()
+        return Ack()
+
+    responder = system.responder(handler=handle, labels=["a:b"])
+    future = system.requester().send(Command.modify_attribute("org.acme:lamp", "x", 1), acks=["a:b"], timeout="5s")
+    assert future.result(0).status == 200
+
+
 def test_a_receiver_that_is_closed_answers_nothing_more_and_its_labels_are_free() -> None:
     system = RequestSystem()
     responder = system.responder(handler=lambda _: After(2, Ack()), labels=["a:b"])

@@ -123,17 +123,6 @@ def conf(settings: Settings) -> Mapping[str, str]:
     }
 
 
-DECIDES = (
-    "correlate.default_timeout",
-    "correlate.max_timeout",
-    "correlate.orphan_hold",
-    "correlate.recent_memory",
-    "correlate.max_labels",
-    "correlate.max_value_bytes",
-    "correlate.reply_topics",
-)
-"""The settings that it decides by."""
-
 JOB = Job(
     name=NAME,
     build=build,
@@ -149,10 +138,10 @@ JOB = Job(
     fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
     # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
     # channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes in the
-    # batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text
+    # batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text; 6: a live
+    # command with a condition is refused
     rules=6,
     check=lambda _spark, settings: check_reply_topics(settings),
-    decides=DECIDES,
     movable=MOVABLE,
     shards="correlate.shards",
     resharding=Resharding(divide, unite),

@@ -76,6 +76,8 @@ DECIDES = (
     "persist.unlogged",
     "persist.reject_no_match",
     "persist.reject_over_quota",
+    # some refuse what is published
+    "queues",
 )
 """The settings that it decides by."""
 

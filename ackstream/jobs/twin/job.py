@@ -135,6 +135,9 @@ def index_conf(settings: Settings) -> dict[str, str]:
     }
 
 
+REFUSALS = ("correlate.max_value_bytes", "correlate.max_labels", "correlate.reply_topics")
+"""The settings by which correlate refuses what the twin must not carry out then."""
+
 JOB = Job(
     name=NAME,
     build=build,
@@ -145,7 +148,7 @@ JOB = Job(
     group="twin.group",
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
-    decides=("twin.max_thing_bytes", "correlate.max_value_bytes", "correlate.reply_topics", "quotas"),
+    decides=("twin.max_thing_bytes", "quotas", *REFUSALS),
     # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
     # 3: changes that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches
     # and searches have limits, and a search has another order of values of several kinds
