@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Client)
 T = TypeVar("T")
 
+ENTRY_SECONDS = 5.0
+"""How long a handler waits for the entry of its twin."""
+
 _HANDLING: ContextVar[AsyncClient[Any] | None] = ContextVar("_HANDLING", default=None)
 """The twin whose handler runs."""
 
@@ -61,7 +64,7 @@ class AsyncClient(Generic[C]):
         inspect.signature(self._kind).bind(bootstrap_servers, **options)
         self._arguments: tuple[str | Kafka, dict[str, Any]] = bootstrap_servers, options
         self._client: C | None = None
-        self._entered = threading.Event()
+        self._entered, self._ended = threading.Event(), False
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
     @classmethod
@@ -73,7 +76,7 @@ class AsyncClient(Generic[C]):
 
     def _hold(self, client: C) -> None:
         self._client = client
-        self._entered = threading.Event()
+        self._entered, self._ended = threading.Event(), False
         self._entered.set()
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
@@ -101,6 +104,7 @@ class AsyncClient(Generic[C]):
 
         In a handler of the client it does not wait for the end, which waits for the handler.
         """
+        self._ended = True
         if self._client is not None:
             closing = asyncio.ensure_future(asyncio.to_thread(self._client.close))
             if _HANDLING.get() is not self:
@@ -112,6 +116,9 @@ class AsyncClient(Generic[C]):
             making = asyncio.ensure_future(asyncio.to_thread(self._make, asyncio.get_running_loop()))
             try:
                 self._client = await asyncio.shield(making)
+                if self._ended:
+                    # by a handler
+                    making.add_done_callback(_close_made)
             except asyncio.CancelledError:
                 making.add_done_callback(_close_made)
                 raise
@@ -134,8 +141,8 @@ class AsyncClient(Generic[C]):
 
     def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[[Any], Any], argument: Any) -> Any:
         """Call a handler in the client's thread; what it returns is awaited in the loop, if it has to be."""
-        # it may use the twin, which has its client only then
-        self._entered.wait()
+        # it may use the twin, which has its client only then; but a group that is slow to join waits for this thread
+        self._entered.wait(ENTRY_SECONDS)
         found = handler(argument)
         if not inspect.isawaitable(found):
             return found

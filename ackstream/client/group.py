@@ -36,6 +36,10 @@ class Work:
     remaining: int = 0
 
 
+SWEEP = 1_000
+"""So much finished work may be behind some that is not."""
+
+
 class OffsetProgress:
     """Tracks the records of partitions.
 
@@ -46,6 +50,7 @@ class OffsetProgress:
     def __init__(self) -> None:
         self._next: dict[TopicPartition, int] = {}
         self._work: dict[TopicPartition, deque[Work]] = {}
+        self._sweep_at: dict[TopicPartition, int] = {}
 
     def start(self, partition: TopicPartition, offset: int) -> None:
         """Track a partition from an offset on, unless it is tracked already."""
@@ -59,8 +64,12 @@ class OffsetProgress:
         if offset < self._next[partition]:
             return None
         self._next[partition] = offset + 1
-        work = Work(offset)
-        self._work[partition].append(work)
+        work, open_work = Work(offset), self._work[partition]
+        open_work.append(work)
+        if len(open_work) > self._sweep_at.get(partition, SWEEP):
+            # behind one that is unfinished for long, what is finished takes no memory
+            self._work[partition] = deque(one for one in open_work if one.remaining or one is work)
+            self._sweep_at[partition] = max(SWEEP, 2 * len(self._work[partition]))
         return work
 
     def keep(self, partitions: Iterable[TopicPartition]) -> None:

@@ -85,6 +85,9 @@ class SubscriberStatistics(ResponderStatistics, frozen=True):
     weak: int
 
 
+SWEEP = 1_000
+"""So many answered signals may wait for their time to pass."""
+
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
@@ -262,6 +265,7 @@ class Subscriber(_Receiver):
         self._visible = visible
         self._extra = extra
         self._agenda: list[tuple[float, int, OpenDelivery]] = []
+        self._sweep_at = SWEEP
         self._order = count()
         with ExitStack() as stack:
             self._labels = Labels(stack, settings, declared, group)
@@ -337,6 +341,11 @@ class Subscriber(_Receiver):
         if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
             heapq.heappush(self._agenda, (time.monotonic() + lifetime, next(self._order), opened))
+            if len(self._agenda) > self._sweep_at:
+                # most are answered long before their time
+                self._agenda = [entry for entry in self._agenda if entry[2].held]
+                heapq.heapify(self._agenda)
+                self._sweep_at = max(SWEEP, 2 * len(self._agenda))
         try:
             opened.send(messages(signal, self._handler(signal)))
             if self._automatic:

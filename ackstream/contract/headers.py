@@ -57,7 +57,9 @@ HEADERS: dict[str, Json] = {
     names.TTL: _text("How long the message is good for, in milliseconds.", pattern=_NUMBER),
     names.FIRST: _text("The first number that a command is about.", pattern=_NUMBER),
     names.ACK_CONFLATION: _text("How long merged acknowledgements may wait, such as `250ms` or `5s`."),
-    names.SESSION: _text("The session of the publisher, which its logon begins; any text that no other session has."),
+    names.SESSION: _text(
+        "The session of the publisher, which its logon begins; any text that no other session has.", maxLength=64
+    ),
     names.WINDOW: _text("How many messages may be unacknowledged: each third is acknowledged.", pattern=_NUMBER),
     names.ACK_IMMEDIATELY: _text("Acknowledge with the batch that stores the message.", enum=["true", "false"]),
     names.KEY: _bytes("The application's own key of the message."),

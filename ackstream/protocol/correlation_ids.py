@@ -13,8 +13,8 @@ import re
 import secrets
 import threading
 from base64 import urlsafe_b64encode
-from collections import OrderedDict
 from contextlib import suppress
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -127,27 +127,39 @@ class _Randomness:
 random_bytes = _Randomness()
 
 
+SPARE = 1_000
+
+
 class RecentIds:
     """A set whose members expire; times are seconds of any clock that never goes back."""
 
     def __init__(self, seconds: float) -> None:
         """Remember each id for ``seconds``, unless :meth:`add` says otherwise."""
         self._seconds = seconds
-        self._until: OrderedDict[str, float] = OrderedDict()
+        self._until: dict[str, float] = {}
+        # an id may be in it more than once: the last time counts
+        self._due: list[tuple[float, str]] = []
 
     def add(self, identity: str, now: float, seconds: float | None = None) -> None:
         """Remember an id."""
         self._expire(now)
-        self._until.pop(identity, None)
-        self._until[identity] = now + (self._seconds if seconds is None else seconds)
+        until = self._until[identity] = now + (self._seconds if seconds is None else seconds)
+        heappush(self._due, (until, identity))
+        if len(self._due) > 2 * len(self._until) + SPARE:
+            # ids that were added again and again
+            self._due = [(until, identity) for identity, until in self._until.items()]
+            heapify(self._due)
 
     def known(self, identity: str, now: float) -> bool:
         """Return whether an id is remembered."""
         return self._until.get(identity, now) > now
 
     def _expire(self, now: float) -> None:
-        while self._until and next(iter(self._until.values())) <= now:
-            self._forget(self._until.popitem(last=False)[0])
+        while self._due and self._due[0][0] <= now:
+            until, identity = heappop(self._due)
+            if self._until.get(identity) == until:
+                del self._until[identity]
+                self._forget(identity)
 
     def _forget(self, identity: str) -> None:
         """Drop what else is known of an id."""

@@ -22,6 +22,7 @@ from ackstream.errors import StartError, StoppedError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
+from ackstream.settings import Settings
 from ackstream.spark.checkpoint import (
     REMEMBERED,
     TOPIC_ID,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.clock import QueryClock
     from ackstream.spark.migration import Resharding
@@ -257,7 +257,13 @@ def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object
     """Return settings, or parts of them, by their full keys, as JSON has them; ``None`` for a default."""
     # without what a later release adds
     written: Any = settings.model_dump(mode="json", exclude_defaults=True)
-    return {key: reduce(lambda part, name: (part or {}).get(name), key.split("."), written) for key in keys}
+    defaults = Settings()
+    return {
+        key: None
+        if attrgetter(key)(settings) == attrgetter(key)(defaults)
+        else reduce(lambda part, name: part[name], key.split("."), written)
+        for key in keys
+    }
 
 
 def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:

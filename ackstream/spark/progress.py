@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import TopicPartition
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 COMMIT_SECONDS = RETRY_SECONDS = 1.0
 LAG_SECONDS = 5.0
-_KAFKA_OFFSET = "KafkaSourceOffset"
+_KAFKA_OFFSET, _RESTORED = "KafkaSourceOffset", "SerializedOffset"
+"""Offsets as Spark has them in a batch, and as it has read them from a checkpoint."""
 P = TypeVar("P", bound="Hashable")
 """A partition."""
 
@@ -52,16 +53,18 @@ def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 
 def started_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Return the offsets from which its newest batch reads on; those of its checkpoint before the first one."""
-    return _known(query._jsq.streamingQuery().committedOffsets())  # noqa: SLF001
+    return _known(query._jsq.streamingQuery().committedOffsets(), _RESTORED)  # noqa: SLF001
 
 
-def _known(progress: Any) -> dict[TopicPartition, int]:
+def _known(progress: Any, *others: str) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     offsets = progress.valuesIterator()
     while offsets.hasNext():
         offset = offsets.next()
-        if offset.getClass().getSimpleName() == _KAFKA_OFFSET:
-            found |= _partitions(offset.json())
+        if offset.getClass().getSimpleName() in (_KAFKA_OFFSET, *others):
+            # those of tables look otherwise
+            with suppress(AttributeError, TypeError, ValueError):
+                found |= _partitions(offset.json())
     return found
 
 

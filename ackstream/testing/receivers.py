@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.group import Work
 from ackstream.client.lifetime import Lifetime
-from ackstream.client.receivers import TOPIC_OF, Responder, Subscriber
+from ackstream.client.receivers import SWEEP, TOPIC_OF, Responder, Subscriber
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_declared
 from ackstream.protocol.ditto.subscriptions import STREAMS
@@ -125,7 +125,7 @@ class DrivenSubscriber(Subscriber):
         self._handler, self._counts = handler, Counter()
         self._subscriptions = {each.stream: each for each in subscriptions}
         self._automatic, self._visible, self._extra = True, None, None
-        self._agenda = []
+        self._agenda, self._sweep_at = [], SWEEP
         self._order = count()
         self._labels: Any = DrivenLabels(system, labels)
         streams = STREAMS if self._labels.held else self._subscriptions

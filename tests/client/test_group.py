@@ -45,6 +45,23 @@ def test_a_record_is_taken_up_once():
     assert progress.begin("p", 9)
 
 
+def test_what_is_finished_behind_a_record_that_is_not_takes_no_memory():
+    progress = OffsetProgress()
+    progress.start("p", 0)
+    first = progress.begin("p", 0)
+    first.remaining = 1
+    for offset in range(1, 5_000):
+        progress.begin("p", offset)
+    last = progress.begin("p", 5_000)
+    last.remaining = 1
+    assert len(progress._work["p"]) <= 2_000
+    assert progress.positions() == {"p": 0}
+    first.remaining = 0
+    assert progress.positions() == {"p": 5_000}
+    last.remaining = 0
+    assert progress.positions() == {"p": 5_001}
+
+
 def test_partitions_of_other_members_are_forgotten():
     progress = OffsetProgress()
     for partition in "ab":

@@ -138,6 +138,19 @@ def test_ids_are_recent_for_a_while() -> None:
     assert recent.known("b", 21)
 
 
+def test_one_id_that_lasts_long_keeps_no_others_in_memory() -> None:
+    ids = ForwardedIds(65)
+    ids.issue("long", 0, 86_400)
+    for number in range(1_000):
+        ids.issue(str(number), number)
+        ids.add("again", number)
+    assert ids.known("long", 1_000)
+    assert len(ids._originals) < 100
+    for _ in range(5_000):
+        ids.add("again", 1_000, 86_400)
+    assert len(ids._due) < 5_000
+
+
 def test_an_id_that_has_expired_is_issued_as_it_is_behind_one_that_lasts_longer() -> None:
     ids = ForwardedIds(10)
     ids.issue("long", 0, 1_000)

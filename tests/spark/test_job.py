@@ -21,6 +21,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Clock, Kafka, Lake, Persist, Settings
+from ackstream.settings.model import QueueJob, Settle
 from ackstream.settings.queues import QueueSettings
 from ackstream.spark import job as spark_job
 from ackstream.spark import session as spark_session
@@ -143,6 +144,11 @@ def test_jobs_name_the_settings_that_they_decide_by() -> None:
         "persist.max_message_bytes": 7,
         "queues": [{"name": "q", "topics": ["a"]}],
     }
+    for job, changed in (
+        (SETTLE, Settings(settle=Settle(max_offsets_per_trigger=5))),
+        (QUEUES, Settings(queue=QueueJob(max_bytes_per_trigger=5))),
+    ):
+        assert set(deciding_values(changed, job.decides).values()) == {None}
     operated = {"group", "interval", "trigger", "max_offsets_per_trigger", "shards", "shuffle_partitions", "starting"}
     operated |= {"index_trigger", "index_partitions"}
     for name in ("persist", "settle", "query", "twin"):

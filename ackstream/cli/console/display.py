@@ -41,7 +41,7 @@ def requests_table(snapshot: Snapshot) -> PlainTable:
     """Return one row per verdict and one for open requests; fits in 40 columns."""
     table = PlainTable("", f"last {span(snapshot.window)}", "total", "p50", "p95", right=range(1, 5))
     for column in table.columns:
-        column.no_wrap = True
+        column.no_wrap, column.overflow = True, "ellipsis"
     for how in VERDICTS:
         count = snapshot.counts[how]
         cells = f"{count.recent:,}", f"{count.total:,}", span(count.p50), span(count.p95)
