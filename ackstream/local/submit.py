@@ -27,10 +27,10 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 """For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""
 
 JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
-FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 FILE_SYSTEM_JAR = "hadoop-bare-naked-local-fs-"
-LOCAL_FILES, LOCAL_FILES_JAR = "ackstream.LocalFiles", Path(__file__).with_name("local-files.jar")
-"""A class for the other of Hadoop's two interfaces to files, which needs that jar; beside it is its source."""
+LOCAL_TABLES, LOCAL_FILES = "ackstream.LocalTables", "ackstream.LocalFiles"
+LOCAL_FILES_JAR = Path(__file__).with_name("local-files.jar")
+"""Classes for Hadoop's two interfaces to files, which need that jar; beside theirs are the sources."""
 
 MERGED = "spark.ackstream.merged"
 """An entry that tells the driver that all entries of its settings are among those it was started with."""
@@ -167,7 +167,7 @@ def local_files(fetched: Sequence[Path]) -> dict[str, str]:
         return {}
     return {
         CLASS_PATH: f"{found}{os.pathsep}{LOCAL_FILES_JAR}",
-        "spark.hadoop.fs.file.impl": FILE_SYSTEM,
+        "spark.hadoop.fs.file.impl": LOCAL_TABLES,
         "spark.hadoop.fs.AbstractFileSystem.file.impl": LOCAL_FILES,
     }
 

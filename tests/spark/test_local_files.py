@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from ackstream.local.submit import FILE_SYSTEM, LOCAL_FILES
+from ackstream.local.submit import LOCAL_FILES, LOCAL_TABLES
 from ackstream.spark.checkpoint import locate
 from tests.harness import local_files
 
@@ -22,13 +23,57 @@ pytestmark = pytest.mark.integration
 
 def test_java_itself_handles_local_files(spark: SparkSession, tmp_path: Path) -> None:
     files, path = locate(spark, f"{tmp_path}/file")
-    assert files.getClass().getName() == FILE_SYSTEM
+    assert files.getClass().getName() == LOCAL_TABLES
     assert _context(spark, path).getDefaultFileSystem().getClass().getName() == LOCAL_FILES
 
 
-def test_the_class_is_that_of_its_source(spark: SparkSession) -> None:
+def test_the_classes_are_those_of_their_sources(spark: SparkSession) -> None:
     made = local_files.compiled(spark._jvm)
     assert local_files.packed() == made, "`python -m tests.harness.local_files` writes it anew"
+
+
+def test_a_listing_of_a_log_has_no_gaps_and_nothing_of_what_is_being_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    others = ["_last_checkpoint", "00000000000000000003.checkpoint.parquet", "00000000000000000007.crc"]
+    for name in (*others, *(f"{version:020}.json" for version in (1, 2, 5, 6, 7)), ".x.crc", ".y.tmp"):
+        (log / name).write_text(name)
+    (log / "_sidecars").mkdir()
+    files, path = locate(spark, str(log))
+    found = {status.getPath().getName(): status for status in files.listStatus(path)}
+    # 3 and 4 are gone, and 1 and 2 are next
+    kept = [f"{version:020}.json" for version in (5, 6, 7)]
+    assert found.keys() == {*others, *kept, ".y.tmp", "_sidecars"}
+    for name in (*others, *kept):
+        status, real = found[name], (log / name).stat()
+        assert (status.getLen(), status.isDirectory(), status.isFile()) == (real.st_size, False, True)
+        assert status.getModificationTime() == real.st_mtime_ns // 1_000_000
+        assert str(status.getPath()) == f"file:{log / name}"
+    assert found["_sidecars"].isDirectory()
+
+
+def test_a_listing_sees_each_commit_before_the_ones_that_it_sees(spark: SparkSession, tmp_path: Path) -> None:
+    log, done = tmp_path / "table" / "_delta_log", threading.Event()
+    log.mkdir(parents=True)
+
+    def commit() -> None:
+        for version in range(1_000):
+            (log / f"{version:020}.json").touch()
+            if done.wait(0.0001):
+                return
+
+    files, path = locate(spark, str(log))
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(commit)
+        try:
+            for _ in range(8):
+                versions = sorted(int(status.getPath().getName()[:20]) for status in files.listStatus(path))
+                assert versions == list(range(len(versions)))
+        finally:
+            done.set()
+        writing.result()
 
 
 def test_of_many_who_give_files_one_name_at_once_one_succeeds(spark: SparkSession, tmp_path: Path) -> None:
