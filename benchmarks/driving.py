@@ -71,8 +71,9 @@ class _StillBroker:
     def ends(self) -> tuple[dict[Any, int], bool]:
         return dict(self._ends), False
 
-    def tick(self, _key: bytes, time_ms: int) -> None:
+    def tick(self, _key: bytes, time_ms: int) -> int:
         self.ticks.append(time_ms)
+        return time_ms
 
     def timestamp_at(self, _partition: Any, _offset: int, _end: int) -> int:
         return 1
