@@ -117,7 +117,7 @@ class Lifetime:
             run()
         except AckstreamError as error:
             self.fail(error)
-        except BaseException as error:  # of sys.exit() in a handler no one else is told
+        except BaseException as error:  # sys.exit() in a handler, too
             name = threading.current_thread().name
             log.exception("The thread %s died.", name)
             died = ThreadDiedError(f"The thread {name} died of {error!r}: close the client, and create a new one.")

@@ -60,9 +60,14 @@ class Amqp10Source(PushedSource):
 
     def _disconnect(self) -> None:
         if self._link is not None:
-            # the broker would not mark them as delivered before
+            untaken = {delivery for delivery, _, _ in self._arrived}
             for delivery in self._link.unsettled:
-                settle(delivery, "reject-with-redelivery")
+                if delivery in untaken:
+                    delivery.update(Delivery.RELEASED)
+                    delivery.settle()
+                else:
+                    # the broker would not mark it as delivered before
+                    settle(delivery, "reject-with-redelivery")
             self._link.close()
 
     def _pump(self, seconds: float) -> None:

@@ -278,12 +278,17 @@ class _Link:
             stack.callback(self._close_worker)
             if self._publishes:
                 self._worker = self._new_worker(self._publisher, labels)
-            sources = []
+            sources, intakes = [], []
             for index, settings in enumerate(connection.sources):
                 intake = Intake(connection.id, settings, self._system, self.publish, labels, self._access)
+                # if another one cannot be opened, what this one takes would be executed again by each attempt
+                intake.paused = True
+                intakes.append(intake)
                 source = stack.enter_context(kind.source(connection, index, settings, self._kafka, intake))
                 source.start()
                 sources.append(source)
+            for intake in intakes:
+                intake.paused = False
             self._stack, self._labels, self._sources = stack.pop_all(), labels, sources
 
     def _open_targets(self) -> None:

@@ -74,11 +74,12 @@ class Intake:
         # acknowledgements whose label may be held, or taken, as soon as the lease is known
         self._late: list[_Part] = []
         self._check_at = 0.0
+        self.paused = False
 
     @property
     def room(self) -> int:
         """How many more messages may be accepted before the in-flight limit."""
-        return max(0, self._limit - len(self._open))
+        return 0 if self.paused else max(0, self._limit - len(self._open))
 
     def take(self, message: ExternalMessage, done: Done, *, redelivered: bool = False) -> None:
         """Accept a message; ``done`` is called once, in this thread, with its settlement.

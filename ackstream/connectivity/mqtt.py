@@ -7,6 +7,7 @@ rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 and MQ
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -17,7 +18,8 @@ from functools import partial
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Any
 
-from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
+import msgspec
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, topic_matches_sub
 
 from ackstream.connectivity.mqtt_client import (
     QOS,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+_SHARED = re.compile(r"^\$share/[^/]*/")
+"""What precedes the filter of a subscription that several share."""
 
 
 @dataclass(eq=False)
@@ -166,7 +170,13 @@ class MqttSource(MessageSource):
         taken = _Unacknowledged(message, session)
         if message.qos > 0:
             self._unacknowledged.append(taken)
-        self._intake.take(external_message(message), partial(self._done, taken), redelivered=message.dup)
+        read = external_message(message)
+        if not any(topic_matches_sub(_SHARED.sub("", address), message.topic) for address in self._source.addresses):
+            # of a session that had other addresses, or was another source's, with other rights
+            read = msgspec.structs.replace(
+                read, unreadable="its topic is none of the source's addresses: unsubscribe it at the broker"
+            )
+        self._intake.take(read, partial(self._done, taken), redelivered=message.dup)
 
     def _done(self, taken: _Unacknowledged, settlement: Settlement) -> None:
         taken.settlement = settlement

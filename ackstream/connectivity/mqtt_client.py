@@ -12,10 +12,11 @@ import uuid
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from paho.mqtt import properties as paho_properties
 from paho.mqtt.client import PUBACK, PUBLISH, PUBREC, Client, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from paho.mqtt.properties import MalformedPacket, Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -39,7 +40,7 @@ REJECTED: Final = 0x83
 
 TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"
 _NEVER, _MAX_RECEIVE = 0xFFFFFFFF, 65_535
-_PACKET_ID = 2
+_PACKET_ID = _LENGTH = 2
 """The bytes of a packet's id, with which PUBREC begins."""
 
 _FAILURE = 0x80
@@ -53,6 +54,21 @@ MAX_REPEATED = 3
 """How often in a row a connection may be lost without a confirmation before its oldest message is reported."""
 
 _NOT_CONFIRMED = ReasonCode(PacketTypes.PUBACK, "Unspecified error")
+
+
+def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
+    """Read a text of MQTT 5, and the bytes that it takes.
+
+    paho refuses U+FEFF, which a client has to accept (MQTT-1.5.4-3), and others for which a broker should have refused
+    the message: it ends the connection, without a word, each time that the broker delivers the message again.
+    """
+    length = int.from_bytes(buffer[:_LENGTH], "big")
+    if most < _LENGTH or length > most - _LENGTH:
+        raise MalformedPacket("A text is longer than its packet.")  # type: ignore[no-untyped-call]
+    return bytes(buffer[_LENGTH : _LENGTH + length]).decode("utf-8", "replace"), _LENGTH + length
+
+
+paho_properties.readUTF = _read_text
 
 
 class MqttClient(Client):

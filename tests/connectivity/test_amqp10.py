@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from proton import (
 )
 
 from ackstream.connectivity import amqp10, amqp10_link
-from ackstream.connectivity.amqp10 import MAX_LINKS, _Outgoing, refusal, settle
+from ackstream.connectivity.amqp10 import MAX_LINKS, Amqp10Source, _Outgoing, refusal, settle
 from ackstream.connectivity.amqp10_link import (
     Link,
     condition_text,
@@ -62,6 +63,18 @@ def test_prose_settlement_of_a_delivery(given_: dict[str, Any], expect: dict[str
     name = {Delivery.ACCEPTED: "ACCEPTED", Delivery.REJECTED: "REJECTED", Delivery.MODIFIED: "MODIFIED"}[delivery.state]
     assert name + ("_FAILED" if delivery.local.failed else "") == expect["action"]
     assert delivery.settled
+
+
+def test_what_nobody_has_taken_does_not_count_as_a_delivery_that_failed() -> None:
+    taken, untaken = Delivered(), Delivered()
+    source: Any = Amqp10Source.__new__(Amqp10Source)
+    source._arrived = deque([(untaken, None, False)])
+    source._link = SimpleNamespace(unsettled={taken: None, untaken: None}, close=lambda: None)
+    source._disconnect()
+    assert (taken.state, taken.local.failed, untaken.state, untaken.local.failed) == (
+        Delivery.MODIFIED, True, Delivery.RELEASED, False
+    )  # fmt: skip
+    assert untaken.settled
 
 
 @pytest.mark.parametrize("payload", [b'{"a": 1}', b"", b"\xff\x00"])

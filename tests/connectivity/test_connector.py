@@ -65,7 +65,8 @@ class Opened:
         made = Transport(partial(self._make, "publisher"), partial(self._make, "source"))  # type: ignore[arg-type]
         monkeypatch.setattr(connector, "transport", lambda _kind: made)
         monkeypatch.setattr(connector, "Labels", lambda *_, **__: SimpleNamespace(keep=self._keep))
-        monkeypatch.setattr(connector, "Intake", lambda *_: None)
+        self.intakes: list[Any] = []
+        monkeypatch.setattr(connector, "Intake", lambda *_: self._intake())
         monkeypatch.setattr(connector, "OutboundWorker", partial(self._make, "worker"))
         labels = SimpleNamespace(to_declare=())
         connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
@@ -79,7 +80,14 @@ class Opened:
     def closed(self, kind: str) -> list[bool]:
         return [each.closed for each in self.parts[kind]]
 
-    def _make(self, kind: str, *_: Any) -> Part:
+    def _intake(self) -> Any:
+        self.intakes.append(SimpleNamespace(paused=False))
+        return self.intakes[-1]
+
+    def _make(self, kind: str, *given: Any) -> Part:
+        if kind == "source":
+            # nothing is taken before all are open
+            assert given[-1].paused
         if kind in self.fails:
             raise self.fails[kind]
         self.parts[kind].append(Part())
@@ -100,6 +108,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 def test_a_connection_of_which_a_part_died_is_opened_again(opened: Opened, died: str, error: Exception | None) -> None:
     link = opened.link
     assert [link.turn(0.0), link.turn(0.0)] == [True, True]
+    assert [intake.paused for intake in opened.intakes] == [False]
     opened.last(died).alive = False
     opened.last("worker").error = error
     assert [link.turn(1.0), link.turn(1.05), link.turn(1.1)] == [False, False, True]

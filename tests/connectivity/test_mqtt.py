@@ -32,6 +32,7 @@ class Played:
         self.room, self.alive = 10, True
         self.acknowledged: list[int] = []
         self.refused: list[int] = []
+        self.taken: list[Any] = []
         self.settle: dict[int, Callable[[Any], None]] = {}
         self.left = 0
         connection = MqttConnection(id="plant", type="mqtt", **settings)
@@ -46,17 +47,18 @@ class Played:
     def unreachable(self, reason: str) -> UnreachableError:
         return UnreachableError(reason)
 
-    def deliver(self, *numbers: int, qos: int = 1) -> None:
+    def deliver(self, *numbers: int, qos: int = 1, topic: str = "in") -> None:
         for number in numbers:
             payload = b"%d" % number
             message = SimpleNamespace(
-                mid=number, qos=qos, dup=False, topic="in", retain=False, payload=payload, properties=None
+                mid=number, qos=qos, dup=False, topic=topic, retain=False, payload=payload, properties=None
             )
             self.source._incoming(None, None, message)  # type: ignore[arg-type]
             self.source._turn()
 
     def take(self, message: Any, done: Callable[[Any], None], *, redelivered: bool) -> None:  # noqa: ARG002
         self.settle[int(message.payload)] = done
+        self.taken.append(message)
 
     def turn(self, timeout: float = 0.0) -> None:
         """Have nothing to do."""
@@ -84,6 +86,14 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     found = Played()
     monkeypatch.setattr(mqtt, "backoff", lambda _attempt: 0.0)
     return found
+
+
+def test_what_a_session_with_other_addresses_delivers_is_not_carried_out(played: Played) -> None:
+    played.deliver(1)
+    played.deliver(2, topic="old/x")
+    assert [message.unreadable.split(":")[0] for message in played.taken] == [
+        "", "its topic is none of the source's addresses"
+    ]  # fmt: skip
 
 
 def test_messages_are_acknowledged_in_order_of_arrival(played: Played) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paho.mqtt.client import Client, _ConnectionState
 from paho.mqtt.enums import MessageState
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import MalformedPacket, Properties
 
 from ackstream.connectivity import mqtt_client
 from ackstream.connectivity.mqtt_client import (
@@ -342,3 +344,17 @@ def test_paho_has_what_the_client_replaces() -> None:
         "_packet_write",
     )
     assert all(callable(getattr(Client, name)) for name in names)
+
+
+@pytest.mark.parametrize("text", ["\ufeffb", "a\x00", "ä"])
+def test_every_text_of_a_user_property_is_read(text: str) -> None:
+    written = text.encode()
+    encoded = b"\x26\x00\x01a" + len(written).to_bytes(2, "big") + written
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.unpack(bytes([len(encoded)]) + encoded)
+    assert properties.UserProperty == [("a", text)]
+
+
+def test_a_text_that_is_longer_than_its_packet_is_refused() -> None:
+    with pytest.raises(MalformedPacket):
+        Properties(PacketTypes.PUBLISH).unpack(b"\x06\x26\x00\x01a\x00\x09")
