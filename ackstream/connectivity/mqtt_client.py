@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from paho.mqtt import properties as paho_properties
 from paho.mqtt.client import PUBACK, PUBLISH, PUBREC, Client, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode
+from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import MalformedPacket, Properties
+from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -64,7 +65,7 @@ def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
     """
     length = int.from_bytes(buffer[:_LENGTH], "big")
     if most < _LENGTH or length > most - _LENGTH:
-        raise MalformedPacket("A text is longer than its packet.")  # type: ignore[no-untyped-call]
+        raise MalformedPacket("A text is longer than its packet.")
     return bytes(buffer[_LENGTH : _LENGTH + length]).decode("utf-8", "replace"), _LENGTH + length
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paho.mqtt.client import Client, _ConnectionState
 from paho.mqtt.enums import MessageState
+from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import MalformedPacket, Properties
+from paho.mqtt.properties import Properties
 
 from ackstream.connectivity import mqtt_client
 from ackstream.connectivity.mqtt_client import (
