@@ -27,10 +27,14 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 """For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""
 
 JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
-FILE_SYSTEM_JAR = "hadoop-bare-naked-local-fs-"
-LOCAL_TABLES, LOCAL_FILES = "ackstream.LocalTables", "ackstream.LocalFiles"
+LOCAL_TABLES, LOCAL_FILES, LOCAL_LOG = "ackstream.LocalTables", "ackstream.LocalFiles", "ackstream.LocalLog"
+"""Classes for Hadoop's two interfaces to files, and for Delta's to the log of a table."""
+
 LOCAL_FILES_JAR = Path(__file__).with_name("local-files.jar")
-"""Classes for Hadoop's two interfaces to files, which need that jar; beside theirs are the sources."""
+"""The jar with them, beside their sources."""
+
+BASES = ("hadoop-bare-naked-local-fs-", "delta-storage-")
+"""The jars with what they are made of."""
 
 MERGED = "spark.ackstream.merged"
 """An entry that tells the driver that all entries of its settings are among those it was started with."""
@@ -162,11 +166,12 @@ def local_files(fetched: Sequence[Path]) -> dict[str, str]:
 
     Spark asks for the classes before it adds the jars of ``--jars``.
     """
-    found = next((str(jar) for jar in fetched if jar.name.startswith(FILE_SYSTEM_JAR)), None)
-    if found is None:
+    found = [str(jar) for jar in fetched if jar.name.startswith(BASES)]
+    if len(found) < len(BASES):
         return {}
     return {
-        CLASS_PATH: f"{found}{os.pathsep}{LOCAL_FILES_JAR}",
+        CLASS_PATH: os.pathsep.join([*found, str(LOCAL_FILES_JAR)]),
+        "spark.delta.logStore.file.impl": LOCAL_LOG,
         "spark.hadoop.fs.file.impl": LOCAL_TABLES,
         "spark.hadoop.fs.AbstractFileSystem.file.impl": LOCAL_FILES,
     }
@@ -248,7 +253,7 @@ def archive() -> Path:
     program = installation.find_java().program.resolve()
     parts = [str(program)]
     # a JVM compares the paths, sizes and times of all jars of its class path
-    own = [jar for jar in jars.present("spark") if jar.name.startswith(FILE_SYSTEM_JAR)]
+    own = [jar for jar in jars.present("spark") if jar.name.startswith(BASES)]
     spark = sorted(installation.spark_home().glob("jars/*.jar"))
     for file in (program.parent.parent / "lib" / "modules", *own, LOCAL_FILES_JAR, *spark):
         if file.is_file():

@@ -150,7 +150,7 @@ def test_on_one_machine_spark_needs_no_host_name():
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("mine", "127.0.0.1")
 
 
-FILES = "/jars/hadoop-bare-naked-local-fs-1.jar"
+FILES = "/jars/hadoop-bare-naked-local-fs-1.jar:/jars/delta-storage-1.jar"
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,13 @@ FILES = "/jars/hadoop-bare-naked-local-fs-1.jar"
 def test_java_itself_handles_files_where_spark_is_one_process(
     master: str, conf: dict[str, str], class_path: str | None
 ):
-    found = submit.own_entries(Settings(spark=Spark(master=master, conf=conf)), [Path("/jars/other.jar"), Path(FILES)])
+    found = submit.own_entries(
+        Settings(spark=Spark(master=master, conf=conf)), [Path("/jars/other.jar"), *map(Path, FILES.split(":"))]
+    )
     assert found.get(submit.CLASS_PATH) == class_path
     assert ("spark.scheduler.allocation.file" in found) == master.startswith("local")
-    for interface in ("fs", "fs.AbstractFileSystem"):
-        assert (f"spark.hadoop.{interface}.file.impl" in found) == (FILES in (class_path or ""))
+    for interface in ("hadoop.fs", "hadoop.fs.AbstractFileSystem", "delta.logStore"):
+        assert (f"spark.{interface}.file.impl" in found) == (FILES in (class_path or ""))
 
 
 def test_the_installation_may_be_in_a_directory_with_spaces(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from ackstream.local.submit import LOCAL_FILES, LOCAL_TABLES
+from ackstream.local.submit import LOCAL_FILES, LOCAL_LOG, LOCAL_TABLES
 from ackstream.spark.checkpoint import locate
 from tests.harness import local_files
 
@@ -130,3 +130,32 @@ def _options(spark: SparkSession, name: str) -> Any:
     found = spark.sparkContext._gateway.new_array(rename, 1)
     found[0] = rename.valueOf(name)
     return found
+
+
+def test_what_is_new_in_a_log_is_found_without_reading_all_of_its_names(spark: SparkSession, tmp_path: Path) -> None:
+    table, log = str(tmp_path / "table"), tmp_path / "table" / "_delta_log"
+    spark.range(1).write.format("delta").option("delta.checkpointInterval", "3").save(table)
+    for _ in range(7):
+        spark.range(1).write.format("delta").mode("append").save(table)
+    configuration = spark._jsc.hadoopConfiguration()
+    own = getattr(spark._jvm, LOCAL_LOG)(configuration)
+    plain = getattr(spark._jvm, "io.delta.storage.HDFSLogStore")(configuration)
+
+    def listed(store: Any, name: str) -> list[tuple[str, int, int]]:
+        found, files = [], store.listFrom(locate(spark, f"file:{log}/{name}")[1], configuration)
+        while files.hasNext():
+            status = files.next()
+            found.append((str(status.getPath()), status.getLen(), status.getModificationTime()))
+        return [entry for entry in found if not entry[0].rpartition("/")[2].startswith("_")]
+
+    names = [f"{version:020}{end}" for version in (0, 1, 3, 6, 7, 8, 9) for end in (".", ".crc", ".json")]
+    for name in names:
+        assert listed(own, name) == listed(plain, name)
+    # as Delta cleans up: the beginning is gone
+    for version in range(3):
+        for end in ("json", "crc"):
+            (log / f"{version:020}.{end}").unlink()
+    for name in names:
+        assert listed(own, name) == listed(plain, name)
+    assert spark.read.format("delta").load(table).count() == 8
+    assert spark.conf.get("spark.delta.logStore.file.impl") == LOCAL_LOG
