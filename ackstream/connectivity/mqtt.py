@@ -83,6 +83,7 @@ class MqttSource(MessageSource):
         self._id = connection.id
         self._connection = connection
         self._source = source
+        self._filters = [_SHARED.sub("", address) for address in source.addresses]
         self._client = MqttClient(connection, str(index), persistent=source.qos > 0, in_flight=source.max_in_flight)
         self._client.on_session = self._connected
         self._client.on_subscribe = self._subscribed
@@ -171,7 +172,7 @@ class MqttSource(MessageSource):
         if message.qos > 0:
             self._unacknowledged.append(taken)
         read = external_message(message)
-        if not any(topic_matches_sub(_SHARED.sub("", address), message.topic) for address in self._source.addresses):
+        if not any(topic_matches_sub(subscribed, message.topic) for subscribed in self._filters):
             # of a session that had other addresses, or was another source's, with other rights
             read = msgspec.structs.replace(
                 read, unreadable="its topic is none of the source's addresses: unsubscribe it at the broker"

@@ -220,8 +220,9 @@ class _TwinBatch:
         if chosen is None:
             return True
         topic = chosen.decode("utf-8", "replace")
-        allowed = self._settings.correlate.allowed_reply_topics([topic])
-        return topic == self._settings.kafka.topic("replies") or (len(chosen) <= MAX_TOPIC and topic in allowed)
+        if topic == self._settings.kafka.topic("replies"):
+            return True
+        return len(chosen) <= MAX_TOPIC and topic in self._settings.correlate.allowed_reply_topics([topic])
 
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
         headers = read_headers(envelope.headers)
