@@ -127,7 +127,7 @@ class ReaderSession:
             sends="app-acks",
             addressed="publisher-acks",
             whole=("messages", "stored"),
-            group=kafka.topic(f"reader-{start.reader}"),
+            group=kafka.group(f"reader-{start.reader}"),
         )
         self.link.consumer.pause(*self.link.assignment.of(self._messages))
         self._recovery = Recovery(self.link.consumer, history, lake, reader)

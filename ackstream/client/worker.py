@@ -198,7 +198,8 @@ class Worker(Closing):
         """Connect; no record is handled before ``run``.
 
         :param topics: the topics to read, by names without the prefix; answers go to ``acks``
-        :param group: the consumer group whose members share the work; ``None``: alone, with all records from now on
+        :param group: the consumer group whose members share the work, without the prefix; ``None``: alone, with all
+            records from now on
         :param start: where a group without offsets begins
         :param turn: called after each poll, several times a second, with the monotonic time
         :param labels: those of the answers: while their lease has lapsed, records and answers wait until it is renewed
@@ -217,6 +218,7 @@ class Worker(Closing):
         self._closing = threading.Event()
         names, answers = [kafka.topic(name) for name in topics], kafka.topic("acks")
         reset = start if group is not None else "earliest"
+        group = None if group is None else kafka.group(group)
         consumer = clients.connect_consumer(kafka, group, auto_offset_reset=reset, session_timeout_ms=SESSION_MS)
         try:
             check_topics(consumer, kafka, reads=names, writes=(answers,), group=group)

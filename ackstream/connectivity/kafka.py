@@ -52,7 +52,7 @@ class KafkaSource(MessageSource):
         self._limit = source.max_in_flight
         self._deliveries = Deliveries()
         self._paused: dict[TopicPartition, float] = {}
-        kafka, group = cluster(connection, own), f"ackstream-{connection.id}"
+        kafka, group = cluster(connection, own), own.group(f"ackstream-source-{connection.id}")
         self._consumer = clients.connect_consumer(
             kafka, group, auto_offset_reset=source.start, session_timeout_ms=SESSION_MS
         )

@@ -92,7 +92,7 @@ class OutboundWorker(Closing):
             kafka,
             topics,
             self._handle,
-            group=f"ackstream-connection-{connection.id}",
+            group=f"ackstream-target-{connection.id}",
             start="latest",
             labels=labels,
         )

@@ -30,16 +30,16 @@ IDLE_SECONDS = 60.0
 VIEW_SECONDS, SIGNS_SECONDS = 1.0, 5.0
 RETRY_SECONDS = 2.0
 
-JOBS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "correlate": ("correlate.group", ("signals", "acks", "twin-acks")),
-    "archive": ("archive.group", ("ledger", "audit")),
-    "twin": ("twin.group", ("signals",)),
-    "persist": ("persist.group", ("messages",)),
-    "settle": ("settle.group", ("stored", "app-acks")),
-    "queues": ("queue.group", ("app-acks",)),
-    "query": ("query.group", ("queries", "stored")),
+JOBS = {
+    "correlate": ("signals", "acks", "twin-acks"),
+    "archive": ("ledger", "audit"),
+    "twin": ("signals",),
+    "persist": ("messages",),
+    "settle": ("stored", "app-acks"),
+    "queues": ("app-acks",),
+    "query": ("queries", "stored"),
 }
-"""The settings key of the consumer group of each job that has a lease, and the topics it reads."""
+"""The topics that each job with a lease reads."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -114,8 +114,8 @@ class PlaneFeed(TopicFeed):
         ]
 
     def _lags(self, jobs: Any) -> dict[str, list[Lag]]:
-        groups = {job: attrgetter(JOBS[job][0])(self._settings) for job in jobs}
-        topics = {job: [self._settings.kafka.topic(name) for name in JOBS[job][1]] for job in jobs}
+        groups = {job: self._settings.kafka.group_of(job) for job in jobs}
+        topics = {job: [self._settings.kafka.topic(name) for name in JOBS[job]] for job in jobs}
         existing = {name for names in topics.values() for name in names} & self._existing
         ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, sorted(existing))) if existing else {}
         try:

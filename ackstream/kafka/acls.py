@@ -54,21 +54,21 @@ def grants(settings: Settings, name: str) -> list[Grant]:
 
     :param name: a key of ``PARTIES``, or ``operator``
     """
-    topic = settings.kafka.topic
+    topic, own = settings.kafka.topic, settings.kafka.group
     if name == OPERATOR:
         return [
             *(Grant("topic", topic(each), "ALL") for each in TOPICS),
-            *(Grant("group", group, "ALL", prefixed=True) for group in _all_groups(settings)),
+            *(Grant("group", own(group), "ALL", prefixed=True) for group in _all_groups()),
             *(Grant("cluster", CLUSTER, operation) for operation in ("DESCRIBE", "ALTER")),
         ]
     party = PARTIES[name]
     found = [Grant("topic", each, what) for what, topics in party.operations(settings.kafka).items() for each in topics]
-    found += [Grant("group", group, "READ", prefixed=True) for group in party.own_groups(settings)]
-    return found + [Grant("group", group, "DESCRIBE") for group in party.watched_groups(settings)]
+    found += [Grant("group", own(group), "READ", prefixed=True) for group in party.groups]
+    return found + [Grant("group", own(group), "DESCRIBE") for group in party.watches]
 
 
-def _all_groups(settings: Settings) -> list[str]:
-    return sorted({group for party in PARTIES.values() for group in party.own_groups(settings)})
+def _all_groups() -> list[str]:
+    return sorted({group for party in PARTIES.values() for group in party.groups})
 
 
 def chosen(names: Iterable[str]) -> list[str]:

@@ -7,11 +7,10 @@ of its own; one that is several of them (a service that publishes and reads) has
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ackstream.settings import Kafka, Settings
+    from ackstream.settings import Kafka
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +22,8 @@ class Party:
     :ivar writes: the topics it writes
     :ivar looks_up: further topics of which it needs to know their ends
     :ivar job: whether it is a job, which checks how its topics are configured
-    :ivar group: the settings key of its consumer group; all groups whose names begin so are its own
-    :ivar groups: the beginnings of the names of further groups of its own; ``{}`` is the topics' prefix
-    :ivar watches: the settings keys of the groups whose offsets it shows
+    :ivar groups: the beginnings of the names of its consumer groups, without the prefix
+    :ivar watches: the groups whose offsets it shows
     """
 
     about: str
@@ -33,7 +31,6 @@ class Party:
     writes: tuple[str, ...] = ()
     looks_up: tuple[str, ...] = ()
     job: bool = False
-    group: str | None = None
     groups: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
 
@@ -49,17 +46,9 @@ class Party:
             named["DESCRIBE_CONFIGS"] = self.topics
         return {operation: [kafka.topic(name) for name in names] for operation, names in named.items()}
 
-    def own_groups(self, settings: Settings) -> tuple[str, ...]:
-        """Return the beginnings of the names of the groups it may use."""
-        own = () if self.group is None else (attrgetter(self.group)(settings),)
-        return (*own, *(name.format(settings.kafka.topic_prefix) for name in self.groups))
 
-    def watched_groups(self, settings: Settings) -> tuple[str, ...]:
-        """Return the groups whose offsets it shows."""
-        return tuple(attrgetter(key)(settings) for key in self.watches)
-
-
-LEASES = tuple(f"{job}-lease" for job in ("correlate", "archive", "twin", "persist", "settle", "queues", "query"))
+LEASED = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
+LEASES = tuple(f"{job}-lease" for job in LEASED)
 
 PARTIES: dict[str, Party] = {
     "correlate": Party(
@@ -67,49 +56,49 @@ PARTIES: dict[str, Party] = {
         reads=("signals", "acks", "twin-acks", "declarations", "clock", "correlate-lease"),
         writes=("replies", "ledger", "dead-letters", "clock", "correlate-lease"),
         job=True,
-        group="correlate.group",
+        groups=("ackstream-correlate",),
     ),
     "archive": Party(
         about="the job that fills the tables of requests",
         reads=("ledger", "audit", "archive-lease"),
         writes=("archive-lease",),
         job=True,
-        group="archive.group",
+        groups=("ackstream-archive",),
     ),
     "twin": Party(
         about="the job that keeps the things",
         reads=("signals", "twin-lease"),
         writes=("twin-acks", "events", "twin-lease"),
         job=True,
-        group="twin.group",
+        groups=("ackstream-twin",),
     ),
     "persist": Party(
         about="the job that stores messages",
         reads=("messages", "destinations", "persist-lease"),
         writes=("publisher-acks", "stored", "persist-lease"),
         job=True,
-        group="persist.group",
+        groups=("ackstream-persist",),
     ),
     "query": Party(
         about="the job that answers commands over messages",
         reads=("queries", "stored", "query-lease"),
         writes=("query-results", "dead-letters", "query-lease"),
         job=True,
-        group="query.group",
+        groups=("ackstream-query",),
     ),
     "settle": Party(
         about="the job that settles the acknowledgements of readers",
         reads=("stored", "app-acks", "settle-clock", "settle-lease"),
         writes=("publisher-acks", "settle-clock", "settle-lease"),
         job=True,
-        group="settle.group",
+        groups=("ackstream-settle",),
     ),
     "queues": Party(
         about="the job that serves the work queues",
         reads=("app-acks", "queue-clock", "queues-lease"),
         writes=("queue-deliveries", "dead-letters", "queue-clock", "queues-lease"),
         job=True,
-        group="queue.group",
+        groups=("ackstream-queues",),
     ),
     "mirror": Party(about="the job that copies messages to a destination", writes=("destinations",), job=True),
     "gateway": Party(
@@ -121,10 +110,7 @@ PARTIES: dict[str, Party] = {
         ),
         writes=("signals", "acks", "events", "declarations", "audit"),
         looks_up=("acks", "twin-acks", "messages", "queries", *LEASES),
-        watches=(
-            *("correlate.group", "archive.group", "twin.group", "persist.group"),
-            *("settle.group", "queue.group", "query.group"),
-        ),
+        watches=tuple(f"ackstream-{job}" for job in LEASED),
     ),
     "connect": Party(
         about="the connections to other systems",
@@ -150,7 +136,7 @@ PARTIES: dict[str, Party] = {
         about="a `SampleReader`",
         reads=("messages", "stored", "publisher-acks", "declarations"),
         writes=("app-acks", "acks", "declarations"),
-        groups=("{}reader-",),
+        groups=("reader-",),
     ),
     "worker": Party(about="a `QueueConsumer`", reads=("queue-deliveries", "messages"), writes=("app-acks",)),
     "query-client": Party(about="a `QueryClient`", reads=("query-results",), writes=("queries",)),

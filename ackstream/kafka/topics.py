@@ -143,7 +143,7 @@ def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | No
     try:
         with connect_admin(kafka) as admin:
             if party is not None and kafka.security.protocol != "PLAINTEXT":
-                check_access(admin, kafka, party.operations(kafka), party.own_groups(settings)[:1])
+                check_access(admin, kafka, party.operations(kafka), [kafka.group(name) for name in party.groups[:1]])
             _create(admin, kafka, names)
             _check(admin, settings, names)
     except AuthorizationError as error:

@@ -33,6 +33,14 @@ class Kafka(Part):
         """Return a topic's real name: the prefix and the name."""
         return self.topic_prefix + name
 
+    def group(self, name: str) -> str:
+        """Return a consumer group's real name: systems that share a cluster share no group either."""
+        return self.topic_prefix + name
+
+    def group_of(self, job: str) -> str:
+        """Return the consumer group that shows a job's lag; those that Spark reads under begin so."""
+        return self.group(f"ackstream-{job}")
+
     @classmethod
     def of(cls, bootstrap_servers: str | Kafka) -> Kafka:
         """Return the brokers that a client is given: ``host:port``, several with commas between, or the settings.

@@ -63,7 +63,6 @@ class Correlate(Part):
     max_value_bytes: int = Field(1_000_000, ge=1)
     reply_topics: tuple[str, ...] = ()
     refuse_undeclared: bool = False
-    group: str = "ackstream-correlate"
     state_store: Literal["hdfs", "rocksdb"] = "hdfs"
     starting: Start = "earliest"
 
@@ -106,7 +105,6 @@ class Archive(Part):
 
     trigger: Pause = duration("5s")
     max_offsets_per_trigger: int = Field(50_000, ge=1)
-    group: str = "ackstream-archive"
 
 
 class Twin(Part):
@@ -118,7 +116,6 @@ class Twin(Part):
     index_partitions: int = Field(1, ge=1)
     starting: Literal["journal", "earliest", "latest"] = "journal"
     max_thing_bytes: int = Field(102_400, ge=1)
-    group: str = "ackstream-twin"
 
 
 class RequiredRole(Part):
@@ -141,7 +138,6 @@ class Settle(Part):
     shards: int = Field(6, ge=1, le=4096)
     shuffle_partitions: int = Field(2, ge=1)
     max_offsets_per_trigger: int = Field(100_000, ge=1)
-    group: str = "ackstream-settle"
 
     @model_validator(mode="after")
     def _leases(self) -> Self:
@@ -168,7 +164,6 @@ class QueueJob(Part):
     session: Milliseconds = duration("30s")
     shuffle_partitions: int = Field(2, ge=1)
     max_bytes_per_trigger: int = Field(16_000_000, ge=1)
-    group: str = "ackstream-queues"
     starting: Start = "latest"
 
 
@@ -186,7 +181,6 @@ class Query(Part):
     interval: Milliseconds = duration("100ms")
     max_offsets_per_trigger: int = Field(1_000, ge=1)
     entitlements: tuple[QueryRule, ...] = ()
-    group: str = "ackstream-query"
 
     def entitles(self, client: str, topic: str, *, delete: bool = False) -> bool:
         """Return whether a client may read a topic, or delete records in it; everyone may where there are no rules."""

@@ -30,4 +30,3 @@ class Persist(Part):
     unlogged: tuple[str, ...] = ()
     reject_no_match: bool = True
     reject_over_quota: bool = True
-    group: str = "ackstream-persist"

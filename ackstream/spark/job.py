@@ -86,7 +86,6 @@ class Job:
     :ivar build: makes the tables and starts the query with a trigger, in a session of its own
     :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
     :ivar topics: the topics it reads and writes, without the prefix
-    :ivar group: the settings key of the consumer group that shows its lag
     :ivar reads: those whose offsets its checkpoint counts, without its clock's
     :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
     :ivar lease: the topic on which it shows that it runs, so that no second one does
@@ -107,7 +106,6 @@ class Job:
     build: Callable[[SparkSession, Settings, Trigger], StreamingQuery]
     trigger: str
     topics: tuple[str, ...] = ()
-    group: str | None = None
     ticks: str | None = None
     lease: str | None = None
     reads: tuple[str, ...] = ()
@@ -196,8 +194,8 @@ class Job:
             measures = settings.metrics.port > 0
             if measures:
                 stack.enter_context(observed(query, self.name, own))
-            if self.group is not None:
-                group = attrgetter(self.group)(settings)
+            if self.reads:
+                group = settings.kafka.group_of(self.name)
                 stack.enter_context(committer(settings.kafka, query, group, self.reads, measures=measures))
             yield query
 

@@ -65,13 +65,13 @@ something else publishes the clock."""
 
 
 def source(
-    spark: SparkSession, kafka: Kafka, topics: Mapping[str, Start], *, group: str, limit: int | None, headers: bool
+    spark: SparkSession, kafka: Kafka, topics: Mapping[str, Start], *, job: str, limit: int | None, headers: bool
 ) -> DataFrame:
     """Return the records of topics as a stream.
 
     :param topics: by name, without the prefix, where a new checkpoint starts: :data:`EARLIEST`, :data:`LATEST`, or
         offsets by partition (others from the earliest), or a time: with the first record of that time or later
-    :param group: the beginning of the names of the consumer groups that Spark reads under
+    :param job: the job that reads them
     :param limit: the most records per batch; ``None``: no limit
     :param headers: whether to include the column of record headers
     """
@@ -82,7 +82,7 @@ def source(
         # the default of 500 ms is waited out by every almost empty batch
         .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
         .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
-        .option("groupIdPrefix", group)
+        .option("groupIdPrefix", kafka.group_of(job))
         .option("subscribe", ",".join(starts))
         .option("startingOffsets", _starting_offsets(kafka, starts))
         .option("includeHeaders", str(headers).lower())

@@ -85,7 +85,7 @@ public final class AcknowledgingParty implements AutoCloseable {
             ConsumerConfig.ENABLE_AUTO_COMMIT_CONFIG, false), new StringDeserializer(), new ByteArrayDeserializer());
         signals = new KafkaConsumer<>(Map.of(
             ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap,
-            ConsumerConfig.GROUP_ID_CONFIG, group,
+            ConsumerConfig.GROUP_ID_CONFIG, prefix + group,
             // a group that is new begins with what comes from now on
             ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "latest",
             ConsumerConfig.ISOLATION_LEVEL_CONFIG, "read_committed",

@@ -71,7 +71,7 @@ def test_a_job_that_has_run_is_alive_while_it_gives_signs_and_shows_its_lag(sett
         assert feed.signs() == []
     write(settings, "correlate-lease", b"0")
     write(settings, "signals", *[b"{}"] * 10)
-    with KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=settings.correlate.group) as consumer:
+    with KafkaConsumer(bootstrap_servers=kafka.bootstrap, group_id=kafka.group_of("correlate")) as consumer:
         places = [TopicPartition(kafka.topic("signals"), number) for number in range(kafka.partitions)]
         ends = consumer.end_offsets(places)
         consumer.commit({place: OffsetAndMetadata(max(0, ends[place] - 1), "", -1) for place in places})

@@ -23,12 +23,13 @@ _numbers = count()
 
 
 class Elsewhere:
-    """Topics of another system; a connection id of its own, since consumer groups are the broker's."""
+    """Topics of another system, on the same brokers or others, and the id of the connection to it."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.kafka = Kafka(bootstrap=bootstrap)
+    def __init__(self, own: Kafka, bootstrap: str | None = None) -> None:
+        self.own = own
+        self.kafka = Kafka(bootstrap=bootstrap or own.bootstrap)
         self.id = f"c{os.getpid()}-{next(_numbers)}"
-        self.producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
+        self.producer = KafkaProducer(bootstrap_servers=self.kafka.bootstrap, acks="all")
 
     def close(self) -> None:
         self.producer.close()
@@ -53,7 +54,7 @@ class Elsewhere:
 
     def committed(self, topic: str, partition: int = 0) -> int | None:
         """Up to where the connection has committed."""
-        group = f"ackstream-{self.id}"
+        group = self.own.group(f"ackstream-source-{self.id}")
         with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap) as admin:
             found = admin.list_group_offsets([group])[group].get(TopicPartition(topic, partition))
         return None if found is None else found.offset

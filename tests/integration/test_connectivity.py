@@ -47,8 +47,8 @@ def topics(kafka: Kafka) -> Kafka:
 
 
 @pytest.fixture
-def elsewhere(broker: str) -> Iterator[Elsewhere]:
-    found = Elsewhere(broker)
+def elsewhere(kafka: Kafka) -> Iterator[Elsewhere]:
+    found = Elsewhere(kafka)
     yield found
     found.close()
 
@@ -590,7 +590,7 @@ def test_a_cluster_that_is_away_gets_every_signal_in_order_and_is_read_from_wher
     number = 2 * MAX_PUBLISHING
     with ExitStack() as stack:
         remote = Cluster(tmp_path, 1, stack)
-        elsewhere = stack.enter_context(closing(Elsewhere(remote.bootstrap)))
+        elsewhere = stack.enter_context(closing(Elsewhere(topics, remote.bootstrap)))
         incoming, events = elsewhere.topic("in"), elsewhere.topic("events")
         configured = settings(
             topics,
@@ -610,7 +610,7 @@ def test_a_cluster_that_is_away_gets_every_signal_in_order_and_is_read_from_wher
             signals.send(f"n{index}", index)
         eventually(lambda: not connector.turn(), "the end of the connection")
         # nothing that the cluster does not have is committed
-        assert committed(topics, f"ackstream-connection-{elsewhere.id}", topics.topic("events")) == 1
+        assert committed(topics, topics.group(f"ackstream-target-{elsewhere.id}"), topics.topic("events")) == 1
         remote.nodes[0].start()
         eventually(connector.turn, "the connection is open again")
         elsewhere.send(incoming, command("after", requested_acks=["my-ack"]))

@@ -46,13 +46,17 @@ def headers(row: dict[str, Any]) -> dict[str, Any]:
     return found | {"timeout": "0"} if row["timeout"] == "zero" else found
 
 
+def own(broker: str, name: str) -> Kafka:
+    return Kafka(bootstrap=broker, topic_prefix=f"table{os.getpid()}-{name}-", partitions=2)
+
+
 class KafkaRows:
     """A partition for each message, whose commits then show its settlement."""
 
     name = "kafka"
 
     def __init__(self, broker: str, number: int) -> None:
-        self._elsewhere = Elsewhere(broker)
+        self._elsewhere = Elsewhere(own(broker, self.name))
         self._incoming = self._elsewhere.topic("in", number)
         self._answers = self._elsewhere.topic("answers")
 
@@ -126,7 +130,7 @@ def table(
     broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: KafkaRows | RemoteRows
 ) -> dict[str, Any]:
     """Send a message for each row; the value tells what was published for each, and when it was settled."""
-    kafka = Kafka(bootstrap=broker, topic_prefix=f"table{os.getpid()}-{rows.name}-", partitions=2)
+    kafka = own(broker, rows.name)
     system = System(kafka, tmp_path_factory.mktemp("table"), clock=True)
     settings = Settings(kafka=kafka, connections=(rows.connection(),))
     ensure_topics(settings)

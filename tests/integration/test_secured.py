@@ -332,7 +332,7 @@ def test_a_missing_acl_is_one_sentence(kafkas: dict[str, Kafka], operator: Setti
         "s-gateway to write the topic s-dead-letters": lambda: check_topics(
             None, kafkas["gateway"], writes=["s-dead-letters"]
         ),
-        "s-responder to use the consumer group mine": lambda: Responder(
+        "s-responder to use the consumer group s-mine": lambda: Responder(
             kafkas["responder"], handler=lambda _: None, group="mine"
         ),
         "s-responder to read the topic s-events": lambda: Subscriber(

@@ -30,7 +30,7 @@ def test_a_job_also_looks_at_how_its_topics_are_configured_and_commits_to_its_gr
         Grant("topic", "p-ledger", "DESCRIBE_CONFIGS"),
         Grant("topic", "p-audit", "DESCRIBE_CONFIGS"),
         Grant("topic", "p-archive-lease", "DESCRIBE_CONFIGS"),
-        Grant("group", "ackstream-archive", "READ", prefixed=True),
+        Grant("group", "p-ackstream-archive", "READ", prefixed=True),
     ]
 
 
@@ -42,9 +42,10 @@ def test_no_party_but_the_operator_may_create_or_change_anything(name: str) -> N
     assert not any(grant.prefixed for grant in found if grant.resource == "topic")
 
 
-def test_the_operator_may_do_everything_to_the_topics_of_the_system_alone() -> None:
+def test_the_operator_may_do_everything_to_the_topics_and_groups_of_the_system_alone() -> None:
     found = acls.grants(SETTINGS, "operator")
     assert {grant.name for grant in found if grant.resource == "topic"} == {f"p-{name}" for name in TOPICS}
+    assert all(grant.name.startswith("p-") for grant in found if grant.resource == "group")
     assert Grant("cluster", "kafka-cluster", "ALTER") in found
 
 
@@ -54,7 +55,7 @@ def test_the_commands_are_those_of_kafka() -> None:
     start = "kafka-acls.sh --bootstrap-server k:9092 --add --allow-principal"
     assert found[0] == f"{start} 'User:CN=archive,O=Acme Inc' --operation Read --topic p-ledger"
     assert found[6] == f"{start} 'User:CN=archive,O=Acme Inc' --operation DescribeConfigs --topic p-archive-lease"
-    assert found[7].endswith("--operation Read --group ackstream-archive --resource-pattern-type prefixed")
+    assert found[7].endswith("--operation Read --group p-ackstream-archive --resource-pattern-type prefixed")
     assert found[8] == f"{start} User:p-requester --operation Read --topic p-replies"
     assert found[-1] == f"{start} User:p-operator --operation Alter --cluster"
 

@@ -18,7 +18,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import TOPICS
-from ackstream.settings import Kafka, Settings
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from ackstream.spark.job import Job
@@ -35,7 +35,6 @@ def test_a_job_does_what_its_party_may(job: Job) -> None:
     own = {job.ticks, job.lease} - {None}
     assert own <= set(party.reads) & set(party.writes)
     assert party.job
-    assert party.group == job.group
 
 
 def test_a_clock_and_a_lease_have_one_writer() -> None:
@@ -83,9 +82,9 @@ def test_the_page_has_the_table() -> None:
     assert "| party | reads | writes |\n| --- | --- | --- |\n" + "\n".join(wanted) + "\n\n" in page
 
 
-def test_groups_begin_with_the_setting_of_the_job_or_with_the_prefix_of_the_topics() -> None:
-    settings = Settings(kafka=Kafka(topic_prefix="plant-"))
-    assert PARTIES["correlate"].own_groups(settings) == ("ackstream-correlate",)
-    assert PARTIES["reader"].own_groups(settings) == ("plant-reader-",)
-    watched = {PARTIES[job.name].own_groups(settings)[0] for job in JOBS}
-    assert set(PARTIES["gateway"].watched_groups(settings)) == watched
+def test_each_job_that_reads_may_commit_to_its_group_and_the_gateway_may_look_at_it() -> None:
+    kafka = Kafka(topic_prefix="plant-")
+    own = {job.name: kafka.group_of(job.name) for job in JOBS}
+    assert own["correlate"] == "plant-ackstream-correlate"
+    assert {name: kafka.group(PARTIES[name].groups[0]) for name in own} == own
+    assert {kafka.group(name) for name in PARTIES["gateway"].watches} == set(own.values())

@@ -149,7 +149,7 @@ def test_jobs_name_the_settings_that_they_decide_by() -> None:
         (QUEUES, Settings(queue=QueueJob(max_bytes_per_trigger=5))),
     ):
         assert set(deciding_values(changed, job.decides).values()) == {None}
-    operated = {"group", "interval", "trigger", "max_offsets_per_trigger", "shards", "shuffle_partitions", "starting"}
+    operated = {"interval", "trigger", "max_offsets_per_trigger", "shards", "shuffle_partitions", "starting"}
     operated |= {"index_trigger", "index_partitions"}
     for name in ("persist", "settle", "query", "twin"):
         fields = set(type(getattr(SETTINGS, name)).model_fields) - operated

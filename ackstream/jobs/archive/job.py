@@ -51,7 +51,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     tables.create(spark, settings.lake)
     limit = settings.archive.max_offsets_per_trigger
     starts = dict.fromkeys(SOURCES, EARLIEST)
-    stream = source(spark, settings.kafka, starts, group=settings.archive.group, limit=limit, headers=False)
+    stream = source(spark, settings.kafka, starts, job=NAME, limit=limit, headers=False)
     return batches.start(stream, settings.lake, NAME, ArchiveFold(settings.lake).write, trigger)
 
 
@@ -63,7 +63,6 @@ JOB = Job(
     topics=(*SOURCES, LEASE),
     lease=LEASE,
     reads=SOURCES,
-    group="archive.group",
     conf=lambda _: {"spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE)},
     committed=partial(tables.newest_batch_of, TABLES),
 )

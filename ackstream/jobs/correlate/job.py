@@ -93,8 +93,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else ENDS[starting]
     starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
-    limit, group = settings.correlate.max_offsets_per_trigger, settings.correlate.group
-    stream = source(spark, settings.kafka, starts, group=group, limit=limit, headers=True)
+    limit = settings.correlate.max_offsets_per_trigger
+    stream = source(spark, settings.kafka, starts, job=NAME, limit=limit, headers=True)
     reply_topics = ReplyTopics(settings.kafka, settings.correlate)
     aside = Aside.of(spark, settings.lake.checkpoint(NAME))
     handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack, aside)
@@ -128,7 +128,6 @@ JOB = Job(
     build=build,
     trigger="correlate.trigger",
     topics=(*READ, TICKS, LEASE, "replies", "ledger", "dead-letters"),
-    group="correlate.group",
     lease=LEASE,
     ticks=TICKS,
     reads=READ,

@@ -58,9 +58,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("messages", "publishers"))
     limit = settings.persist.max_offsets_per_trigger
-    stream = source(
-        spark, settings.kafka, {"messages": EARLIEST}, group=settings.persist.group, limit=limit, headers=True
-    )
+    stream = source(spark, settings.kafka, {"messages": EARLIEST}, job=NAME, limit=limit, headers=True)
     deferred = DeferredAcks(spark, settings, settings.lake.checkpoint(NAME))
     query = batches.start(stream, settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
@@ -88,7 +86,6 @@ JOB = Job(
     topics=("messages", "publisher-acks", "stored", "destinations", LEASE),
     lease=LEASE,
     reads=("messages",),
-    group="persist.group",
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
     committed=partial(tables.newest_own_batch, ("messages", "publishers")),

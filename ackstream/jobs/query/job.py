@@ -68,7 +68,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     limit_copies(spark, settings.kafka, "query-results")
     # clients have given up older commands, and deleting twice is not deleting once
     topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, topics, group=settings.query.group, limit=limit, headers=True)
+    stream = source(spark, settings.kafka, topics, job=NAME, limit=limit, headers=True)
     return batches.start(stream, settings.lake, NAME, QueryFold(settings).write, trigger)
 
 
@@ -79,7 +79,6 @@ JOB = Job(
     topics=("queries", "query-results", "stored", "dead-letters", LEASE),
     lease=LEASE,
     reads=("queries", "stored"),
-    group="query.group",
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
     committed=partial(tables.newest_own_batch, ("subscriptions",)),

@@ -118,7 +118,6 @@ JOB = Job(
     build=build,
     trigger="queue.interval",
     topics=(REPORTS, "queue-deliveries", "dead-letters", TICKS, LEASE),
-    group="queue.group",
     lease=LEASE,
     ticks=TICKS,
     reads=(REPORTS,),
@@ -202,9 +201,7 @@ def _has_header(name: str, value: str) -> Column:
 def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
     # a new checkpoint knows no session, so earlier reports of consumers mean nothing to it. Everything that arrived
     # since the last batch is read at once: time must not pass between two records of one moment
-    reports = source(
-        spark, settings.kafka, {REPORTS: LATEST, TICKS: LATEST}, group=settings.queue.group, limit=None, headers=False
-    )
+    reports = source(spark, settings.kafka, {REPORTS: LATEST, TICKS: LATEST}, job=NAME, limit=None, headers=False)
     is_tick = F.col("topic") == settings.kafka.topic(TICKS)
     text = F.col("value").cast("string")
     return reports.where(is_tick | F.get_json_object(text, "$.type").isin(*TYPES)).select(

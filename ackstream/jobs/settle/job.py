@@ -85,7 +85,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Make the tables and start the query."""
     tables.create(spark, settings.lake, ("deliveries", "ignored_reports"))
     topics, limit = {"stored": EARLIEST, "app-acks": EARLIEST, TICKS: LATEST}, settings.settle.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, topics, group=settings.settle.group, limit=limit, headers=False)
+    stream = source(spark, settings.kafka, topics, job=NAME, limit=limit, headers=False)
     keys = shard_keys(spark, settings.settle.shards)
     settled = operate(records(stream, settings, keys), "shard", partial(settle, settings.settle, keys), OUTPUT_SCHEMA)
     return batches.start(settled, settings.lake, NAME, partial(write, settings), trigger)
@@ -96,7 +96,6 @@ JOB = Job(
     build=build,
     trigger="settle.interval",
     topics=("stored", "app-acks", "publisher-acks", TICKS, LEASE),
-    group="settle.group",
     lease=LEASE,
     ticks=TICKS,
     reads=("stored", "app-acks"),

@@ -93,7 +93,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     for topic_id in topic_ids(settings.kafka, ["signals"]).values():
         things.remember_origin(spark, settings.lake, topic_id)
     topics = {"signals": _start(spark, settings)}
-    stream = source(spark, settings.kafka, topics, group=settings.twin.group, limit=limit, headers=True)
+    stream = source(spark, settings.kafka, topics, job=NAME, limit=limit, headers=True)
     return batches.start(commands(stream, settings), settings.lake, NAME, TwinFold(settings).write, trigger)
 
 
@@ -145,7 +145,6 @@ JOB = Job(
     topics=("signals", ACKS, EVENTS, LEASE),
     lease=LEASE,
     reads=("signals",),
-    group="twin.group",
     check=check,
     committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
     decides=("twin.max_thing_bytes", "quotas", *REFUSALS),

@@ -105,11 +105,11 @@ def test_its_settings_are_those_of_the_user_where_nobody_is_disturbed():
         "kafka": Kafka(bootstrap="far.away:9092", partitions=7, security=KafkaSecurity(protocol="SSL")),
         "clock": Clock(enabled=False),
         "lake": Lake(path="s3://bucket/lake", checkpoints="s3://bucket/checkpoints"),
-        "archive": Archive(group="mine"),
+        "archive": Archive(max_offsets_per_trigger=7),
     }
     own = demo_settings(Settings(**changes), Path("home"), "p-")
     assert own.kafka == Kafka(bootstrap="localhost:1234", topic_prefix="p-", partitions=7)
     assert own.local == Local(port=1234, heap="300m", data=Path("home"))
     assert (own.lake.path, own.lake.checkpoints) == ("home/lake", "home/checkpoints")
     assert own.clock.enabled
-    assert own.archive.group == "mine"
+    assert own.archive.max_offsets_per_trigger == 7
