@@ -98,6 +98,20 @@ def exists(spark: SparkSession, lake: Lake, name: str) -> bool:
     return found
 
 
+def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, remedy: str) -> None:
+    """Refuse to begin with a new checkpoint beside the rows of an earlier one, whose state it does not have.
+
+    :param checkpoint: where the new one is to be
+    :param remedy: as the end of a sentence
+    :raises StartError: naming the table, the checkpoint and the ways out
+    """
+    if exists(spark, lake, name) and not read(spark, lake, name).isEmpty():
+        raise StartError(
+            f"The table {location(lake, name)} has rows of a checkpoint that is not at {checkpoint}: put that one back,"
+            f" or {remedy}."
+        )
+
+
 def newest_batch(rows: DataFrame, column: str = "batch") -> int:
     """Return the highest number of a batch among rows; -1 if there are none."""
     newest = rows.agg(F.max(column)).collect()[0][0]

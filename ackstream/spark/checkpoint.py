@@ -31,36 +31,6 @@ TOPIC_ID = "topic-id:"
 """With a topic's real name the key under which a checkpoint remembers the topic's id."""
 
 
-def remembered(spark: SparkSession, location: str) -> dict[str, Any]:
-    """Return what a checkpoint remembers; nothing if no query has been started with it yet."""
-    files, path = locate(spark, f"{location}/{REMEMBERED}")
-    _, draft = locate(spark, f"{location}/{_DRAFT}")
-    found: dict[str, Any] = {}
-    if files.exists(path):
-        found = json.loads(_text(files, path))
-    elif files.exists(draft):
-        # half of one is there if the first start was killed at once
-        with suppress(ValueError, Py4JJavaError):
-            found = json.loads(_text(files, draft))
-    return found
-
-
-def _text(files: Any, path: Any) -> str:
-    with closing(files.open(path)) as stream:
-        return bytes(stream.readAllBytes()).decode()
-
-
-def remember(spark: SparkSession, location: str, values: Mapping[str, object]) -> None:
-    """Write what a checkpoint is to remember: whole or not at all, since a job may be killed at any moment."""
-    files, path = locate(spark, f"{location}/{REMEMBERED}")
-    _, draft = locate(spark, f"{location}/{_DRAFT}")
-    with closing(files.create(draft, True)) as out:  # noqa: FBT003 - overwrite, in Java's signature
-        out.write(json.dumps(dict(values)).encode())
-    # in between, the draft is what is read
-    files.delete(path, False)  # noqa: FBT003 - not a directory
-    files.rename(draft, path)
-
-
 class Planned(NamedTuple):
     """The query of a checkpoint, and the newest batch that it has planned."""
 
@@ -68,30 +38,106 @@ class Planned(NamedTuple):
     batch: int
 
 
-def planned(spark: SparkSession, location: str) -> Planned | None:
-    """Return how far a checkpoint is; ``None`` if no query has planned a batch with it yet."""
-    files, path = locate(spark, f"{location}/metadata")
-    if not files.exists(path):
-        return None
-    query_id = json.loads(_text(files, path))["id"]
-    _, offsets = locate(spark, f"{location}/offsets")
-    names = [entry.getPath().getName() for entry in files.listStatus(offsets)] if files.exists(offsets) else []
-    batches = [int(name) for name in names if name.isdecimal()]
-    return Planned(query_id, max(batches)) if batches else None
+class Checkpoint:
+    """The files of a checkpoint, on whatever file system Hadoop knows.
 
+    Source of their names and forms: Spark's ``StreamExecution``, ``OffsetSeqLog`` and ``CommitLog``.
+    """
 
-def is_unfinished(spark: SparkSession, location: str, batch: int) -> bool:
-    """Return whether the newest batch that a checkpoint has planned will be replayed by the next start."""
-    files, path = locate(spark, f"{location}/commits/{batch}")
-    return not files.exists(path)
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        """Name a checkpoint, which may not exist."""
+        self.location = location
+        self._spark = spark
+        self._files, _ = locate(spark, location)
 
+    def at(self, location: str) -> Checkpoint:
+        """Return another checkpoint."""
+        return Checkpoint(self._spark, location)
 
-def planned_end(spark: SparkSession, location: str, batch: int, topic: str) -> int:
-    """Return the offset behind the last record that a batch reads of a topic with one partition; 0 if it reads none."""
-    files, path = locate(spark, f"{location}/offsets/{batch}")
-    _, _, *sources = _text(files, path).splitlines()
-    ends = [json.loads(source).get(topic, {}).get("0", 0) for source in sources if source.startswith("{")]
-    return max(ends, default=0)
+    def path(self, name: str) -> str:
+        """Return the location of a file or directory."""
+        return f"{self.location}/{name}" if name else self.location
+
+    def exists(self, name: str) -> bool:
+        """Return whether a file exists."""
+        return bool(self._files.exists(self._path(name)))
+
+    def last(self, log: str) -> int:
+        """Return the last batch in a log, ``offsets`` or ``commits``; -1 if there is none."""
+        if not self.exists(log):
+            return -1
+        names = [entry.getPath().getName() for entry in self._files.listStatus(self._path(log))]
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def read(self, name: str) -> str:
+        """Return the text of a file."""
+        with closing(self._files.open(self._path(name))) as stream:
+            return bytes(stream.readAllBytes()).decode()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file, over what it may have been."""
+        overwrite = True
+        with closing(self._files.create(self._path(name), overwrite)) as out:
+            out.write(text.encode())
+
+    def delete(self, name: str = "") -> None:
+        """Delete a file or a directory, the whole checkpoint by default, if it exists."""
+        recursive = True
+        self._files.delete(self._path(name), recursive)
+
+    def copy(self, name: str, other: Checkpoint) -> None:
+        """Copy a directory to another checkpoint."""
+        util, to, delete_source = self._spark._jvm.org.apache.hadoop.fs.FileUtil, other._path(name), False  # noqa: SLF001
+        conf = self._spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        util.copy(self._files, self._path(name), self._files, to, delete_source, conf)
+
+    def move(self, location: str) -> None:
+        """Rename the checkpoint.
+
+        :raises StartError: if the file system does not do it
+        """
+        if not self._files.rename(self._path(), locate(self._spark, location)[1]):
+            raise StartError(f"{self.location} cannot be renamed to {location}: rename it by hand.")
+
+    @property
+    def remembered(self) -> dict[str, Any]:
+        """What it remembers; nothing if no query has been started with it yet."""
+        found: dict[str, Any] = {}
+        if self.exists(REMEMBERED):
+            found = json.loads(self.read(REMEMBERED))
+        elif self.exists(_DRAFT):
+            # half of one is there if the first start was killed at once
+            with suppress(ValueError, Py4JJavaError):
+                found = json.loads(self.read(_DRAFT))
+        return found
+
+    def remember(self, values: Mapping[str, object]) -> None:
+        """Write what it is to remember: whole or not at all, since a job may be killed at any moment."""
+        self.write(_DRAFT, json.dumps(dict(values)))
+        # in between, the draft is what is read
+        self.delete(REMEMBERED)
+        self._files.rename(self._path(_DRAFT), self._path(REMEMBERED))
+
+    @property
+    def planned(self) -> Planned | None:
+        """How far it is; ``None`` if no query has planned a batch with it yet."""
+        if not self.exists("metadata"):
+            return None
+        query_id, batch = json.loads(self.read("metadata"))["id"], self.last("offsets")
+        return None if batch < 0 else Planned(query_id, batch)
+
+    def is_unfinished(self, batch: int) -> bool:
+        """Return whether the newest batch that it has planned will be replayed by the next start."""
+        return not self.exists(f"commits/{batch}")
+
+    def planned_end(self, batch: int, topic: str) -> int:
+        """Return the offset behind the last record that a batch reads of a topic with one partition; 0 if of none."""
+        _, _, *sources = self.read(f"offsets/{batch}").splitlines()
+        ends = [json.loads(source).get(topic, {}).get("0", 0) for source in sources if source.startswith("{")]
+        return max(ends, default=0)
+
+    def _path(self, name: str = "") -> Any:
+        return locate(self._spark, self.path(name))[1]
 
 
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:

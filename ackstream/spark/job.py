@@ -23,18 +23,7 @@ from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
 from ackstream.settings import Settings
-from ackstream.spark.checkpoint import (
-    REMEMBERED,
-    TOPIC_ID,
-    compare_batches,
-    compare_topics,
-    is_unfinished,
-    planned,
-    planned_end,
-    remember,
-    remembered,
-    topic_ids,
-)
+from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, compare_batches, compare_topics, topic_ids
 from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN
 from ackstream.spark.observation import observed
@@ -140,16 +129,17 @@ class Job:
         self.check(own, settings)
         location = settings.lake.checkpoint(self.name)
         fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
-        last, end = planned(own, location), None
-        if last is not None and is_unfinished(own, location, last.batch):
-            end = planned_end(own, location, last.batch, settings.kafka.topic(self.ticks or ""))
+        checkpoint = Checkpoint(own, location)
+        last, end = checkpoint.planned, None
+        if last is not None and checkpoint.is_unfinished(last.batch):
+            end = checkpoint.planned_end(last.batch, settings.kafka.topic(self.ticks or ""))
         run = ANY_RUN if clock is None else clock.run
         if self.shards is not None:
-            fixed |= distribute(own, attrgetter(self.shards)(settings), remembered(own, location))
+            fixed |= distribute(own, attrgetter(self.shards)(settings), checkpoint.remembered)
         newest = -1 if last is None else self.committed(own, settings, last.query_id)
         ours, decides = fixed | {RULES: self.rules}, deciding_values(settings, self.decides)
         stored = last is not None and newest >= last.batch
-        former = guard_checkpoint(own, location, ours, self.remedy, decides=decides, stored=stored, run=run, end=end)
+        former = guard_checkpoint(checkpoint, ours, self.remedy, decides=decides, stored=stored, run=run, end=end)
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
         if last is not None:
@@ -274,8 +264,7 @@ def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
 
 
 def guard_checkpoint(
-    spark: SparkSession,
-    location: str,
+    checkpoint: Checkpoint,
     ours: Mapping[str, object],
     remedy: Callable[[str], str],
     *,
@@ -286,7 +275,7 @@ def guard_checkpoint(
 ) -> str | None:
     """Compare the settings with those the checkpoint was made with; write them down on the first start.
 
-    :param location: of the checkpoint
+    :param checkpoint: which may be new
     :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
     :param remedy: what to do if one has to change, as the end of a sentence
     :param decides: the settings by which records are decided
@@ -297,7 +286,7 @@ def guard_checkpoint(
     :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules or
         settings
     """
-    theirs = remembered(spark, location)
+    theirs, location = checkpoint.remembered, checkpoint.location
     if theirs:
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
@@ -305,7 +294,7 @@ def guard_checkpoint(
             compare_rules(ours, theirs, location)
             if stored:
                 compare_decisions(decides, theirs.get(DECIDES, {}), location)
-    elif remembered(spark, f"{location}{DRAFT}"):
+    elif checkpoint.at(location + DRAFT).remembered:
         raise StartError(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
             f"{location}{DRAFT} to start with a new checkpoint."
@@ -314,7 +303,7 @@ def guard_checkpoint(
     ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
     former: str | None = None if end is None else ends.get(end, ends.get(None))
     runs = {run: None} if former is None else {former: end, run: None}
-    remember(spark, location, theirs | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
+    checkpoint.remember(theirs | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
     return former
 
 
@@ -351,7 +340,7 @@ def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], 
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
     """Return whether no query has been started with a checkpoint yet."""
-    return not remembered(spark, location)
+    return not Checkpoint(spark, location).remembered
 
 
 def compare_values(

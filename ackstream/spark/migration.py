@@ -11,11 +11,11 @@ Source of the files' form: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from ackstream.errors import StartError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
-from ackstream.spark.checkpoint import REMEMBERED
+from ackstream.spark.checkpoint import REMEMBERED, Checkpoint
 from ackstream.spark.clock import clock
 from ackstream.spark.job import DRAFT, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
@@ -82,7 +82,8 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
         to finish the last batch
     """
     location = settings.lake.checkpoint(job.name)
-    old, new = _Checkpoint(spark, location), _Checkpoint(spark, location + DRAFT)
+    old = Checkpoint(spark, location)
+    new = old.at(location + DRAFT)
     if not old.exists(REMEMBERED) and not _is_to_move(new):
         raise StartError(
             f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
@@ -98,7 +99,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
         return _migrate(spark, settings, job, old, new)
 
 
-def _migrate(spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint, new: _Checkpoint) -> Migration | None:
+def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint) -> Migration | None:
     location = old.location
     theirs, ours = json.loads(old.read(REMEMBERED)), fixed_values(settings, job.fixed)
     changed = {key: (theirs[key], value) for key, value in ours.items() if theirs.get(key, value) != value}
@@ -131,7 +132,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint
     return Migration(changed, former)
 
 
-def _is_to_move(new: _Checkpoint) -> bool:
+def _is_to_move(new: Checkpoint) -> bool:
     """Return whether a migration was interrupted between its two renames."""
     return new.exists(REMEMBERED) and new.at(json.loads(new.read(REMEMBERED))[FORMER]).exists(REMEMBERED)
 
@@ -154,7 +155,7 @@ def carry_commit(old: str, new: str) -> str:
 
 
 def _write_states(
-    spark: SparkSession, settings: Settings, job: Job, old: _Checkpoint, new: _Checkpoint
+    spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint
 ) -> Mapping[str, list[int]]:
     """Let a query write the states as its first batch, and have a second one.
 
@@ -240,68 +241,3 @@ def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     with batch.restored(_MovedShard(unite(parts), min(timeouts, default=None))):
         pass
     yield pd.DataFrame({"version": pd.Series([], dtype="int32")})
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-class _Checkpoint:
-    """The files of a checkpoint, on whatever file system Hadoop knows."""
-
-    def __init__(self, spark: SparkSession, location: str) -> None:
-        self.location = location
-        self._spark = spark
-        self._jvm = spark._jvm  # noqa: SLF001 - there is no public way
-        self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._files = self._path().getFileSystem(self._conf)
-
-    def at(self, location: str) -> _Checkpoint:
-        """Return another checkpoint."""
-        return _Checkpoint(self._spark, location)
-
-    def path(self, name: str) -> str:
-        """Return the location of a file or directory."""
-        return f"{self.location}/{name}"
-
-    def _path(self, name: str = "") -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.path(name) if name else self.location)
-
-    def exists(self, name: str) -> bool:
-        """Return whether a file exists."""
-        return bool(self._files.exists(self._path(name)))
-
-    def last(self, log: str) -> int:
-        """Return the last batch in a log; -1 if there is none."""
-        if not self.exists(log):
-            return -1
-        names = [entry.getPath().getName() for entry in self._files.listStatus(self._path(log))]
-        return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-    def read(self, name: str) -> str:
-        """Return the text of a file."""
-        with closing(self._files.open(self._path(name))) as stream:
-            return bytes(stream.readAllBytes()).decode()
-
-    def write(self, name: str, text: str) -> None:
-        """Write a text file, over what it may have been."""
-        overwrite = True
-        with closing(self._files.create(self._path(name), overwrite)) as out:
-            out.write(text.encode())
-
-    def delete(self, name: str = "") -> None:
-        """Delete a directory, the whole checkpoint by default, if it exists."""
-        recursive = True
-        self._files.delete(self._path(name), recursive)
-
-    def copy(self, name: str, other: _Checkpoint) -> None:
-        """Copy a directory to another checkpoint."""
-        util, to, delete_source = self._jvm.org.apache.hadoop.fs.FileUtil, other._path(name), False
-        util.copy(self._files, self._path(name), self._files, to, delete_source, self._conf)
-
-    def move(self, location: str) -> None:
-        """Rename the checkpoint.
-
-        :raises StartError: if the file system does not do it
-        """
-        if not self._files.rename(self._path(), self._jvm.org.apache.hadoop.fs.Path(location)):
-            raise StartError(f"{self.location} cannot be renamed to {location}: rename it by hand.")

@@ -134,16 +134,16 @@ def test_a_migration_that_is_interrupted_is_finished_and_none_is_made_beside_the
             with pytest.raises(StartError, match=r"Another process .* runs this job on the same system"):
                 migrate(spark, with_values(old, NEW), JOB)
         system.settings = with_values(old, NEW)
-        move, moves = migration._Checkpoint.move, []
+        move, moves = migration.Checkpoint.move, []
 
-        def interrupted(checkpoint: migration._Checkpoint, location: str) -> None:
+        def interrupted(checkpoint: migration.Checkpoint, location: str) -> None:
             moves.append(location)
             if len(moves) == 2:
                 raise KeyboardInterrupt
             move(checkpoint, location)
 
         with monkeypatch.context() as patched:
-            patched.setattr(migration._Checkpoint, "move", interrupted)
+            patched.setattr(migration.Checkpoint, "move", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 migrate(spark, system.settings, JOB)
         # nobody has read it yet

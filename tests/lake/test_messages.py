@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import deltalake
 from msgspec.json import encode
 
-from ackstream.jobs.persist import deferred_acks
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.jobs.persist.stored_states import StoredStates
@@ -15,7 +15,6 @@ from ackstream.settings import Lake, Settings
 from ackstream.spark.checkpoint import Planned
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 OLD, NEW = "old query", "new query"
@@ -80,7 +79,7 @@ def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spar
 
 
 def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledged(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: Lake
 ) -> None:
     """Neither by the first start with a new checkpoint, nor by later ones: it reads the messages again."""
     settings = Settings(lake=lake)
@@ -89,9 +88,8 @@ def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledg
     _put_message(spark, lake, OLD, 6)
 
     def waiting(last: Planned | None) -> list[int]:
-        monkeypatch.setattr(deferred_acks, "planned", lambda *_: last)
-        monkeypatch.setattr(deferred_acks, "is_unfinished", lambda *_: False)
-        return DeferredAcks(spark, settings, "anywhere")._backlog.ready(100)
+        checkpoint: Any = SimpleNamespace(planned=last, is_unfinished=lambda _batch: False)
+        return DeferredAcks(spark, settings, checkpoint)._backlog.ready(100)
 
     assert waiting(None) == [6]
     _put(spark, lake, ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))

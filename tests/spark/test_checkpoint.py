@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import StartError
-from ackstream.spark.checkpoint import TOPIC_ID, Planned, compare_batches, compare_topics, planned
+from ackstream.spark.checkpoint import TOPIC_ID, Checkpoint, Planned, compare_batches, compare_topics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,14 +50,14 @@ def test_another_topic_of_the_same_name_is_refused_with_both_ids_and_the_ways_ou
 
 def test_a_checkpoint_is_as_far_as_the_newest_batch_that_it_has_planned(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path)
-    assert planned(spark, location) is None
+    assert Checkpoint(spark, location).planned is None
     (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
-    assert planned(spark, location) is None
+    assert Checkpoint(spark, location).planned is None
     (tmp_path / "offsets").mkdir()
-    assert planned(spark, location) is None
+    assert Checkpoint(spark, location).planned is None
     for name in ("9", "10", ".10.crc", "11.tmp"):
         (tmp_path / "offsets" / name).write_text("v1")
-    assert planned(spark, location) == Planned("q", 10)
+    assert Checkpoint(spark, location).planned == Planned("q", 10)
 
 
 def test_a_checkpoint_keeps_the_last_batches_alone(spark: SparkSession, tmp_path: Path) -> None:

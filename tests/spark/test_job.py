@@ -25,7 +25,7 @@ from ackstream.settings.model import QueueJob, Settle
 from ackstream.settings.queues import QueueSettings
 from ackstream.spark import job as spark_job
 from ackstream.spark import session as spark_session
-from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, planned_end
+from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint
 from ackstream.spark.job import (
     DRAFT,
     POOL,
@@ -124,7 +124,8 @@ def test_a_batch_that_tables_have_is_finished_by_the_settings_that_decided_it(
     location = str(tmp_path / "checkpoints/x")
 
     def guard(limit: int | None, end: int | None, *, stored: bool = False) -> None:
-        guard_checkpoint(spark, location, {"rules": 1}, _anew, decides={"x.limit": limit}, stored=stored, end=end)
+        decides = {"x.limit": limit}
+        guard_checkpoint(Checkpoint(spark, location), {"rules": 1}, _anew, decides=decides, stored=stored, end=end)
 
     guard(None, None)
     # the newest batch is finished, or nobody has been told of it
@@ -162,25 +163,25 @@ def test_jobs_name_the_settings_that_they_decide_by() -> None:
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "checkpoints/x")
     assert is_new_checkpoint(spark, location)
-    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
     assert not is_new_checkpoint(spark, location)
-    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
     with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
-        guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
+        guard_checkpoint(Checkpoint(spark, location), {"x.shards": 3}, _anew)
 
 
 def test_a_job_that_is_killed_while_it_writes_what_its_checkpoint_remembers_forgets_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     location, place = str(tmp_path / "checkpoints/x"), tmp_path / "checkpoints/x"
-    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
     # between its two last steps
     (place / REMEMBERED).rename(place / f".{REMEMBERED}.draft")
     (place / f".{REMEMBERED}.crc").unlink()
     assert not is_new_checkpoint(spark, location)
     with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
-        guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
-    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+        guard_checkpoint(Checkpoint(spark, location), {"x.shards": 3}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
     # within the first, of the first start of all
     (place / f".{REMEMBERED}.draft").write_text('{"x.sh')
     (place / REMEMBERED).unlink()
@@ -192,18 +193,18 @@ def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_s
     spark: SparkSession, tmp_path: Path
 ) -> None:
     location = str(tmp_path / "checkpoints/x")
-    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
-    guard_checkpoint(spark, location, {"x.shards": 6, f"{TOPIC_ID}signals": "one"}, _anew)
-    guard_checkpoint(spark, location, {"x.shards": 6}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6, f"{TOPIC_ID}signals": "one"}, _anew)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
     with pytest.raises(StartError, match="the topic signals with the id one, but the topic now has the id two"):
-        guard_checkpoint(spark, location, {"x.shards": 6, f"{TOPIC_ID}signals": "two"}, _anew)
+        guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6, f"{TOPIC_ID}signals": "two"}, _anew)
 
 
 def test_ticks_of_a_run_count_in_the_batch_that_it_has_left_unfinished(spark: SparkSession, tmp_path: Path) -> None:
     location = str(tmp_path / "checkpoints/x")
 
     def start(run: str, end: int | None = None) -> str | None:
-        return guard_checkpoint(spark, location, {"x.shards": 6}, _anew, run=run, end=end)
+        return guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew, run=run, end=end)
 
     assert start("7") is None
     # it is killed within a batch, as are those that replay it
@@ -222,8 +223,8 @@ def test_the_end_of_a_batch_among_the_ticks_is_in_the_offset_log(spark: SparkSes
     log = tmp_path / "x/offsets/7"
     log.parent.mkdir(parents=True)
     log.write_text('v1\n{"batchWatermarkMs":0}\n{"reservoirVersion":3}\n-\n{"x-clock":{"0":12},"x-signals":{"0":40}}')
-    assert planned_end(spark, str(tmp_path / "x"), 7, "x-clock") == 12
-    assert planned_end(spark, str(tmp_path / "x"), 7, "y-clock") == 0
+    assert Checkpoint(spark, str(tmp_path / "x")).planned_end(7, "x-clock") == 12
+    assert Checkpoint(spark, str(tmp_path / "x")).planned_end(7, "y-clock") == 0
 
 
 @pytest.mark.parametrize(("answers", "pool"), [(True, "answering"), (False, "following")])
@@ -294,9 +295,9 @@ def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupte
     spark: SparkSession, tmp_path: Path
 ) -> None:
     location = str(tmp_path / "checkpoints/x")
-    guard_checkpoint(spark, location + DRAFT, {"x.shards": 3}, _anew)
+    guard_checkpoint(Checkpoint(spark, location + DRAFT), {"x.shards": 3}, _anew)
     with pytest.raises(StartError, match=r"The migration of the checkpoint .*/x was interrupted: repeat `ackstream mi"):
-        guard_checkpoint(spark, location, {"x.shards": 3}, _anew)
+        guard_checkpoint(Checkpoint(spark, location), {"x.shards": 3}, _anew)
 
 
 def _main(

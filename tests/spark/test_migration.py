@@ -46,7 +46,8 @@ def test_a_migration_before_the_first_start_of_a_release_creates_the_topics_that
     done: list[Any] = []
     monkeypatch.setattr(migration, "prepare", lambda _settings, topics, _party: done.append(topics))
     monkeypatch.setattr(migration, "clock", lambda *_: done.append("clock") or nullcontext())
-    monkeypatch.setattr(migration, "_Checkpoint", lambda *_: SimpleNamespace(exists=lambda _name: True))
+    known = SimpleNamespace(exists=lambda _name: True, at=lambda _location: known)
+    monkeypatch.setattr(migration, "Checkpoint", lambda *_: known)
     monkeypatch.setattr(migration, "_migrate", lambda *_: done.append("migrated"))
     spark: Any = None
     migrate(spark, Settings(), JOB)

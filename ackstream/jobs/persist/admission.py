@@ -77,9 +77,7 @@ class Admission:
         reason = None
         if len(topic.encode()) > MAX_TOPIC_BYTES or (limits.topics and not matches_any(limits.topics, topic)):
             reason = INVALID_TOPIC
-        elif limits.entitlements and not any(
-            matches_any(rule.clients, client) and matches_any(rule.topics, topic) for rule in limits.entitlements
-        ):
+        elif limits.entitlements and not any(rule.covers(client, topic) for rule in limits.entitlements):
             reason = NOT_ENTITLED
         elif limits.subscriptions and not matches_any(limits.subscriptions, topic):
             if not limits.reject_no_match:

@@ -30,7 +30,6 @@ from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
-from ackstream.spark.checkpoint import is_unfinished, planned
 from ackstream.telemetry.figures import FIGURES, Tally
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.fold import PersistResult
     from ackstream.jobs.persist.pacing import PacedAck
     from ackstream.settings import Settings
-    from ackstream.spark.checkpoint import Planned
+    from ackstream.spark.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ _decode = msgspec.json.Decoder(list[CommandAck]).decode
 class DeferredAcks:
     """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, checkpoint: str) -> None:
+    def __init__(self, spark: SparkSession, settings: Settings, checkpoint: Checkpoint) -> None:
         """Restore what was waiting before the restart.
 
         :param checkpoint: of the query
@@ -71,7 +70,7 @@ class DeferredAcks:
         acknowledged, written = publishers.agg(F.coalesce(F.max("told"), newest), newest).collect()[0]
         rows = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
         waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
-        last = planned(spark, checkpoint)
+        last = checkpoint.planned
         if waiting:
             states, newest_stored = earlier_batches(publishers, messages, None if last is None else last.query_id)
             # the acks of one that was interrupted before it had messages are not true
@@ -82,7 +81,7 @@ class DeferredAcks:
             stored=tables.newest_batch(messages) if sync or waiting else -1,
             written=written,
             deferred=waiting,
-            replayed=written if written in waiting and self._replays(last, checkpoint) else None,
+            replayed=written if written in waiting and self._replays(checkpoint) else None,
             now=monotonic_ms(),
         )
         self._restored = written
@@ -105,12 +104,13 @@ class DeferredAcks:
                 if row.destination in sync
             ]
 
-    def _replays(self, last: Planned | None, checkpoint: str) -> bool:
+    def _replays(self, checkpoint: Checkpoint) -> bool:
         """Return whether the newest batch in the table is about to be replayed: its messages may be missing."""
+        last = checkpoint.planned
         if last is None:
             return False
         own = tables.newest_own_batch(("publishers",), self._spark, self._settings, last.query_id)
-        return own == last.batch and is_unfinished(self._spark, checkpoint, last.batch)
+        return own == last.batch and checkpoint.is_unfinished(last.batch)
 
     # -- for the batches -----------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from ackstream.lake.schemas import PUBLISHERS
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.checkpoint import Checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 from ackstream.telemetry.catalogue import KNOWN_PUBLISHERS, MESSAGES
@@ -59,7 +60,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     tables.create(spark, settings.lake, ("messages", "publishers"))
     limit = settings.persist.max_offsets_per_trigger
     stream = source(spark, settings.kafka, {"messages": EARLIEST}, job=NAME, limit=limit, headers=True)
-    deferred = DeferredAcks(spark, settings, settings.lake.checkpoint(NAME))
+    deferred = DeferredAcks(spark, settings, Checkpoint(spark, settings.lake.checkpoint(NAME)))
     query = batches.start(stream, settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
     return query

@@ -83,13 +83,9 @@ def check(spark: SparkSession, settings: Settings) -> None:
 
     :raises StartError: naming the table, the checkpoint and the ways out
     """
-    location, table = settings.lake.checkpoint(NAME), tables.location(settings.lake, "queue_events")
-    if settings.queue.starting != "latest" or not is_new_checkpoint(spark, location):
-        return
-    if DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "queue_events").isEmpty():
-        raise StartError(
-            f"The table {table} has rows of a checkpoint that is not at {location}: put that one back, or {_ANEW}."
-        )
+    location = settings.lake.checkpoint(NAME)
+    if settings.queue.starting == "latest" and is_new_checkpoint(spark, location):
+        tables.refuse_rows(spark, settings.lake, "queue_events", location, _ANEW)
 
 
 _ANEW = (
@@ -282,7 +278,7 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     spark = frame.sparkSession
     found: dict[str, list[Record]] = {"answer": [], "event": [], "unreadable": []}
     # once: each reading would run the operator again
-    for kind, *record in zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True):
+    for kind, *record in batches.collect(frame):
         found[kind].append(tuple(record))
     events = [_decode(value) for _, value, *_ in found["event"]]
     if events:

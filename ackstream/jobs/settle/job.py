@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from ackstream.errors import StartError
 from ackstream.jobs.settle.output import OF_READERS, REPORTS, STORED, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
@@ -70,12 +68,8 @@ def check(spark: SparkSession, settings: Settings) -> None:
 
     :raises StartError: naming the table, the checkpoint and the ways out
     """
-    location, table = settings.lake.checkpoint(NAME), tables.location(settings.lake, "deliveries")
-    written = DeltaTable.isDeltaTable(spark, table) and not tables.read(spark, settings.lake, "deliveries").isEmpty()
-    if written and is_new_checkpoint(spark, location):
-        raise StartError(
-            f"The table {table} has rows of a checkpoint that is not at {location}: put that one back, or {_ANEW}."
-        )
+    if is_new_checkpoint(spark, location := settings.lake.checkpoint(NAME)):
+        tables.refuse_rows(spark, settings.lake, "deliveries", location, _ANEW)
 
 
 _ANEW = "move the checkpoint and the table deliveries away, to begin anew with what the topics still have"

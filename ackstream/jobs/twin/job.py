@@ -32,7 +32,7 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
-from ackstream.spark.checkpoint import compare_topics, planned, topic_ids
+from ackstream.spark.checkpoint import Checkpoint, compare_topics, topic_ids
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     EARLIEST,
@@ -77,7 +77,7 @@ def check(spark: SparkSession, settings: Settings) -> None:
 
     :raises StartError: naming the topic, both ids and the ways out
     """
-    if settings.twin.starting != "journal" or planned(spark, settings.lake.checkpoint(NAME)) is not None:
+    if settings.twin.starting != "journal" or Checkpoint(spark, settings.lake.checkpoint(NAME)).planned is not None:
         return
     known, ours = things.origin(spark, settings.lake), topic_ids(settings.kafka, ["signals"])
     if known is not None:
@@ -100,7 +100,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 def _start(spark: SparkSession, settings: Settings) -> Start:
     """Return where a new checkpoint starts: after the last command in the journal, unless the settings differ."""
     # an old one knows its offsets, and the journal is long
-    if planned(spark, settings.lake.checkpoint(NAME)) is not None:
+    if Checkpoint(spark, settings.lake.checkpoint(NAME)).planned is not None:
         return EARLIEST
     if settings.twin.starting != "journal":
         return ENDS[settings.twin.starting]

@@ -31,7 +31,7 @@ from ackstream.jobs.twin.search_page import (
     read_options,
     resume,
 )
-from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.field_selectors import select_of_thing
 from ackstream.protocol.ditto.thing_errors import answer_too_large, unknown_path
@@ -102,7 +102,7 @@ def _read_query(envelope: Envelope) -> SearchQuery:
 
 
 def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> list[msgspec.Raw]:
-    value = None if envelope.value is msgspec.UNSET else msgspec.json.decode(envelope.value)
+    value = decoded(envelope.value)
     ids = value.get("thingIds") if isinstance(value, dict) else None
     if ids is None:
         raise json_field_missing("/value/thingIds")
