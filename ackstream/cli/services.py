@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +11,9 @@ from ackstream.cli.console.terminal import Terminal
 from ackstream.errors import LocalError, SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.connectivity.transport import Runner
     from ackstream.settings import Settings
 
 
@@ -47,39 +49,35 @@ def gateway() -> None:
 
 def connect() -> None:
     """Run the connections of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
-    from ackstream.cli.console.interrupts import Interrupts
     from ackstream.connectivity.connector import Connector
-    from ackstream.telemetry.endpoint import serving
 
     settings = _logged("connect")
     connections = settings.connections
-    if not connections:
-        raise SettingsError("The settings define no connections: add [[connections]], see conf/ackstream.toml.")
-    _quiet()
-    console = Terminal(stderr=True)
-    with Interrupts(), serving(settings.metrics, "connect"), Connector(settings, connections) as connector:
-        console.print(f"Running {', '.join(connection.id for connection in connections)}. Ctrl-C stops it.")
-        try:
-            connector.run(threading.Event())
-        except KeyboardInterrupt:
-            console.print("Closing.")
+    names = [connection.id for connection in connections]
+    _run(settings, "connect", "connections", names, lambda: Connector(settings, connections))
 
 
 def route() -> None:
     """Run the routes of the settings: publishers' messages are passed on to other systems. Ctrl-C stops it."""
-    from ackstream.cli.console.interrupts import Interrupts
     from ackstream.connectivity.routes import Router
-    from ackstream.telemetry.endpoint import serving
 
     settings = _logged("route")
-    if not settings.routes:
-        raise SettingsError("The settings define no routes: add [[routes]], see conf/ackstream.toml.")
+    names = [route.name for route in settings.routes]
+    _run(settings, "route", "routes", names, lambda: Router(settings, settings.routes))
+
+
+def _run(settings: Settings, program: str, key: str, names: list[str], begin: Callable[[], Runner]) -> None:
+    from ackstream.cli.console.interrupts import Interrupts
+    from ackstream.telemetry.endpoint import serving
+
+    if not names:
+        raise SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
     _quiet()
     console = Terminal(stderr=True)
-    with Interrupts(), serving(settings.metrics, "route"), Router(settings, settings.routes) as router:
-        console.print(f"Running {', '.join(route.name for route in settings.routes)}. Ctrl-C stops it.")
+    with Interrupts(), serving(settings.metrics, program), begin() as runner:
+        console.print(f"Running {', '.join(names)}. Ctrl-C stops it.")
         try:
-            router.run()
+            runner.run()
         except KeyboardInterrupt:
             console.print("Closing.")
 

@@ -72,7 +72,7 @@ class Amqp091Source(PushedSource):
         self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Intake
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
-        super().__init__(f"{connection.id}-{index}", intake)
+        super().__init__(f"{connection.id}-{index}", intake, source.qos)
         self._settings = connection
         self._source = source
         self._connection: Any = None

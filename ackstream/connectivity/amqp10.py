@@ -48,7 +48,7 @@ class Amqp10Source(PushedSource):
         self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Intake
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
-        super().__init__(f"{connection.id}-{index}", intake)
+        super().__init__(f"{connection.id}-{index}", intake, source.qos)
         self._settings = connection
         self._source = source
         self._link: _Incoming | None = None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
-
-from kafka.errors import KafkaError
 
 from ackstream.client.labels import Labels
 from ackstream.connectivity.away import AloneAway
@@ -16,11 +15,17 @@ from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.kafka_publisher import check_addresses
 from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import System
-from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, backoff, not_published
-from ackstream.errors import AckstreamError, SettingsError
-from ackstream.kafka.clients import Closing
+from ackstream.connectivity.transport import (
+    EXPECTED,
+    MAX_BACKOFF_SECONDS,
+    TURN_SECONDS,
+    Runner,
+    backoff,
+    not_published,
+)
+from ackstream.errors import SettingsError
 from ackstream.protocol.ditto.access import OPEN, Access
-from ackstream.protocol.errors import UNAVAILABLE, DittoError
+from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
 from ackstream.settings.connections import KafkaConnection
 from ackstream.settings.security import is_loopback
@@ -29,10 +34,16 @@ from ackstream.telemetry.figures import FIGURES
 from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ackstream.connectivity.transport import Confirm, MessageSource, OutgoingMessage, TargetPublisher, Transport
+    from ackstream.connectivity.transport import (
+        Confirm,
+        MessageSource,
+        OutgoingMessage,
+        Published,
+        TargetPublisher,
+        Transport,
+    )
     from ackstream.settings import Kafka, Settings
     from ackstream.settings.connections import Connection
 
@@ -115,21 +126,19 @@ def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
     )
 
 
-TURN_SECONDS = 0.1
-CONNECTOR, TURNING_SECONDS = "The connector", 300.0
-"""A turn opens connections, one after the other, and waits for other systems."""
 OPEN_SECONDS = 30.0
 """A connection that has been closed for so long is no short interruption."""
+TURNING_SECONDS = 300.0
+"""A turn may open the connection, and waits for the other system meanwhile: beyond this it hangs."""
+MAX_REPLIES, MAX_REPLY_BYTES = 1_000, 32 * 1024 * 1024
+"""While so many replies of a connection wait for the other system, its sources take nothing more."""
 
-_EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
-"""Errors whose text says all there is to say."""
 
-
-class Connector(Closing):
+class Connector(Runner):
     """Runs connections; one that cannot be opened is retried after 0.1 to 60 s while the others continue."""
 
     def __init__(self, settings: Settings, connections: Sequence[Connection]) -> None:
-        """Connect to the system's Kafka.
+        """Connect to the system's Kafka, and begin to open the connections.
 
         :raises UnreachableError: no broker, or a topic is missing
         :raises MissingExtraError: a transport needs an extra that is not installed
@@ -144,44 +153,48 @@ class Connector(Closing):
             stack.enter_context(FileWatch(_watched_file(settings, access)))
             system = stack.enter_context(System(settings.kafka))
             self._links = [_Link(each, settings.kafka, system, access) for each in connections]
-            for link in self._links:
-                stack.callback(link.close)
+            super().__init__({link.id: link.keep for link in self._links})
             self._stack = stack.pop_all()
 
-    def turn(self) -> bool:
-        """Open connections that are closed and due; return whether all are open."""
-        now = time.monotonic()
-        opened = [link.turn(now) for link in self._links]
-        for link, is_open in zip(self._links, opened, strict=True):
-            FIGURES.set(CONNECTION_OPEN, link.id, value=is_open)
-            if is_open:
-                HEALTH.beat(_sign(link.id), now)
-        return all(opened)
-
-    def run(self, until: threading.Event) -> None:
-        """Keep all connections open until the event is set."""
-        with ExitStack() as expected:
-            expected.enter_context(HEALTH.expecting(CONNECTOR, TURNING_SECONDS, vital=True))
-            for link in self._links:
-                expected.enter_context(HEALTH.expecting(_sign(link.id), OPEN_SECONDS))
-            while not until.is_set():
-                self.turn()
-                HEALTH.beat(CONNECTOR, time.monotonic())
-                until.wait(TURN_SECONDS)
+    @property
+    def is_open(self) -> bool:
+        """Whether all connections are open."""
+        return all(link.is_open for link in self._links)
 
     def close(self) -> None:
         """Close all connections; messages in flight are delivered again at the next start."""
+        super().close()
         self._stack.close()
 
 
-def _sign(connection: str) -> str:
-    return f"The connection {connection}"
+class _Replies:
+    """How much a publisher has taken of replies, and not told what became of it; for any thread."""
+
+    def __init__(self) -> None:
+        self._number, self._bytes = 0, 0
+        self._lock = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        return self._number >= MAX_REPLIES or self._bytes >= MAX_REPLY_BYTES
+
+    def count(self, number: int, size: int) -> None:
+        with self._lock:
+            self._number += number
+            self._bytes += size
 
 
 class _Link:
     """One connection, open or not."""
 
-    def __init__(self, connection: Connection, kafka: Kafka, system: System, access: Access) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        kafka: Kafka,
+        system: System,
+        access: Access,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connection = connection
         self.id = connection.id
         self._access = access
@@ -198,26 +211,56 @@ class _Link:
         self._attempts = 0
         self._opened_at: float | None = None
         self._open_at = 0.0
+        self._replies = _Replies()
+        self._clock = clock
+        self.is_open = False
 
-    def turn(self, now: float) -> bool:
-        """Open the connection, or its targets, if they are closed and due; return whether both are open."""
-        try:
-            self._turn(now)
-        except Exception as error:
-            if not isinstance(error, _EXPECTED):
-                log.exception("The connection %s failed.", self._connection.id)
-            # whatever a client library raises, the other connections continue
+    def keep(self, stop: threading.Event) -> None:
+        """Keep the connection open until the event is set, then close it."""
+        sign = f"The connection {self.id}"
+        thread = f"The thread of the connection {self.id}"
+        with HEALTH.expecting(sign, OPEN_SECONDS), HEALTH.expecting(thread, TURNING_SECONDS, vital=True):
+            while not stop.is_set():
+                self.turn()
+                FIGURES.set(CONNECTION_OPEN, self.id, value=self.is_open)
+                now = self._clock()
+                HEALTH.beat(thread, now)
+                if self.is_open:
+                    HEALTH.beat(sign, now)
+                stop.wait(TURN_SECONDS)
             self.close()
-            self._retry(now, str(error))
-        return self._stack is not None and (self._worker is not None or not self._publishes)
+
+    def turn(self) -> bool:
+        """Open the connection, or its targets, if they are closed and due; return whether both are open, and connected.
+
+        A client that connects again by itself, as MQTT's does, is not opened again meanwhile.
+        """
+        try:
+            self._turn(self._clock())
+        except Exception as error:
+            if not isinstance(error, EXPECTED):
+                log.exception("The connection %s failed.", self.id)
+            # whatever a client library raises, the thread goes on
+            self.close()
+            self._retry(str(error))
+        is_open = self._stack is not None and (self._worker is not None or not self._publishes)
+        parts = [part for part in (self._publisher, *self._sources) if part is not None]
+        self.is_open = is_open and all(part.connected for part in parts)
+        return self.is_open
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Publish a reply of a source with the publisher that is open now."""
-        publisher = self._publisher
+        publisher, replies, size = self._publisher, self._replies, len(message.payload)
         if publisher is None:
             done(not_published(ConnectionError("The connection was closed."), UNAVAILABLE))
-        else:
-            publisher.publish(message, done)
+            return
+
+        def published(result: Published) -> None:
+            replies.count(-1, -size)
+            done(result)
+
+        replies.count(1, size)
+        publisher.publish(message, published)
 
     def close(self) -> None:
         stack, self._stack, self._sources, self._labels = self._stack, None, [], None
@@ -227,28 +270,28 @@ class _Link:
             stack.close()
         except Exception:
             # the others continue
-            log.exception("The connection %s was not closed in order.", self._connection.id)
+            log.exception("The connection %s was not closed in order.", self.id)
 
     def _turn(self, now: float) -> None:
         if self._labels is not None:
             self._labels.keep(now)
         if self._stack is not None and (fault := self._fault()) is not None:
             self.close()
-            self._retry(now, fault)
+            self._retry(fault)
         elif self._worker is not None and not self._worker.alive:
             # the sources read on: what they have in flight would be delivered, and executed, again
             self._close_worker()
-            self._retry(now, "It no longer publishes to its targets.")
+            self._retry("It no longer publishes to its targets.")
         if now < self._open_at:
             return
         if self._stack is None:
             self._open()
-            self._opened_at = now
-            log.info("The connection %s is open.", self._connection.id)
+            self._opened_at = self._clock()
+            log.info("The connection %s is open.", self.id)
         elif self._worker is None and self._publishes:
             self._open_targets()
-            self._opened_at = now
-            log.info("The connection %s publishes to its targets again.", self._connection.id)
+            self._opened_at = self._clock()
+            log.info("The connection %s publishes to its targets again.", self.id)
 
     def _fault(self) -> str | None:
         """Return why the whole connection must be opened again, or ``None``."""
@@ -258,7 +301,9 @@ class _Link:
             return "It no longer reads its sources."
         return None
 
-    def _retry(self, now: float, reason: str) -> None:
+    def _retry(self, reason: str) -> None:
+        # an attempt may have taken seconds
+        now = self._clock()
         if self._opened_at is not None and now - self._opened_at >= MAX_BACKOFF_SECONDS:
             self._attempts = 0
         self._opened_at = None
@@ -266,7 +311,7 @@ class _Link:
         FIGURES.count(CONNECTION_FAILURES, self.id)
         wait = backoff(self._attempts)
         self._open_at = now + wait
-        log.warning("The connection %s is not open: %s Retrying in %g s.", self._connection.id, reason, wait)
+        log.warning("The connection %s is not open: %s Retrying in %g s.", self.id, reason, wait)
 
     def _open(self) -> None:
         connection, kind = self._connection, transport(self._connection.type)
@@ -274,13 +319,15 @@ class _Link:
             # the connection opens without its labels, too: then its acknowledgements are rejected
             labels = Labels(stack, self._kafka, self._wanted, connection.id, required=False)
             stack.callback(self._close_publisher)
-            self._publisher = kind.publisher(connection, self._kafka)
+            self._publisher, self._replies = kind.publisher(connection, self._kafka), _Replies()
             stack.callback(self._close_worker)
             if self._publishes:
                 self._worker = self._new_worker(self._publisher, labels)
             sources, intakes = [], []
             for index, settings in enumerate(connection.sources):
-                intake = Intake(connection.id, settings, self._system, self.publish, labels, self._access)
+                intake = Intake(
+                    connection.id, settings, self._system, self.publish, labels, self._access, self._is_crowded
+                )
                 # if another one cannot be opened, what this one takes would be executed again by each attempt
                 intake.paused = True
                 intakes.append(intake)
@@ -297,9 +344,12 @@ class _Link:
         if last is None or labels is None:
             return
         publisher = transport(self._connection.type).publisher(self._connection, self._kafka)
-        self._publisher = publisher
+        self._publisher, self._replies = publisher, _Replies()
         last.close()
         self._worker = self._new_worker(publisher, labels)
+
+    def _is_crowded(self) -> bool:
+        return self._replies.full
 
     def _new_worker(self, publisher: TargetPublisher, labels: Labels) -> OutboundWorker:
         return OutboundWorker(self._connection, self._kafka, publisher, self._system, labels, self._away, self._access)

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, unquote
 
 import httpx
-import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.connectivity.transport import CONNECT_SECONDS, Published, TargetPublisher, Transport, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
-from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ditto.envelopes import json_or_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.errors import BAD_REQUEST, REQUEST_TIMEOUT, UNAVAILABLE
-from ackstream.protocol.json import UNREADABLE
 from ackstream.settings.security import Tls
 
 if TYPE_CHECKING:
@@ -150,11 +148,7 @@ def _payload(kind: str, body: bytes) -> Raw | UnsetType:
         return UNSET
     name, *parameters = (part.strip() for part in kind.lower().split(";"))
     if name == "application/json" or name.endswith("+json"):
-        try:
-            msgspec.json.decode(body)
-            return Raw(body)
-        except UNREADABLE:
-            return raw(body.decode("utf-8", "replace"))
+        return json_or_text(body)
     if name == "application/octet-stream" or name.startswith(("image/", "audio/", "video/")):
         return raw(base64.b64encode(body).decode())
     named = dict(part.partition("=")[::2] for part in parameters)

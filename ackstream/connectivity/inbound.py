@@ -15,7 +15,7 @@ from ackstream.connectivity.transport import resolved
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import taken_entries
 from ackstream.protocol.ditto.connections import resolve_label
-from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_text, raw
+from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
 from ackstream.protocol.ditto.errors import header_invalid, id_enforcement_failed, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -33,7 +33,7 @@ from ackstream.protocol.ditto.thing_errors import thing_not_found, unknown_path
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
-from ackstream.protocol.json import UNREADABLE, escape
+from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,12 +135,7 @@ class Inbound:
         if found.thing_id == _MANY and wanted.thing_id != _MANY:
             raise unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
         path = _resolved(template.path, context, _segment if found.criterion == "messages" else escape)
-        try:
-            msgspec.json.decode(message.payload)
-            value = msgspec.Raw(message.payload)
-        except UNREADABLE:
-            value = raw(message.payload.decode("utf-8", "replace"))
-        return Envelope(found, read_headers(resolved(template.headers, context)), path, value)
+        return Envelope(found, read_headers(resolved(template.headers, context)), path, json_or_text(message.payload))
 
     def _context(self, message: ExternalMessage, topic: TopicPath | None = None) -> Context:
         return Context(message.headers, self._connection_id, topic, message.address)

@@ -54,12 +54,20 @@ class Intake:
     """Accepts messages and settles each one; used by a single thread, which calls ``turn`` regularly."""
 
     def __init__(
-        self, connection_id: str, source: Source, system: System, publish: Publish, labels: Labels, access: Access
+        self,
+        connection_id: str,
+        source: Source,
+        system: System,
+        publish: Publish,
+        labels: Labels,
+        access: Access,
+        crowded: Callable[[], bool],
     ) -> None:
         """Send the signals of messages to ``system`` and their replies with ``publish``, as far as access permits.
 
         :param labels: of the connection; while another client has one, its acknowledgements are rejected; until these
             are renewed, they wait
+        :param crowded: says whether so many replies wait for the other system that nothing more is to be asked
         """
         self._connection_id = connection_id
         self._labels = labels
@@ -74,12 +82,13 @@ class Intake:
         # acknowledgements whose label may be held, or taken, as soon as the lease is known
         self._late: list[_Part] = []
         self._check_at = 0.0
+        self._crowded = crowded
         self.paused = False
 
     @property
     def room(self) -> int:
         """How many more messages may be accepted before the in-flight limit."""
-        return 0 if self.paused else max(0, self._limit - len(self._open))
+        return 0 if self.paused or self._crowded() else max(0, self._limit - len(self._open))
 
     def take(self, message: ExternalMessage, done: Done, *, redelivered: bool = False) -> None:
         """Accept a message; ``done`` is called once, in this thread, with its settlement.

@@ -89,6 +89,7 @@ class MqttSource(MessageSource):
         self._client.on_subscribe = self._subscribed
         self._client.on_message = self._incoming
         self._joined = threading.Event()
+        self._has_subscribed = False
         self._refusal: UnreachableError | None = None
         self._leaving = threading.Event()
         # a full queue blocks the client thread, which in turn holds back the broker
@@ -107,6 +108,11 @@ class MqttSource(MessageSource):
         if self._refusal is not None:
             raise self._refusal
 
+    @property
+    def connected(self) -> bool:
+        """Whether the client is connected: it connects again by itself."""
+        return self._client.is_connected()
+
     def _disconnect(self) -> None:
         self._client.leave()
 
@@ -114,19 +120,23 @@ class MqttSource(MessageSource):
 
     def _connected(self, session_present: bool) -> None:  # noqa: FBT001 - a callback
         self._session += 1
-        if session_present:
-            # with its subscriptions: what has waited for them may arrive, and fill the client, before SUBACK
-            self._joined.set()
-        else:
+        if not session_present:
             self._client.forget()
+        elif self._has_subscribed:
+            # with its subscriptions: made again, they would deliver once more all that is retained
+            return
         self._client.subscribe_all(self._source.addresses, self._source.qos)
 
     def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
         if any(code.is_failure for code in codes):
             self._refusal = self._client.unreachable(f"it refuses subscriptions: {', '.join(map(str, codes))}")
+        else:
+            self._has_subscribed = True
         self._joined.set()
 
     def _incoming(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
+        # a message may come before SUBACK, and fill the client
+        self._joined.set()
         while not (self._closing.is_set() or self._leaving.is_set()):
             try:
                 self._queue.put((self._session, message), timeout=POLL_SECONDS)
@@ -245,6 +255,11 @@ class MqttPublisher(TargetPublisher):
     def alive(self) -> bool:
         """Whether it is connected, or connects again: not if the broker refuses it."""
         return self._client.alive
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is connected."""
+        return self._client.is_connected()
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message; see :class:`.TargetPublisher`."""

@@ -6,6 +6,7 @@ forget a message, and it cannot send a reason.
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import uuid
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
     from ackstream.settings.connections import MqttConnection
+
+log = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS = 120
 """Longer than reading may pause while messages are in flight."""
@@ -108,10 +111,13 @@ class MqttClient(Client):
         self._answer: ReasonCode | None = None
         self._has_answered = threading.Event()
         self.on_publish = self._written
+        self.on_disconnect = self._lost
         # paho reports a confirmed message as it does a written one of QoS 0
         self._confirming = False
         self._unconfirmed = MAX_UNCONFIRMED
         self._oldest, self._repeated = 0, 0
+        # whether the broker has accepted the present connection; changed under the lock of what is published alone
+        self._accepts = False
         # packet ids of QoS 2 that were acknowledged, and for which PUBREL has not come
         self._unreleased: set[int] = set()
         self._session: dict[str, Any] = {}
@@ -147,9 +153,13 @@ class MqttClient(Client):
             raise self.unreachable(self._answer if answered else "it does not answer")
 
     def subscribe_all(self, filters: Iterable[str], qos: int) -> None:
-        """Subscribe to topic filters."""
+        """Subscribe to topic filters; with MQTT 5 the broker delivers what is retained if it had no such subscription.
+
+        Before, it does so with each subscription, also a repeated one (MQTT 3.1.1, 3.8.4).
+        """
         if self._five:
-            self.subscribe([(each, SubscribeOptions(qos=qos)) for each in filters])
+            new_alone = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+            self.subscribe([(each, SubscribeOptions(qos=qos, retainHandling=new_alone)) for each in filters])
         else:
             self.subscribe([(each, qos) for each in filters])
 
@@ -193,13 +203,33 @@ class MqttClient(Client):
         self._unreleased.clear()
 
     def reconnect(self) -> MQTTErrorCode:
-        """Connect again, and report the messages of QoS 0 that were not written: paho drops them without a word."""
+        """Connect again, and report the messages of QoS 0 that were not written: paho drops them without a word.
+
+        Nothing is published before the broker has accepted the connection: paho would send at once what comes in the
+        meantime, before what has waited.
+        """
+        with self._out_message_mutex:
+            self._accepts = False
         queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
         try:
             return super().reconnect()
+        except OSError as error:
+            if self._thread is not None:
+                # it connects again by itself, and nobody else sees the reason
+                found = self._settings
+                log.warning("The connection %s cannot reach %s:%s: %s", found.id, found.host, found.port, error)
+            raise
         finally:
             for packet in queued:
                 self.on_confirmed(-packet["mid"], _NOT_CONFIRMED)
+
+    def _send_publish(self, *given: Any, **named: Any) -> MQTTErrorCode:
+        return super()._send_publish(*given, **named) if self._accepts else MQTTErrorCode.MQTT_ERR_NO_CONN
+
+    def _handle_connack(self) -> MQTTErrorCode:
+        # what has waited goes before what comes meanwhile
+        with self._out_message_mutex:
+            return super()._handle_connack()
 
     def _send_pubrec(self, _mid: int) -> MQTTErrorCode:
         """Send nothing when a message of QoS 2 arrives."""
@@ -255,10 +285,16 @@ class MqttClient(Client):
     def _answered(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._answer = reason
         if not reason.is_failure:
+            self._accepts = True
+            log.info("The connection %s is connected to its MQTT broker.", self._settings.id)
             self._unconfirmed = min(MAX_UNCONFIRMED, getattr(properties, "ReceiveMaximum", MAX_UNCONFIRMED))
             self._limit(1 if self._repeats() else self._unconfirmed)
             self.on_session(flags.session_present)
         self._has_answered.set()
+
+    def _lost(self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        if reason.is_failure:
+            log.warning("The connection %s lost its MQTT broker, and connects again: %s.", self._settings.id, reason)
 
     def _repeats(self) -> bool:
         """Return whether the last connection confirmed nothing; report its oldest message if that goes on."""

@@ -19,8 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafka.errors import KafkaError
-
 from ackstream.client import ClientError, Publisher, ReaderClosedError, ReaderQos, SampleReader, WriterQos
 from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
 from ackstream.client.label_acks import LabelAcks
@@ -28,11 +26,10 @@ from ackstream.client.labels import Labels
 from ackstream.client.lifetime import Client, Lifetime
 from ackstream.client.samples import text
 from ackstream.client.worker import Outbox
-from ackstream.connectivity.transport import backoff
-from ackstream.errors import AckstreamError, BadParameterError
+from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, backoff
+from ackstream.errors import BadParameterError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import CLOSE_SECONDS, Closing
-from ackstream.protocol.errors import DittoError
+from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.telemetry.catalogue import ROUTE_OPEN
 from ackstream.telemetry.figures import FIGURES
 from ackstream.telemetry.health import HEALTH
@@ -54,7 +51,6 @@ ROUTED_BY, ORIGINAL_WRITER, ORIGINAL_SEQ = "routed-by", "original-writer", "orig
 
 OPEN_SECONDS = 30.0
 """A route that has been closed for so long is no short interruption."""
-TURN_SECONDS = 0.1
 END_TO_END_SECONDS = 0.5
 MAX_AWAITING = 10_000
 """As many end-to-end acknowledgements are due at most; of those given up the requester's deadline is the answer."""
@@ -238,55 +234,38 @@ class Route(Client):
             self._changed.notify_all()
 
 
-class Router(Closing):
+class Router(Runner):
     """Runs routes, each in a thread; one that cannot be opened or has ended is opened again after 0.1 to 60 s."""
 
     def __init__(self, settings: Settings, routes: Sequence[RouteSettings]) -> None:
         """Begin; the routes connect on their own."""
         self._settings = settings
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._keep_open, args=(route,), name=f"ackstream-{route.name}", daemon=True)
-            for route in routes
-        ]
-        for thread in self._threads:
-            thread.start()
+        super().__init__({route.name: partial(self._keep_open, route) for route in routes})
 
-    def close(self) -> None:
-        """Close all routes; what is on its way arrives, or is passed on by the next run."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def run(self) -> None:
-        """Wait until another thread closes the router."""
-        while not self._stop.wait(TURN_SECONDS):
-            pass
-
-    def _keep_open(self, settings: RouteSettings) -> None:
+    def _keep_open(self, settings: RouteSettings, stop: threading.Event) -> None:
         sign = f"The route {settings.name}"
         FIGURES.set(ROUTE_OPEN, settings.name, value=0)
         with HEALTH.expecting(sign, OPEN_SECONDS):
             attempts = 0
-            while not self._stop.is_set():
+            while not stop.is_set():
                 began = time.monotonic()
                 try:
-                    self._open(settings, sign)
+                    self._open(settings, sign, stop)
                 except Exception as error:
-                    if not isinstance(error, (AckstreamError, DittoError, KafkaError, OSError)):
+                    if not isinstance(error, EXPECTED):
                         log.exception("The route %s failed.", settings.name)
                     # whatever a client library raises, a thread that ended would never open it again
                     attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
                     wait = backoff(attempts)
                     log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
-                    self._stop.wait(wait)
+                    stop.wait(wait)
 
-    def _open(self, settings: RouteSettings, sign: str) -> None:
+    def _open(self, settings: RouteSettings, sign: str, stop: threading.Event) -> None:
         try:
             with Route(settings, self._settings.kafka, self._settings.lake) as route:
                 log.info("The route %s is open.", settings.name)
                 FIGURES.set(ROUTE_OPEN, settings.name, value=1)
-                while route.alive and not self._stop.wait(TURN_SECONDS):
+                while route.alive and not stop.wait(TURN_SECONDS):
                     HEALTH.beat(sign, time.monotonic())
                 route.wait_closed(0)
         finally:

@@ -19,6 +19,7 @@ import msgspec
 from kafka.errors import (
     InvalidRecordError,
     InvalidTimestampError,
+    KafkaError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
 )
@@ -30,7 +31,7 @@ from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, failure
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.placeholders import Context, Template
-from ackstream.protocol.errors import BAD_REQUEST, shown
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +178,11 @@ class TargetPublisher(Closing):
         """Whether it can publish, now or later; if not, the connection is opened again."""
         return True
 
+    @property
+    def connected(self) -> bool:
+        """Whether it can publish now, as far as its client tells."""
+        return True
+
     @abstractmethod
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message, in order for an address; ``done`` is called once, in any thread, with what became of it."""
@@ -192,6 +198,39 @@ class TargetPublisher(Closing):
     @abstractmethod
     def close(self) -> None:
         """Flush accepted messages for a few seconds at most, then disconnect."""
+
+
+TURN_SECONDS = 0.1
+EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
+"""Errors whose text says all there is to say."""
+
+
+class Runner(Closing):
+    """Keeps several things open, each in a thread of its own, so that one whose system is silent holds up no other."""
+
+    def __init__(self, keep: Mapping[str, Callable[[threading.Event], None]]) -> None:
+        """Begin.
+
+        :param keep: by name what runs in the thread, until the event is set
+        """
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=each, args=(self._stop,), name=f"ackstream-keep-{name}", daemon=True)
+            for name, each in keep.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self) -> None:
+        """Wait until another thread closes it."""
+        while not self._stop.wait(TURN_SECONDS):
+            pass
+
+    def close(self) -> None:
+        """Close all of them at once; messages in flight are delivered, or passed on, again at the next start."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
 
 
 MIN_BACKOFF_SECONDS = 0.1
@@ -246,6 +285,11 @@ class MessageSource(Closing):
         """Whether messages are consumed, from ``start`` to ``close``."""
         return self._thread.is_alive()
 
+    @property
+    def connected(self) -> bool:
+        """Whether messages can arrive now, as far as its client tells."""
+        return True
+
     @abstractmethod
     def start(self) -> None:
         """Connect; once this returns, every message that arrives is consumed.
@@ -294,8 +338,9 @@ TAKE_SECONDS = 1.0
 class PushedSource(MessageSource):
     """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
 
-    def __init__(self, name: str, intake: Intake) -> None:
+    def __init__(self, name: str, intake: Intake, qos: int) -> None:
         super().__init__(name, intake)
+        self._qos = qos
         self._redelivery = Redelivery()
         self._rejected: deque[tuple[float, Any]] = deque()
         # the delivery, its message, and whether it may have been delivered before
@@ -328,7 +373,7 @@ class PushedSource(MessageSource):
             self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
 
     def _done(self, delivery: Any, settlement: Settlement) -> None:
-        if settlement == "reject-with-redelivery":
+        if redelivers(settlement, self._qos):
             due = self._redelivery.due(time.monotonic())
             self._rejected.append((due, delivery))
         else:

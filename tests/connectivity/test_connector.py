@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
@@ -7,8 +8,23 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from ackstream.connectivity import connector
-from ackstream.connectivity.connector import MODULES, _watched_file, access_of, transport
-from ackstream.connectivity.transport import MAX_BACKOFF_SECONDS, MessageSource, Published, Transport, redelivers
+from ackstream.connectivity.connector import (
+    MAX_REPLIES,
+    MAX_REPLY_BYTES,
+    MODULES,
+    _watched_file,
+    access_of,
+    transport,
+)
+from ackstream.connectivity.transport import (
+    MAX_BACKOFF_SECONDS,
+    MessageSource,
+    OutgoingMessage,
+    Published,
+    Runner,
+    Transport,
+    redelivers,
+)
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN
@@ -40,15 +56,17 @@ class Part(Closing):
     """What a connection opens and closes."""
 
     def __init__(self) -> None:
-        self.alive, self.closed = True, False
+        self.alive, self.connected, self.closed = True, True, False
         self.error: Exception | None = None
         self.published: list[Any] = []
+        self.confirms: list[Any] = []
 
     def start(self) -> None: ...
 
-    def publish(self, message: Any, _done: Any) -> None:
+    def publish(self, message: Any, done: Any) -> None:
         assert not self.closed
         self.published.append(message)
+        self.confirms.append(done)
 
     def close(self) -> None:
         self.closed = True
@@ -66,13 +84,18 @@ class Opened:
         monkeypatch.setattr(connector, "transport", lambda _kind: made)
         monkeypatch.setattr(connector, "Labels", lambda *_, **__: SimpleNamespace(keep=self._keep))
         self.intakes: list[Any] = []
-        monkeypatch.setattr(connector, "Intake", lambda *_: self._intake())
+        monkeypatch.setattr(connector, "Intake", self._intake)
         monkeypatch.setattr(connector, "OutboundWorker", partial(self._make, "worker"))
         labels = SimpleNamespace(to_declare=())
         connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
         system: Any = SimpleNamespace(extra=None)
         kafka: Any = None
-        self.link = connector._Link(connection, kafka, system, OPEN)
+        self.now, self.takes = 0.0, 0.0
+        self.link = connector._Link(connection, kafka, system, OPEN, lambda: self.now)
+
+    def turn(self, now: float) -> bool:
+        self.now = now
+        return self.link.turn()
 
     def last(self, kind: str) -> Part:
         return self.parts[kind][-1]
@@ -80,8 +103,8 @@ class Opened:
     def closed(self, kind: str) -> list[bool]:
         return [each.closed for each in self.parts[kind]]
 
-    def _intake(self) -> Any:
-        self.intakes.append(SimpleNamespace(paused=False))
+    def _intake(self, *given: Any) -> Any:
+        self.intakes.append(SimpleNamespace(paused=False, crowded=given[-1]))
         return self.intakes[-1]
 
     def _make(self, kind: str, *given: Any) -> Part:
@@ -89,6 +112,7 @@ class Opened:
             # nothing is taken before all are open
             assert given[-1].paused
         if kind in self.fails:
+            self.now += self.takes
             raise self.fails[kind]
         self.parts[kind].append(Part())
         return self.last(kind)
@@ -96,6 +120,10 @@ class Opened:
     def _keep(self, _now: float) -> None:
         if "labels" in self.fails:
             raise self.fails["labels"]
+
+
+def reply(address: str, size: int = 1) -> OutgoingMessage:
+    return OutgoingMessage(address, {}, bytes(size))
 
 
 @pytest.fixture
@@ -106,42 +134,40 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 @pytest.mark.parametrize("died", ["source", "publisher"])
 @pytest.mark.parametrize("error", [None, AssertionError("not assigned")], ids=["in order", "fails to close"])
 def test_a_connection_of_which_a_part_died_is_opened_again(opened: Opened, died: str, error: Exception | None) -> None:
-    link = opened.link
-    assert [link.turn(0.0), link.turn(0.0)] == [True, True]
+    assert [opened.turn(0.0), opened.turn(0.0)] == [True, True]
     assert [intake.paused for intake in opened.intakes] == [False]
     opened.last(died).alive = False
     opened.last("worker").error = error
-    assert [link.turn(1.0), link.turn(1.05), link.turn(1.1)] == [False, False, True]
+    assert [opened.turn(1.0), opened.turn(1.05), opened.turn(1.1)] == [False, False, True]
     assert [opened.closed(kind) for kind in opened.parts] == [[True, False]] * 3
-    assert link.turn(1.2)
+    assert opened.turn(1.2)
     assert len(opened.parts["worker"]) == 2
 
 
 def test_targets_that_are_away_are_opened_again_while_the_sources_read_on(opened: Opened) -> None:
     link = opened.link
-    link.turn(0.0)
+    opened.turn(0.0)
     opened.last("worker").alive = False
-    assert not link.turn(1.0)
+    assert not opened.turn(1.0)
     assert opened.closed("worker") == [True]
     done: Any = None
     # until then replies go out through the publisher that is open
-    link.publish("a", done)  # type: ignore[arg-type]
-    assert [link.turn(1.05), link.turn(1.1)] == [False, True]
-    link.publish("b", done)  # type: ignore[arg-type]
+    link.publish(reply("a"), done)
+    assert [opened.turn(1.05), opened.turn(1.1)] == [False, True]
+    link.publish(reply("b"), done)
     assert [opened.closed(kind) for kind in opened.parts] == [[True, False], [False], [True, False]]
-    assert [each.published for each in opened.parts["publisher"]] == [["a"], ["b"]]
+    assert [[one.address for one in each.published] for each in opened.parts["publisher"]] == [["a"], ["b"]]
 
 
 @pytest.mark.parametrize("fails", ["publisher", "worker"])
 def test_targets_that_cannot_be_opened_again_close_the_connection(opened: Opened, fails: str) -> None:
-    link = opened.link
-    link.turn(0.0)
+    opened.turn(0.0)
     opened.last("worker").alive = False
     opened.fails[fails] = UnreachableError("The broker is gone.")
-    assert [link.turn(1.0), link.turn(1.1)] == [False, False]
+    assert [opened.turn(1.0), opened.turn(1.1)] == [False, False]
     assert [all(opened.closed(kind)) for kind in opened.parts] == [True] * 3
     opened.fails.clear()
-    assert [link.turn(1.2), link.turn(1.3)] == [False, True]
+    assert [opened.turn(1.2), opened.turn(1.3)] == [False, True]
     assert [opened.closed(kind)[-1] for kind in opened.parts] == [False] * 3
 
 
@@ -150,11 +176,10 @@ def test_targets_that_cannot_be_opened_again_close_the_connection(opened: Opened
 def test_whatever_is_raised_while_a_connection_is_opened_or_kept_it_is_opened_again(
     opened: Opened, fails: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link = opened.link
     opened.fails[fails] = error
-    assert [link.turn(0.0), link.turn(0.05)] == [fails == "labels", False]
+    assert [opened.turn(0.0), opened.turn(0.05)] == [fails == "labels", False]
     opened.fails.clear()
-    assert link.turn(1.0)
+    assert opened.turn(1.0)
     assert [len([each for each in opened.closed(kind) if not each]) for kind in opened.parts] == [1] * 3
     # with a traceback if nobody expects it
     assert ("Traceback" in caplog.text) is isinstance(error, RuntimeError)
@@ -162,27 +187,66 @@ def test_whatever_is_raised_while_a_connection_is_opened_or_kept_it_is_opened_ag
 
 def test_a_reply_that_comes_when_the_connection_is_closed_is_not_published(opened: Opened) -> None:
     results: list[Published] = []
-    opened.link.turn(0.0)
+    opened.turn(0.0)
     opened.link.close()
-    opened.link.publish("a", results.append)  # type: ignore[arg-type]
+    opened.link.publish(reply("a"), results.append)
     assert [result.status for result in results] == [503]
+
+
+@pytest.mark.parametrize(("number", "size"), [(MAX_REPLIES, 1), (2, MAX_REPLY_BYTES // 2)])
+def test_while_many_replies_wait_for_the_other_system_its_sources_take_nothing_more(
+    opened: Opened, number: int, size: int
+) -> None:
+    results: list[Published] = []
+    opened.turn(0.0)
+    (intake,) = opened.intakes
+    for _ in range(number - 1):
+        opened.link.publish(reply("a", size), results.append)
+    assert not intake.crowded()
+    opened.link.publish(reply("a", size), results.append)
+    assert intake.crowded()
+    opened.last("publisher").confirms[0](Published(200))
+    assert not intake.crowded()
+    assert len(results) == 1
+    opened.link.publish(reply("a", size), results.append)
+    assert intake.crowded()
+    # a publisher that is closed tells of nothing that it still had
+    opened.last("worker").alive = False
+    assert [opened.turn(1.0), opened.turn(1.1)] == [False, True]
+    assert not intake.crowded()
+
+
+@pytest.mark.parametrize("part", ["publisher", "source"])
+def test_a_connection_whose_client_connects_again_by_itself_is_not_open_meanwhile(opened: Opened, part: str) -> None:
+    assert opened.turn(0.0)
+    opened.last(part).connected = False
+    assert [opened.turn(1.0), opened.turn(2.0)] == [False, False]
+    opened.last(part).connected = True
+    assert opened.turn(3.0)
+    assert [opened.closed(kind) for kind in opened.parts] == [[False]] * 3
+
+
+def test_the_next_attempt_waits_from_the_end_of_one_that_took_long(opened: Opened) -> None:
+    opened.fails["source"], opened.takes = UnreachableError("it does not answer"), 10.0
+    assert not opened.turn(0.0)
+    assert opened.link._open_at == pytest.approx(10.1)
 
 
 @pytest.mark.parametrize("died", ["worker", "source"])
 def test_a_connection_that_fails_soon_after_it_was_opened_waits_longer_each_time(opened: Opened, died: str) -> None:
     link = opened.link
-    assert link.turn(0.0)
+    assert opened.turn(0.0)
     now, waits = 1.0, []
     for _ in range(3):
         opened.last(died).alive = False
-        assert not link.turn(now)
+        assert not opened.turn(now)
         waits.append(round(link._open_at - now, 3))
         now = link._open_at
-        assert link.turn(now)
+        assert opened.turn(now)
     assert waits == [0.1, 0.2, 0.4]
     now += MAX_BACKOFF_SECONDS
     opened.last(died).alive = False
-    assert not link.turn(now)
+    assert not opened.turn(now)
     assert round(link._open_at - now, 3) == 0.1
 
 
@@ -190,10 +254,20 @@ def test_a_connection_that_cannot_be_opened_for_long_waits_for_a_minute_each_tim
     opened.fails["publisher"] = UnreachableError("The broker is gone.")
     now, waits = 0.0, []
     for _ in range(13):
-        assert not opened.link.turn(now)
+        assert not opened.turn(now)
         waits.append(round(opened.link._open_at - now, 3))
         now = opened.link._open_at
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0, 60.0]
+
+
+def test_a_connection_that_hangs_holds_up_no_other() -> None:
+    silent, kept = threading.Event(), threading.Event()
+    keep = {"silent": lambda _stop: silent.wait(), "other": lambda _stop: kept.set()}
+    runner = Runner(keep)  # type: ignore[arg-type]
+    assert kept.wait(10)
+    silent.set()
+    runner.close()
+    runner.run()
 
 
 @pytest.mark.parametrize("error", [AssertionError("not assigned"), UnreachableError("The broker is gone.")])
@@ -303,10 +377,10 @@ def test_what_fails_counts_for_its_connection(opened: Opened) -> None:
         return FIGURES.read().counters.get((CONNECTION_FAILURES.name, "c"), 0)
 
     before = failures()
-    opened.link.turn(0.0)
+    opened.turn(0.0)
     assert failures() == before
     opened.last("source").alive = False
-    opened.link.turn(1.0)
+    opened.turn(1.0)
     opened.fails["source"] = RuntimeError("of a client library")
-    opened.link.turn(2.0)
+    opened.turn(2.0)
     assert failures() == before + 2

@@ -135,9 +135,10 @@ class Taken:
     def __init__(self, **settings: Any) -> None:
         self.other = Other()
         self.settled: dict[str, str] = {}
+        self.crowded = False
         source = Source(addresses=("in",), reply_target={"address": "answers"}, **settings)
         other: Any = self.other
-        self.intake = Intake("plant", source, other, other.publish, other, OPEN)
+        self.intake = Intake("plant", source, other, other.publish, other, OPEN, lambda: self.crowded)
 
     def take(self, identity: str, payload: Any = COMMAND, **options: Any) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -362,6 +363,9 @@ def test_prose_beyond_the_limit_there_is_no_room(given_: dict[str, Any], expect:
     assert taken.intake.room == 0
     taken.answer(7, SettlementAnswer((204,)))
     assert (taken.intake.room, taken.settled) == (1, {"7": "settle"})
+    # replies that wait for the other system hold it back, too
+    taken.crowded = True
+    assert taken.intake.room == 0
 
 
 def test_it_is_passed_on_that_a_message_may_have_come_before() -> None:

@@ -34,15 +34,15 @@ class Played:
         self.refused: list[int] = []
         self.taken: list[Any] = []
         self.settle: dict[int, Callable[[Any], None]] = {}
-        self.left = 0
+        self.left = self.subscribed = 0
         connection = MqttConnection(id="plant", type="mqtt", **settings)
         source = Source(addresses=("in",), qos=1, max_in_flight=max_in_flight)
         self.source = MqttSource(connection, 0, source, Kafka(), self)  # type: ignore[arg-type]
         self.source._client = self  # type: ignore[assignment]
         self.connect()
 
-    def connect(self) -> None:
-        self.source._connected(self.left > 0)
+    def connect(self, *, present: bool | None = None) -> None:
+        self.source._connected(self.left > 0 if present is None else present)
 
     def unreachable(self, reason: str) -> UnreachableError:
         return UnreachableError(reason)
@@ -65,6 +65,7 @@ class Played:
 
     def subscribe_all(self, filters: Any, qos: int) -> None:
         assert (filters, qos) == (("in",), 1)
+        self.subscribed += 1
 
     def receipt(self, message: Any, *, accepted: bool) -> None:
         self.acknowledged.append(message.mid)
@@ -94,6 +95,25 @@ def test_what_a_session_with_other_addresses_delivers_is_not_carried_out(played:
     assert [message.unreadable.split(":")[0] for message in played.taken] == [
         "", "its topic is none of the source's addresses"
     ]  # fmt: skip
+
+
+def test_a_session_that_has_its_subscriptions_gets_none_again_which_would_deliver_what_is_retained(
+    played: Played,
+) -> None:
+    # of an earlier process, which may have had other addresses
+    played.connect(present=True)
+    assert played.subscribed == 2
+    played.source._subscribed(None, None, 1, [SimpleNamespace(is_failure=False)], None)
+    played.connect(present=True)
+    assert played.subscribed == 2
+    played.connect(present=False)
+    assert played.subscribed == 3
+
+
+def test_a_message_that_comes_before_the_subscription_is_confirmed_shows_that_it_holds(played: Played) -> None:
+    assert not played.source._joined.is_set()
+    played.deliver(1)
+    assert played.source._joined.is_set()
 
 
 def test_messages_are_acknowledged_in_order_of_arrival(played: Played) -> None:
@@ -162,14 +182,6 @@ def test_messages_that_wait_for_an_earlier_one_to_be_acknowledged_take_room() ->
     played.settle[1]("settle")
     played.source._turn()
     assert (played.acknowledged, played.source._room) == ([1, 2, 3], 3)
-
-
-def test_a_session_that_the_broker_has_kept_is_joined_before_the_subscription_is_answered(played: Played) -> None:
-    """What has waited may fill the client before SUBACK is read."""
-    assert not played.source._joined.is_set()
-    played.left = 1
-    played.connect()
-    assert played.source._joined.is_set()
 
 
 @pytest.mark.parametrize("present", [False, True])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from paho.mqtt.client import Client, _ConnectionState
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, _ConnectionState
 from paho.mqtt.enums import MessageState
 from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
@@ -62,9 +62,11 @@ def test_a_sender_cannot_forge_the_topic_of_its_message() -> None:
 def connected(kind: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[MqttClient, list[bytes]]:
     """Return a client whose broker has answered, and the packets that it sends."""
     client = MqttClient(MqttConnection(id="plant", type=kind), "0", persistent=True)
-    client._state = _ConnectionState.MQTT_CS_CONNECTED
+    client._state, client._accepts = _ConnectionState.MQTT_CS_CONNECTED, True
     sent: list[bytes] = []
-    monkeypatch.setattr(client, "_packet_queue", lambda _command, data, *_: sent.append(bytes(data)))
+    monkeypatch.setattr(
+        client, "_packet_queue", lambda _command, data, *_: sent.append(bytes(data)) or MQTT_ERR_SUCCESS
+    )
     return client, sent
 
 
@@ -203,7 +205,7 @@ def test_each_message_of_qos_0_is_reported_when_it_is_written_or_lost_with_its_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = MqttClient(MqttConnection(id="plant", type="mqtt"), "0", persistent=False)
-    client._state = _ConnectionState.MQTT_CS_CONNECTED
+    client._state, client._accepts = _ConnectionState.MQTT_CS_CONNECTED, True
     size = len(b"\x30\x06\x00\x03outx")
     # the second is written in part
     sock: Any = Connection(size + 1)
@@ -280,6 +282,31 @@ def test_after_a_reconnect_no_more_messages_are_sent_than_the_broker_accepts_unc
     assert client.max_inflight_messages == limit
 
 
+def test_what_is_published_before_the_broker_accepts_the_connection_waits_behind_what_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, sent, confirmed = publishing(2, monkeypatch, qos=1)
+    sent.clear()
+    monkeypatch.setattr(
+        client, "_create_socket", lambda: SimpleNamespace(setblocking=lambda _: None, close=lambda: None)
+    )
+    client._host = "127.0.0.1"
+    client.reconnect()
+    (connect,) = sent
+    assert connect[0] == 0x10
+    client.publish("out", b"later", 1)
+    assert client.publish("out", b"at once", 0).rc == MQTT_ERR_NO_CONN
+    assert sent == [connect]
+    client._in_packet["command"], client._in_packet["packet"] = 0x20, bytearray(b"\x00\x00\x00")
+    client._in_packet["remaining_length"] = 3
+    client._handle_connack()
+    # the packet ids, of which the first two are marked as repetitions
+    assert [(packet[0] & 0x08 > 0, packet[packet.index(b"out") + 4]) for packet in sent[1:]] == [
+        (True, 1), (True, 2), (False, 3)
+    ]  # fmt: skip
+    assert confirmed == []
+
+
 @pytest.fixture
 def answering() -> Iterator[Callable[[bytes], int]]:
     """Return what starts a broker that answers CONNECT with a packet, or not at all, and returns its port."""
@@ -343,6 +370,8 @@ def test_paho_has_what_the_client_replaces() -> None:
         "_messages_reconnect_reset_out",
         "reconnect",
         "_packet_write",
+        "_send_publish",
+        "_handle_connack",
     )
     assert all(callable(getattr(Client, name)) for name in names)
 

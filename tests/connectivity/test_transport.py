@@ -31,12 +31,12 @@ def test_without_a_settled_message_each_wait_is_twice_as_long() -> None:
 class Pushed(PushedSource):
     """A source whose broker and intake are played."""
 
-    def __init__(self) -> None:
+    def __init__(self, qos: int = 1) -> None:
         self.settle: dict[str, Any] = {}
         self.settled: list[tuple[str, str]] = []
         self.room = SimpleNamespace(take=self._take, turn=lambda: None, forget=lambda: None, room=9)
         intake: Any = self.room
-        super().__init__("plant", intake)
+        super().__init__("plant", intake, qos)
 
     def start(self) -> None: ...
 
@@ -113,3 +113,10 @@ def test_what_failed_is_reported_by_name_and_text() -> None:
     assert bytes(result.payload) == b'{"message":"Encountered <ConnectionError>.","description":"gone"}'
     assert result.reason == '503 {"message":"Encountered <ConnectionError>.","description":"gone"}'
     assert Published(404).reason == "404"
+
+
+def test_with_qos_0_a_rejected_message_makes_room_at_once() -> None:
+    source = Pushed(qos=0)
+    source.push("a")
+    source.settle["a"]("reject-with-redelivery")
+    assert source.settled == [("a", "reject-with-redelivery")]

@@ -64,7 +64,7 @@ class Elsewhere:
 def connected(settings: Settings) -> Iterator[Connector]:
     """Run the connections of the settings; all are open within the block."""
     with Connector(settings, settings.connections) as connector:
-        eventually(connector.turn, "the connections are open")
+        eventually(lambda: connector.is_open, "the connections are open")
         yield connector
 
 

@@ -504,7 +504,7 @@ def test_while_its_labels_are_taken_the_acknowledgements_of_a_connection_are_rej
             other.release(taken)
             # clients of the same connection share its labels
             with connected(configured):
-                eventually(lambda: connector.turn() and answered(topics, elsewhere, incoming, ack), "its labels")
+                eventually(lambda: connector.is_open and answered(topics, elsewhere, incoming, ack), "its labels")
             signals.event("second", 2, [delivered])
             eventually(lambda: "second" in acks_of(topics), "the acknowledgement of the target")
 
@@ -537,7 +537,7 @@ def test_signals_are_pushed_to_http_and_the_response_is_the_acknowledgement(topi
             service.status = 503
             for number in range(2, 6):
                 signals.event(f"e{number}", number, [])
-            eventually(lambda: not connector.turn(), "the end of the connection")
+            eventually(lambda: not connector.is_open, "the end of the connection")
             service.status = 200
             accepted_before = len(service.requests)
 
@@ -545,7 +545,7 @@ def test_signals_are_pushed_to_http_and_the_response_is_the_acknowledgement(topi
                 later = service.requests[accepted_before:]
                 return [json.loads(body)["value"] for _, path, _, body in later if path == "/events/lamp"]
 
-            eventually(lambda: connector.turn() and set(values()) == {2, 3, 4, 5}, "the signals")
+            eventually(lambda: connector.is_open and set(values()) == {2, 3, 4, 5}, "the signals")
             assert list(dict.fromkeys(values())) == [2, 3, 4, 5]
             signals.event("late", 6, [one])
             eventually(lambda: "late" in acks_of(topics), "the acknowledgement")
@@ -608,20 +608,20 @@ def test_a_cluster_that_is_away_gets_every_signal_in_order_and_is_read_from_wher
         remote.nodes[0].signal(SIGKILL)
         for index in range(1, number + 1):
             signals.send(f"n{index}", index)
-        eventually(lambda: not connector.turn(), "the end of the connection")
+        eventually(lambda: not connector.is_open, "the end of the connection")
         # nothing that the cluster does not have is committed
         assert committed(topics, topics.group(f"ackstream-target-{elsewhere.id}"), topics.topic("events")) == 1
         remote.nodes[0].start()
-        eventually(connector.turn, "the connection is open again")
+        eventually(lambda: connector.is_open, "the connection is open again")
         elsewhere.send(incoming, command("after", requested_acks=["my-ack"]))
 
         def came() -> list[int]:
             values = [json.loads(record.value)["value"] for record in elsewhere.read(events)]
             return list(dict.fromkeys(values))
 
-        eventually(lambda: connector.turn() and len(came()) == number + 1, "all signals")
+        eventually(lambda: connector.is_open and len(came()) == number + 1, "all signals")
         assert came() == list(range(number + 1))
-        eventually(lambda: connector.turn() and elsewhere.committed(incoming) == 2, "the record that came afterwards")
+        eventually(lambda: connector.is_open and elsewhere.committed(incoming) == 2, "the record that came afterwards")
         assert list(dict.fromkeys(plain(job))) == ["before", "after"]
 
 

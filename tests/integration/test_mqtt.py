@@ -15,6 +15,8 @@ from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
+from ackstream.telemetry.catalogue import CONNECTION_FAILURES
+from ackstream.telemetry.figures import FIGURES
 from tests.harness.brokers import IN_FLIGHT, MQTT_BROKERS, mosquitto
 from tests.harness.connections import TOPICS, Answers, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate
@@ -193,7 +195,8 @@ def test_a_connection_without_its_broker_is_not_open(topics: Kafka, name: str) -
     (nowhere,) = free_ports(1)
     configured = settings(topics, nowhere, name, sources=[source(name)])
     with Connector(configured, configured.connections) as connector:
-        assert not connector.turn()
+        eventually(lambda: (CONNECTION_FAILURES.name, name) in FIGURES.read().counters, "an attempt")
+        assert not connector.is_open
 
 
 def test_two_connectors_of_one_connection_share_its_targets(topics: Kafka, port: int, name: str) -> None:
@@ -233,7 +236,7 @@ def test_a_broker_that_is_away_gets_every_signal_in_order_and_is_read_again(
                 signals.event(f"e{number}", number, [])
             device.publish(f"{name}-in/late", "1")
             proxy.start()
-            eventually(lambda: connector.turn() and len(values(device)) == 21, "all events")
+            eventually(lambda: connector.is_open and len(values(device)) == 21, "all events")
             assert values(device) == list(range(21))
             eventually(lambda: plain(job) == ["late"], "what was published meanwhile")
     finally:

@@ -94,7 +94,9 @@ def consuming(settings: dict[str, Any], system: System) -> Iterator[Any]:
     source = connection.sources[0]
     played: Any = system
     labels: Any = SimpleNamespace(complete=True, taken=False)
-    intake = Intake(connection.id, source, played, lambda _message, done: done(Published(200)), labels, OPEN)
+    intake = Intake(
+        connection.id, source, played, lambda _message, done: done(Published(200)), labels, OPEN, lambda: False
+    )
     with transport(connection.type).source(connection, 0, source, Kafka(), intake) as running:
         running.start()
         yield running
