@@ -15,7 +15,7 @@ from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_ack, read_acks
-from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.errors import REQUEST_TIMEOUT
 from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
 
@@ -77,8 +77,7 @@ class Reply:
     @cached_property
     def value(self) -> Any:
         """The JSON value of the message, ``None`` if it has none."""
-        value = self.envelope.value
-        return None if value is msgspec.UNSET else msgspec.json.decode(value)
+        return decoded(self.envelope.value)
 
     @cached_property
     def acks(self) -> dict[str, Acknowledgement]:

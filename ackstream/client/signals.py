@@ -18,7 +18,7 @@ from ackstream.client.commands import json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_issued, write_ack
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
 from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
@@ -82,8 +82,7 @@ class Signal:
     @cached_property
     def value(self) -> Any:
         """The JSON value; ``None`` if it is absent."""
-        value = self.envelope.value
-        return None if value is UNSET else msgspec.json.decode(value)
+        return decoded(self.envelope.value)
 
 
 def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:

@@ -19,7 +19,7 @@ from ackstream.gateway.responses import sendable
 from ackstream.gateway.translation import fields_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.unread import UnreadMessages
 from ackstream.protocol import json
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, json_text, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decoded, json_text, raw
 from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.permissions import check_visible, seen_by
@@ -247,7 +247,7 @@ def _context_of(signal: Publication, fields: str) -> dict[str, Any]:
     if not any(path[0] == CONTEXT for path in parse_selector(fields)):
         return {}
     envelope = signal.plain
-    value = None if envelope.value is UNSET else msgspec.json.decode(envelope.value)
+    value = decoded(envelope.value)
     return {CONTEXT: {"topic": str(envelope.topic), "path": envelope.path, "value": value, "headers": envelope.headers}}
 
 

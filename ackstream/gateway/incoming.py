@@ -35,7 +35,13 @@ from ackstream.protocol.ditto.signal_defaults import (
     effective_headers,
     signal_kind,
 )
-from ackstream.protocol.ditto.subscriptions import Stream, Subscription, stream_of, subscription
+from ackstream.protocol.ditto.subscriptions import (
+    PARAMETERS,
+    Stream,
+    Subscription,
+    stream_of,
+    subscription_of,
+)
 from ackstream.protocol.ditto.thing_errors import unknown_path
 from ackstream.protocol.durations import Duration
 
@@ -150,13 +156,7 @@ class Control(msgspec.Struct, frozen=True):
                 raise parameter_invalid(name, f"is none of this message: it has {', '.join(_OF_CONTROLS)}")
         if self.name.startswith("STOP"):
             return stream, None
-        given = self.parameters
-        return stream, subscription(
-            stream,
-            namespaces=[name for name in given.get("namespaces", "").split(",") if name],
-            filter=given.get("filter"),
-            extra_fields=given.get("extraFields"),
-        )
+        return stream, subscription_of(stream, self.parameters)
 
 
 _CONTROLS: dict[str, Stream | None] = {
@@ -164,7 +164,7 @@ _CONTROLS: dict[str, Stream | None] = {
     for verb in ("START", "STOP")
     for name in (*get_args(Stream), "policy-announcements")
 }
-_OF_CONTROLS = ("namespaces", "filter", "extraFields", CORRELATION_ID)
+_OF_CONTROLS = (*PARAMETERS, CORRELATION_ID)
 _TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
 
 

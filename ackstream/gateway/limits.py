@@ -17,10 +17,12 @@ from ackstream.gateway.errors import too_many_requests, too_many_sockets
 from ackstream.protocol.rql.effort import MAX_STEPS, Effort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from starlette.requests import HTTPConnection
 
+    from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
 
 BURST_SECONDS = 2.0
@@ -139,8 +141,7 @@ class Limits:
             return 0.0
         return self._requests.reserve(f"subject {subject}", monotonic() if now is None else now)
 
-    @contextmanager
-    def socket(self, connection: HTTPConnection, subject: str) -> Iterator[None]:
+    def socket(self, connection: HTTPConnection, subject: str) -> AbstractContextManager[None]:
         """Count a WebSocket or an event stream for the time of the block.
 
         :raises DittoError: 429 ``too.many.requests``: the subject or the address has as many as it may have
@@ -148,33 +149,23 @@ class Limits:
         most = {} if subject == ANONYMOUS else {f"subject {subject}": self._max_sockets}
         if (address := address_of(connection)) is not None:
             most[f"address {address}"] = self._max_per_address
-        for key, maximum in most.items():
-            if self._sockets[key] >= maximum:
-                raise too_many_sockets(key, maximum)
-        with _counted(self._sockets, *most):
-            yield
+        return _counted(self._sockets, most, too_many_sockets)
 
-    @contextmanager
-    def search(self, subject: str) -> Iterator[None]:
+    def search(self, subject: str) -> AbstractContextManager[None]:
         """Count a search for the time of the block.
 
         :raises DittoError: 429 ``too.many.requests``
         """
-        if self._searches[subject] >= SEARCHES:
-            raise too_many_requests(f"The subject {subject} has {SEARCHES} searches open, which is the maximum.", 1)
-        with _counted(self._searches, subject):
-            yield
+        text = f"The subject {subject} has {SEARCHES} searches open, which is the maximum."
+        return _counted(self._searches, {subject: SEARCHES}, lambda *_: too_many_requests(text, 1))
 
-    @contextmanager
-    def story(self, subject: str) -> Iterator[None]:
+    def story(self, subject: str) -> AbstractContextManager[None]:
         """Count a look into the tables for the time of the block.
 
         :raises DittoError: 429 ``too.many.requests``
         """
-        if self._stories[subject] >= STORIES:
-            raise too_many_requests(f"The tables are being read for the subject {subject} {STORIES} times already.", 1)
-        with _counted(self._stories, subject):
-            yield
+        text = f"The tables are being read for the subject {subject} {STORIES} times already."
+        return _counted(self._stories, {subject: STORIES}, lambda *_: too_many_requests(text, 1))
 
     @contextmanager
     def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:
@@ -222,11 +213,15 @@ def network(host: str) -> str | None:
 
 
 @contextmanager
-def _counted(tally: Tally, *keys: str) -> Iterator[None]:
-    for key in keys:
+def _counted(tally: Tally, most: Mapping[str, int], error: Callable[[str, int], DittoError]) -> Iterator[None]:
+    """Count keys, unless one of them has as many as it may have; ``error`` says so."""
+    for key, maximum in most.items():
+        if tally[key] >= maximum:
+            raise error(key, maximum)
+    for key in most:
         tally.add(key)
     try:
         yield
     finally:
-        for key in keys:
+        for key in most:
             tally.remove(key)

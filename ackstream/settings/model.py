@@ -18,7 +18,7 @@ from ackstream.settings.connections import Connection
 from ackstream.settings.gateway import Gateway
 from ackstream.settings.kafka import Kafka
 from ackstream.settings.lake import Destination, Lake
-from ackstream.settings.persist import Persist
+from ackstream.settings.persist import Persist, PublishRule
 from ackstream.settings.queues import QueueSettings
 from ackstream.settings.quotas import Quota
 from ackstream.settings.routes import RouteSettings
@@ -167,11 +167,9 @@ class QueueJob(Part):
     starting: Start = "latest"
 
 
-class QueryRule(Part):
+class QueryRule(PublishRule):
     """Lets clients query topics and subscribe to them, and with ``delete`` remove records from their state."""
 
-    clients: tuple[str, ...] = Field(min_length=1)
-    topics: tuple[str, ...] = ("*",)
     delete: bool = False
 
 
@@ -185,8 +183,7 @@ class Query(Part):
     def entitles(self, client: str, topic: str, *, delete: bool = False) -> bool:
         """Return whether a client may read a topic, or delete records in it; everyone may where there are no rules."""
         return not self.entitlements or any(
-            matches_any(rule.clients, client) and matches_any(rule.topics, topic) and (rule.delete or not delete)
-            for rule in self.entitlements
+            rule.covers(client, topic) and (rule.delete or not delete) for rule in self.entitlements
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Milliseconds, Part, duration
 
 
@@ -12,6 +13,10 @@ class PublishRule(Part):
 
     clients: tuple[str, ...] = Field(min_length=1)
     topics: tuple[str, ...] = ("*",)
+
+    def covers(self, client: str, topic: str) -> bool:
+        """Return whether a client and a topic are of those."""
+        return matches_any(self.clients, client) and matches_any(self.topics, topic)
 
 
 class Persist(Part):

@@ -16,7 +16,7 @@ from ackstream.protocol.ditto.acknowledgements import FAILED_DEPENDENCY, combine
 from ackstream.protocol.ditto.errors import label_invalid, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
-from ackstream.protocol.ditto.subscriptions import STREAM_OF, Subscription, subscription
+from ackstream.protocol.ditto.subscriptions import PARAMETERS, STREAM_OF, Subscription, subscription_of
 from ackstream.protocol.errors import CONFLICT, REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def resolve_label(connection_id: str, label: str) -> str:
 
 
 _STREAMS = {f"_/_/things/{channel}/{criterion}": stream for (channel, criterion), stream in STREAM_OF.items()}
-_PARAMETERS = ("namespaces", "filter", "extraFields")
 
 
 def target_subscription(text: str) -> Subscription:
@@ -93,16 +92,10 @@ def target_subscription(text: str) -> Subscription:
     if stream is None:
         raise ValueError(f"{name!r} is not a topic of targets; known are {', '.join(_STREAMS)}")
     parameters = dict(parse_qsl(query))
-    unknown = sorted(parameters.keys() - set(_PARAMETERS))
+    unknown = sorted(parameters.keys() - set(PARAMETERS))
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is not a parameter of a target's topic; known are {', '.join(_PARAMETERS)}")
-    namespaces = [namespace for namespace in parameters.get("namespaces", "").split(",") if namespace]
-    return subscription(
-        stream,
-        namespaces=namespaces,
-        filter=parameters.get("filter"),
-        extra_fields=parameters.get("extraFields"),
-    )
+        raise ValueError(f"{unknown[0]!r} is not a parameter of a target's topic; known are {', '.join(PARAMETERS)}")
+    return subscription_of(stream, parameters)
 
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")

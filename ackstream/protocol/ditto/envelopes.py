@@ -134,6 +134,20 @@ def raw(value: object) -> Raw:
     return Raw(_encode_json(value))
 
 
+def decoded(value: Raw | UnsetType) -> Any:
+    """Return the JSON value of an envelope; ``None`` if it has none."""
+    return None if value is UNSET else msgspec.json.decode(value)
+
+
+def json_or_text(data: bytes) -> Raw:
+    """Return what may be JSON as the value of an envelope: itself if it is, else its text as a string."""
+    try:
+        msgspec.json.decode(data)
+    except UNREADABLE:
+        return raw(data.decode("utf-8", "replace"))
+    return Raw(data)
+
+
 def json_text(value: object) -> str:
     """Return a JSON value as compact text."""
     try:

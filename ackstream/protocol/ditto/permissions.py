@@ -6,13 +6,13 @@ As in Ditto, a thing without any readable part does not exist for the subject.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto.access import OPEN, Permission
-from ackstream.protocol.ditto.envelopes import json_text, raw
+from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
 from ackstream.protocol.ditto.errors import (
     json_field_missing,
     json_format_invalid,
@@ -80,7 +80,7 @@ def check_address(kind: Kind, command: Envelope) -> None:
         raise unknown_path(command.path)
     if kind not in ("many", "search", "count"):
         return
-    value = _decoded(command.value)
+    value = decoded(command.value)
     if kind == "many":
         ids = value.get("thingIds") if isinstance(value, dict) else None
         if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
@@ -99,7 +99,7 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
     :raises DittoError: 400 for a patch of too many members
     """
     if kind == "many":
-        ids = _decoded(command.value)["thingIds"]
+        ids = decoded(command.value)["thingIds"]
         command.value = raw({"thingIds": [thing_id for thing_id in ids if access.knows(subjects, thing_id)]})
         if command.fields is not None and "*" not in access.whole_things(subjects):
             # the id decides which part of each thing is visible
@@ -119,7 +119,7 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
     else:
         denied: str | None = command.path
         if kind == "merge":
-            patch = _decoded(command.value)
+            patch = decoded(command.value)
             check_patch(patch)
             denied = access.denied_by_merge(subjects, thing_id, command.path, patch)
         whole = access.may("WRITE", subjects, thing_id, command.path)
@@ -145,7 +145,7 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
     """
     patterns = access.whole_things(subjects)
     if "*" not in patterns:
-        command.value = raw(_decoded(command.value) | {"only": patterns})
+        command.value = raw(decoded(command.value) | {"only": patterns})
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
@@ -158,7 +158,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
     """
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
-            things = _decoded(reply.value) or ()
+            things = decoded(reply.value) or ()
             seen = [access.visible(subjects, str(thing.get("thingId")), "/", thing) for thing in things]
             reply.value = raw([thing for thing in seen if thing is not UNSET])
         return
@@ -173,7 +173,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
     if kind != "retrieve":
         return
     if reply.topic.criterion == "commands" and reply.value is not UNSET:
-        value = access.visible(subjects, thing_id, command.path, _decoded(reply.value))
+        value = access.visible(subjects, thing_id, command.path, decoded(reply.value))
         if value is UNSET:
             raise thing_not_found(thing_id)
         reply.value = raw(value)
@@ -196,12 +196,8 @@ def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
 
 def _nothing_to_merge_with(value: Raw | UnsetType) -> bool:
     """Return whether an error is that of the precondition that a merge was given; a device's may have any value."""
-    error = _decoded(value)
+    error = decoded(value)
     return isinstance(error, dict) and f"'{_IF_IT_EXISTS}'" in str(error.get("message"))
-
-
-def _decoded(value: Raw | UnsetType) -> Any:
-    return None if value is UNSET else msgspec.json.decode(value)
 
 
 def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *, event: bool) -> None:

@@ -207,6 +207,23 @@ def subscription(
     return Subscription(stream, frozenset(namespaces), tree, extra_fields or None)
 
 
+PARAMETERS = ("namespaces", "filter", "extraFields")
+"""Of a subscription, where it is a URI or looks like one."""
+
+
+def subscription_of(stream: Stream, parameters: Mapping[str, str]) -> Subscription:
+    """Return the subscription that :data:`PARAMETERS` describe; others are ignored.
+
+    :raises DittoError: as :func:`subscription` does
+    """
+    return subscription(
+        stream,
+        namespaces=filter(None, parameters.get("namespaces", "").split(",")),
+        filter=parameters.get("filter"),
+        extra_fields=parameters.get("extraFields"),
+    )
+
+
 class SubscriberState(msgspec.Struct, frozen=True):
     """A subscriber: the labels it declared, and its subscriptions by stream."""
 
