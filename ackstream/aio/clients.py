@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -40,6 +40,19 @@ ENTRY_SECONDS = 5.0
 
 _HANDLING: ContextVar[AsyncClient[Any] | None] = ContextVar("_HANDLING", default=None)
 """The twin whose handler runs."""
+
+
+def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    """Call a function that may wait for long in a thread of its own.
+
+    Those of the loop are few, and a call whose future is cancelled keeps its thread: with enough of them the client
+    could not even be closed.
+    """
+    thread = ThreadPoolExecutor(1, "ackstream-aio-aside")
+    try:
+        return asyncio.get_running_loop().run_in_executor(thread, partial(copy_context().run, function, *arguments))
+    finally:
+        thread.shutdown(wait=False)
 
 
 class AsyncClient(Generic[C]):
@@ -97,7 +110,7 @@ class AsyncClient(Generic[C]):
 
         :raises ClientError: the error that ended the client
         """
-        return await asyncio.to_thread(self.client.wait_closed, timeout)
+        return await aside(self.client.wait_closed, timeout)
 
     async def close(self) -> None:
         """Close the client, as its own ``close`` does; may be called twice.
@@ -106,14 +119,14 @@ class AsyncClient(Generic[C]):
         """
         self._ended = True
         if self._client is not None:
-            closing = asyncio.ensure_future(asyncio.to_thread(self._client.close))
+            closing = aside(self._client.close)
             if _HANDLING.get() is not self:
                 await asyncio.shield(closing)
         self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         if self._client is None:
-            making = asyncio.ensure_future(asyncio.to_thread(self._make, asyncio.get_running_loop()))
+            making = aside(self._make, asyncio.get_running_loop())
             try:
                 self._client = await asyncio.shield(making)
                 if self._ended:
@@ -160,7 +173,7 @@ class AsyncClient(Generic[C]):
 
 def _close_made(making: asyncio.Future[Any]) -> None:
     if not making.cancelled() and making.exception() is None:
-        making.get_loop().run_in_executor(None, making.result().close)
+        aside(making.result().close)
 
 
 class AsyncRequester(AsyncClient[Requester]):
@@ -251,7 +264,7 @@ class AsyncPublisher(AsyncClient[Publisher]):
         :param max_wait: seconds; ``None``: forever
         :raises FlushTimeout: some are not; they are kept
         """
-        await asyncio.to_thread(self.client.publish_flush, max_wait, stage)
+        await aside(self.client.publish_flush, max_wait, stage)
 
     async def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
         """Wait until readers have acknowledged every message, as ``Publisher.wait_for_acknowledgments`` does.
@@ -259,7 +272,7 @@ class AsyncPublisher(AsyncClient[Publisher]):
         :param max_wait: seconds; ``None``: forever
         :raises ReaderTimeout: some messages are not complete
         """
-        await asyncio.to_thread(self.client.wait_for_acknowledgments, max_wait)
+        await aside(self.client.wait_for_acknowledgments, max_wait)
 
 
 class AsyncResponder(AsyncClient[Responder]):

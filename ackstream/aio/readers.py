@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.aio.clients import AsyncClient
+from ackstream.aio.clients import AsyncClient, aside
 from ackstream.aio.iteration import AsyncIteration
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.message_stream import LogMessage
@@ -51,7 +51,7 @@ class AsyncSampleReader(AsyncIteration[Sample], AsyncClient[SampleReader]):
 
     async def unregister(self) -> None:
         """Close the reader for good, as ``SampleReader.unregister`` does; errors are the same."""
-        await asyncio.to_thread(self.client.unregister)
+        await aside(self.client.unregister)
 
     def _begin(self) -> None:
         AsyncIteration.__init__(self)
@@ -118,7 +118,7 @@ class AsyncMessageStream(AsyncIteration[LogMessage]):
 
         :param max_wait: seconds; ``None``: forever
         """
-        return await asyncio.to_thread(self.stream.wait, ack_type, max_wait)
+        return await aside(self.stream.wait, ack_type, max_wait)
 
     async def stats(self) -> CommandAck:
         """Wait for the counts of a query or a delete, and return them."""
@@ -155,7 +155,7 @@ class AsyncQueryClient(AsyncClient[QueryClient]):
 
     async def unsubscribe(self, stream: AsyncMessageStream | None = None) -> None:
         """Cancel a subscription, or all of them."""
-        await asyncio.to_thread(self.client.unsubscribe, None if stream is None else stream.stream)
+        await aside(self.client.unsubscribe, None if stream is None else stream.stream)
 
     async def sow_delete(
         self,
@@ -166,11 +166,11 @@ class AsyncQueryClient(AsyncClient[QueryClient]):
         **options: Any,
     ) -> CommandAck:
         """Delete records from the state of the world, as ``QueryClient.sow_delete`` does; return the counts."""
-        return await asyncio.to_thread(partial(self.client.sow_delete, topic, filter, keys=keys, **options))
+        return await aside(partial(self.client.sow_delete, topic, filter, keys=keys, **options))
 
     async def flush(self) -> None:
         """Wait until all earlier commands are done, and their changes are durable."""
-        await asyncio.to_thread(self.client.flush)
+        await aside(self.client.flush)
 
     async def _stream(self, command: Callable[[], MessageStream]) -> AsyncMessageStream:
-        return AsyncMessageStream(await asyncio.to_thread(command))
+        return AsyncMessageStream(await aside(command))

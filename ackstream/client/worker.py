@@ -94,6 +94,16 @@ class Outbox:
         """Whether answers may be sent: the labels are held, or another client has them."""
         return self._labels is None or self._labels.ready
 
+    def prepare(self, topic: str) -> None:
+        """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait then.
+
+        :raises UnreachableError: the broker went away
+        """
+        try:
+            self._producer.partitions_for(self._kafka.topic(topic))
+        except KafkaError as error:
+            raise clients.failure(self._kafka, error) from error
+
     def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
         """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
 

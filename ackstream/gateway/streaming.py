@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack, suppress
+import threading
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 TOPICS = ("signals", "events")
 _UNTRACKED = 0
+MAX_HANDED_OVER = 100
+"""Signals on their way from the thread that reads Kafka to the event loop; further ones wait in Kafka."""
+ROOM_SECONDS = 0.1
 
 
 class Listener(Protocol):
@@ -64,14 +68,18 @@ class Streaming(Closing):
         self._labels: dict[str, Listener] = {}
         self._last: tuple[Envelope, str] | None = None
         self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
+        self._room, self._ended = threading.Semaphore(MAX_HANDED_OVER), threading.Event()
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
             self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest"))
+            # the loop does not wait for what is known: the partitions of both topics that it writes
+            self._worker.outbox.prepare("events")
             self._worker.run()
             self._connected = stack.pop_all()
 
     def close(self) -> None:
         """Disconnect and release the labels of all sessions."""
+        self._ended.set()
         self._connected.close()
 
     # -- for sessions, in the event loop -------------------------------------------------------------------------------
@@ -150,9 +158,21 @@ class Streaming(Closing):
         if signal is not None:
             signal = as_shown(signal)
             moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
-            # the loop may have been closed already
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._distribute, signal, moment)
+            # the loop turns to nothing else while it has signals, each of which may have many listeners
+            while not self._room.acquire(timeout=ROOM_SECONDS):
+                if self._ended.is_set():
+                    return
+            try:
+                loop.call_soon_threadsafe(self._hand_over, signal, moment)
+            except RuntimeError:
+                # the loop has been closed already
+                self._room.release()
+
+    def _hand_over(self, signal: Publication, moment: datetime) -> None:
+        try:
+            self._distribute(signal, moment)
+        finally:
+            self._room.release()
 
     def _distribute(self, signal: Publication, moment: datetime) -> None:
         sessions = set(self._streams.get(signal.stream, ()))

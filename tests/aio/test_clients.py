@@ -456,3 +456,18 @@ def test_a_stream_with_much_at_hand_leaves_other_tasks_their_turns() -> None:
     seen, turns = asyncio.run(main())
     assert seen == 100
     assert turns >= seen
+
+
+def test_a_client_is_closed_however_many_waits_of_it_were_cancelled() -> None:
+    async def run() -> None:
+        may = threading.Event()
+        may.set()
+        async with AsyncSlow("localhost:9092", may=may, began=threading.Event()) as twin:
+            # more than the loop has threads of its own
+            waits = [asyncio.ensure_future(twin.wait_closed()) for _ in range(40)]
+            await asyncio.sleep(0)
+            for wait in waits:
+                wait.cancel()
+        assert Slow.made.pop().closed.is_set()
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
