@@ -99,6 +99,11 @@ def _play(
     from ackstream.client import After as Later
     from ackstream.settings import load
 
+    if group is not None and count is not None:
+        raise InputError(
+            "--count does not go with --group: signals beyond the number would be read for the group, and answered by"
+            " nobody. Leave one of them out."
+        )
     log_warnings()
     answered = Answered(status, count, as_json=as_json)
 

@@ -34,7 +34,7 @@ class Answering:
     def send(self, signal: Publication) -> str:
         """Return the correlation-id under which the client is sent a signal that it may answer."""
         limits = self._limits
-        timeout = min(signal.timeout_ms or max(STREAM_TIMEOUT_MS, limits.default_timeout), limits.max_timeout)
+        timeout = min(signal.timeout_ms or STREAM_TIMEOUT_MS, limits.max_timeout)
         # for so long that an answer which is late has a row that says so
         return self._sent.issue(signal.correlation_id, time.monotonic(), (timeout + limits.recent_memory) / 1000)
 

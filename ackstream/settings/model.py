@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.patterns import matches_any
 from ackstream.settings.base import Endless, Milliseconds, Part, Pause, Start, duration
 from ackstream.settings.connections import Connection
@@ -65,6 +66,16 @@ class Correlate(Part):
     refuse_undeclared: bool = False
     state_store: Literal["hdfs", "rocksdb"] = "hdfs"
     starting: Start = "earliest"
+
+    @field_validator("default_timeout")
+    @classmethod
+    def _default_timeout(cls, timeout: int) -> int:
+        if timeout > STREAM_TIMEOUT_MS:
+            raise ValueError(
+                f"must be {STREAM_TIMEOUT_MS // 1000}s or less, as connections and WebSockets wait no longer: a request"
+                " that needs more says so in its header timeout"
+            )
+        return timeout
 
     @field_validator("reply_topics")
     @classmethod

@@ -88,7 +88,8 @@ class Lease:
         self._seen = self._run + 1
         first = log.since(now - round(self._seconds * 1000))
         others = living(log.between(self._run if first is None else first, self._run), self._run)
-        until = passing() + self._seconds - (now - max(others.values(), default=0)) / 1000
+        # a sign of the future is of a broker whose clock was set back
+        until = passing() + self._seconds - max(0, now - max(others.values(), default=0)) / 1000
         while others and passing() < until:
             wait(LOOK_SECONDS)
             for record in self._news(log, log.end()):
@@ -173,6 +174,7 @@ class LeaseLog:
         consumer, found = self.reader.consumer, []
         consumer.assign([self.partition])
         consumer.seek(self.partition, first)
+        # a sign of the future is of a broker whose clock was set back
         until = passing() + SEND_SECONDS
         while consumer.position(self.partition) < end:
             if passing() > until:

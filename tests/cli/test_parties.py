@@ -71,7 +71,7 @@ def test_a_label_is_acknowledged_until_there_were_enough(requests: Requests) -> 
 
 def test_what_requests_another_label_is_neither_answered_nor_shown(requests: Requests) -> None:
     requests.send = lambda: [requests.modify("billing:booked"), requests.modify("fleet:done")]
-    result = run("ack", "fleet:done", "fleet:seen", "--status", "400", "--json", "--count", "1", "--group", "fleet")
+    result = run("ack", "fleet:done", "fleet:seen", "--status", "400", "--json", "--count", "1")
     (line,) = map(json.loads, result.stdout.splitlines())
     assert (line["labels"], line["status"], line["value"], line["path"]) == (
         ["fleet:done"],
@@ -81,6 +81,14 @@ def test_what_requests_another_label_is_neither_answered_nor_shown(requests: Req
     )
     assert line["topic"] == "org.acme/lamp/things/twin/commands/modify"
     assert [reply.status for reply in requests.replies] == [408, 400]
+
+
+def test_a_group_and_a_number_are_not_taken_together_as_signals_beyond_it_would_be_lost(requests: Requests) -> None:
+    result = run("ack", "fleet:done", "--count", "1", "--group", "fleet")
+    assert (result.exit_code, requests.group) == (2, None)
+    assert "--count does not go with --group" in result.stderr
+    # the label has no form, so that the command ends
+    run("ack", "no label", "--group", "fleet")
     assert requests.group == "fleet"
 
 

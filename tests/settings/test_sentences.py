@@ -26,6 +26,10 @@ def _refusal(path: Path, text: str) -> str:
     [
         ("[correlate]\nshards = 'many'", "correlate.shards is 'many': must be a whole number."),
         ("[gateway]\nport = 3.5", "gateway.port is 3.5: must be a whole number."),
+        (
+            "[correlate]\ndefault_timeout = '5m'",
+            "correlate.default_timeout is '5m': must be 65s or less, as connections and WebSockets wait no longer",
+        ),
         ("[kafka]\npartitions = 0", "kafka.partitions is 0: must be 1 or more."),
         ("[local]\nport = 65536", "local.port is 65536: must be 65535 or less."),
         ("[kafka]\nbootstrap = ''", "kafka.bootstrap is '': must not be empty."),

@@ -138,8 +138,8 @@ JOB = Job(
     # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
     # channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes in the
     # batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text; 6: a live
-    # command with a condition is refused
-    rules=6,
+    # command with a condition is refused; 7: no record is earlier than the time that had passed before its batch
+    rules=7,
     check=lambda _spark, settings: check_reply_topics(settings),
     movable=MOVABLE,
     shards="correlate.shards",
@@ -222,12 +222,16 @@ def correlate(
 ) -> Iterator[pd.DataFrame]:
     """Process the records of a shard; more than :data:`PART_BYTES` of them part by part.
 
+    No record is earlier than the time that had passed before its batch, whatever its broker's clock says.
+
     :param slack_ms: how much the clocks of brokers may differ
     :param aside: where open requests are that nothing concerns for long
     """
     topics = reply_topics.refreshed(topics)
     writer = Writer(topics, batch.query_id, batch.batch_id)
     store = aside.store(batch.key, batch.batch_id)
+    # of a broker whose clock was set back a request would be over before anybody could answer it
+    passed = batch.watermark - slack_ms
     with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
         records: list[Record] = []
         size = 0
@@ -237,6 +241,8 @@ def correlate(
                 shard.process(records, 0)
                 yield from write_frames(writer.take())
                 records, size = [], 0
+            if frame["timestamp"].min() < passed:
+                frame = frame.assign(timestamp=frame["timestamp"].clip(lower=passed))  # noqa: PLW2901 - the same rows
             records += read_records(frame)
             size += int(frame["size"].sum())
         shard.process(records, batch.tick)

@@ -319,6 +319,8 @@ class CorrelateShard:
                 self._writer.fail(record, error, emitted)
         if kept:
             self._held[key] = kept
+            # under a longer hold than before the restart nothing else would end it
+            heapq.heappush(self._hold_ends, (min(each.timestamp for each in kept) + self._orphan_hold_ms, key))
 
     def _close(self, pending: Pending, decide: Callable[[], Decision], decided_at: int) -> None:
         """Answer a request; if that fails, the answer is an error that says so."""

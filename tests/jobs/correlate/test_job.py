@@ -67,10 +67,13 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=FIELDS).assign(clock=None)
 
 
-def _call(state: State, *batches: Sequence[Record], **limits: Any) -> list[pd.DataFrame]:
+def _call(state: State, *batches: Sequence[Record], tick: int | None = None, **limits: Any) -> list[pd.DataFrame]:
     handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), 0, Aside())
     # of a call for a timeout Spark makes a frame without rows
-    return list(operator(handle)((0,), iter([_frame(records) for records in batches or ([],)]), state))
+    frames = [_frame(records) for records in batches or ([],)]
+    if tick is not None:
+        frames.append(_frame([Log().command(tick)]).assign(clock=tick))
+    return list(operator(handle)((0,), iter(frames), state))
 
 
 def _emissions(frames: list[pd.DataFrame]) -> list[Emission]:
@@ -95,9 +98,19 @@ def test_a_batch_becomes_one_row_and_a_state_with_the_next_timeout() -> None:
 
 
 def test_it_wakes_up_behind_the_watermark() -> None:
-    log, state = Log(), State(1000)
+    log, state = Log(), State()
     _call(state, [log.command(0, requested_acks=["a-ack"], timeout="1s")])
-    assert state.timeout == 1001
+    later = State(1000, state.get)
+    _call(later)
+    assert later.timeout == 1001
+
+
+def test_a_request_whose_broker_has_set_its_clock_back_is_open_for_its_whole_timeout() -> None:
+    log, state = Log(), State(10_000)
+    (opened,) = _call(state, [log.command(5_000, "x", requested_acks=["a-ack"], timeout="1s")])
+    assert (opened["status"].tolist(), state.timeout) == ([[None]], 11_000)
+    (answered,) = _call(State(10_500, state.get), [log.ack(5_100, "a-ack", 200, "x")])
+    assert answered["status"].tolist()[0][0] == "200"
 
 
 def test_headers_are_read_of_those_that_count_the_last_one_that_is_not_empty() -> None:
@@ -119,10 +132,10 @@ def _large(log: Log) -> list[list[Record]]:
 def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decisions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole, cut = State(67_000), State(67_000)
-    (once,) = _call(whole, *_large(Log()))
+    whole, cut = State(), State()
+    (once,) = _call(whole, *_large(Log()), tick=67_000)
     monkeypatch.setattr(job, "PART_BYTES", 600)
-    pieces = _call(cut, *_large(Log()))
+    pieces = _call(cut, *_large(Log()), tick=67_000)
     assert len(pieces) > 1
 
     def decided(frames: list[pd.DataFrame]) -> Any:

@@ -124,6 +124,16 @@ def test_a_held_ack_that_lowered_limits_make_unreadable_becomes_a_dead_letter(ru
     assert "things:thing.toolarge" in restarted.reasons()[0]
 
 
+def test_a_held_ack_becomes_an_orphan_at_the_end_of_a_hold_that_was_made_longer(run: Run, log: Log) -> None:
+    run.feed(log.ack(1000, "a-ack"))
+    restarted = Run(orphan_hold="60s")
+    restarted.state = run.state
+    restarted.feed(watermark=11_001)
+    assert restarted.acks() == []
+    restarted.feed(watermark=61_001)
+    assert restarted.acks() == [("a-ack", "orphan")]
+
+
 def test_the_hold_and_the_memory_have_settings_of_their_own(log: Log) -> None:
     run = Run(orphan_hold="2s", recent_memory="16s")
     run.feed(log.ack(1000, "a-ack", correlation_id="early"), watermark=3001)
