@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 POSITION = ("batch", "partition", "offset")
 """The columns that order the log."""
 
+_IDENTITY = ("partition", "offset", "received_at")
+"""The columns of a message, stored once or twice; one of a topic that was made anew may have the others' offset."""
+
 _COLUMNS = (*POSITION, "subject", "key", "value", "headers", "received_at", "client")
 
 
@@ -33,6 +36,10 @@ class Moment(NamedTuple):
 
     batch: int
     step: int
+
+    def after(self, steps: int) -> Moment:
+        """Return the moment so many steps later."""
+        return self._replace(step=self.step + steps)
 
 
 def source_id(spark: SparkSession, lake: Lake) -> str:
@@ -57,12 +64,12 @@ def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Mome
     :param moment: deletes before it are applied
     """
     messages = _accepted(spark, lake, [topic]).where(F.col("batch") <= newest)
-    itself = F.when(F.col("key").isNull(), F.struct("partition", "offset"))
+    itself = F.when(F.col("key").isNull(), F.struct(*_IDENTITY))
     last = F.max_by(F.struct(*_COLUMNS), F.struct(*POSITION)).alias("last")
     records = messages.groupBy("key", itself.alias("itself")).agg(last).select("last.*")
     before = F.struct("batch", "step") < F.struct(*[F.lit(number).cast("long") for number in moment])
     deleted = tables.read(spark, lake, "sow_deletes").where(before & (F.col("subject") == topic))
-    return records.join(deleted.select("partition", "offset"), ["partition", "offset"], "left_anti").select(*_COLUMNS)
+    return records.join(deleted.select(*_IDENTITY), [*_IDENTITY], "left_anti").select(*_COLUMNS)
 
 
 def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column], query_id: str) -> None:

@@ -152,7 +152,15 @@ def fill(lake: Lake) -> None:
         ],
     )
     write(lake, "subscriptions", [{"batch": 3, "position": 0, "state": "{}"}])
-    gone = {"partition": 0, "offset": 104, "subject": "new", "client": "cleaner", "cid": "d1", "deleted_at": at(20)}
+    gone = {
+        "partition": 0,
+        "offset": 104,
+        "received_at": at(5),
+        "subject": "new",
+        "client": "cleaner",
+        "cid": "d1",
+        "deleted_at": at(20),
+    }
     write(lake, "sow_deletes", [{"batch": 3, "step": 1, **gone}])
 
 

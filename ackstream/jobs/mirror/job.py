@@ -23,6 +23,7 @@ from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
 from ackstream.spark.session import driver, run_with_settings
@@ -129,7 +130,9 @@ class Mirror:
         whole = part([row["count"] for row in counts], ROWS_AT_ONCE)
         rows = sum(row["count"] for row in counts[:whole])
         until = counts[whole - 1].batch
-        copied = new.where(F.col("batch") <= until)
+        # the source may have columns of its owner, or of another release
+        known = [name for name in ALL_TABLES[TABLE].schema.fieldNames() if name in new.columns]
+        copied = new.where(F.col("batch") <= until).select(*known)
         tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0, count=rows)
         # not what was meant to be written, but what is in the table
         self.last = tables.newest_batch(tables.read(self._spark, self._there, TABLE))

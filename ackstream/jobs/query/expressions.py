@@ -21,14 +21,15 @@ from ackstream.jobs.query.regular_expressions import MAX_STEPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark import SparkContext
+    from pyspark.sql import Column
 
     from ackstream.jobs.query.amps_filters import Expression
     from ackstream.protocol.rql.parser import Node
 
 
 @lru_cache(maxsize=8_192)
-def fits(_spark: SparkSession, text: str | None) -> Column:
+def fits(_context: SparkContext, text: str | None) -> Column:
     """Return a filter, if there is one, as a condition; kept, since each node of its tree is a call to the JVM.
 
     :raises FilterSyntaxError: it is not a filter, or too large

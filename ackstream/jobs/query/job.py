@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from delta.tables import DeltaTable
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import requests, results
@@ -26,8 +28,6 @@ from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.protocol import queries, record_headers
-from ackstream.protocol.json import RecordError
-from ackstream.protocol.messages import read_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.jobs.query.plan import LogSubscription, Step
@@ -83,8 +83,9 @@ JOB = Job(
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
     committed=partial(tables.newest_own_batch, ("subscriptions",)),
     decides=("query.entitlements", "persist.topics"),
-    # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table
-    rules=2,
+    # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table; 3: steps are counted from
+    # the first command
+    rules=3,
 )
 
 
@@ -96,8 +97,8 @@ class QueryFold:
         self._settings = settings
         self._state: QueryState | None = None
         self._first = self._known = self._newest = self._stored = self._rows = 0
-        # the last batch that a record of stored has named; who may write there may name any
-        self._reported = -1
+        # whether persist has said since the last look that the log has grown; the table alone says how far
+        self._told = False
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
         """Carry out the commands of one batch, and deliver the messages that are new in the log."""
@@ -110,13 +111,15 @@ class QueryFold:
         batch = self._first + batch_id
         asked, dead = read_queries(spark, [record for record in records if record.topic == kafka.topic("queries")])
         state = self._state or QueryState()
-        self._reported = newest_stored_batch(records, kafka.topic("stored"), self._reported)
+        self._told |= any(record.topic == kafka.topic("stored") for record in records)
         # looked up for someone alone: it costs 0.1 to 0.4 s
-        if not replayed and self._reported > self._newest and (asked or state.subscriptions):
-            committed = newest_batch_in_table(spark, self._settings.lake)
-            self._newest = self._reported = max(self._newest, min(self._reported, committed))
+        if not replayed and self._told and (asked or state.subscriptions):
+            self._newest = max(self._newest, newest_batch_in_table(spark, self._settings.lake))
+            self._told = False
         plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
         plan.deliver(asked)
+        # a replayed batch may deliver otherwise; what its commands see and delete has the same numbers
+        start = Moment(batch, -len(plan.steps))
         for request in asked:
             run(plan, request, self._settings)
         plan.close()
@@ -124,11 +127,11 @@ class QueryFold:
         with batches.threads(spark, 1) as submit:
             # beside counting; but before anything is deleted or sent, so that a replayed batch does the same
             stored = submit(partial(self._store, spark, state, query_id, batch)) if lasting else None
-            steps = self._look_up(spark, plan.steps, batch, query_id, stored)
+            steps = self._look_up(spark, plan.steps, start, query_id, stored)
             if stored is not None:
                 stored.result()
         if steps:
-            records_to_send = results.records(spark, self._settings.lake, steps, self._newest, batch)
+            records_to_send = results.records(spark, self._settings.lake, steps, self._newest, start)
             spark_kafka.write(records_to_send, kafka, kafka.topic("query-results"))
         if dead:
             spark_kafka.write(dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
@@ -139,14 +142,14 @@ class QueryFold:
             self._rows = 0
 
     def _look_up(
-        self, spark: SparkSession, steps: list[Step], batch: int, query_id: str, stored: Future[None] | None
+        self, spark: SparkSession, steps: list[Step], start: Moment, query_id: str, stored: Future[None] | None
     ) -> list[Step]:
         """Carry out the deletes and the counts among the steps; return those that send something."""
         count = partial(results.counted, spark, self._settings.lake, newest=self._newest)
         counted: dict[str, tuple[int, int]] = {}
         rest: list[Step] = []
         for number, step in enumerate(steps):
-            moment = Moment(batch, number)
+            moment = start.after(number)
             if isinstance(step, Deleted):
                 if "stats" in step.request.command.asked:
                     # counted before it is deleted
@@ -178,6 +181,7 @@ class QueryFold:
         rows = tables.read(spark, lake, "subscriptions")
         last = rows.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
         self._first = 0 if last is None else last + 1
+        self._rows = rows.count()
         batch = self._first + batch_id
         before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
         own = rows.where(F.col("batch") == batch).collect()
@@ -281,18 +285,6 @@ def collect(frame: DataFrame) -> Sequence[QueryRecord]:
     return in_order(found, lambda record: (record.time, topics.index(record.topic), record.partition, record.offset))
 
 
-def newest_stored_batch(records: Iterable[QueryRecord], topic: str, known: int) -> int:
-    """Return the last batch of the log: the known one, or a later one that persist has reported on ``topic``."""
-    newest = known
-    for record in records:
-        if record.topic == topic:
-            try:
-                newest = max(newest, read_stored(record.value or b"").batch)
-            except RecordError as error:
-                log.warning("Ignoring a record of %s (offset %s): %s", topic, record.offset, error)
-    return newest
-
-
 def newest_batch_in_table(spark: SparkSession, lake: Lake) -> int:
     """Return the last batch that persist has committed; -1 if there is none."""
     return max(tables.transactions(spark, lake, "messages").values(), default=-1)
@@ -317,7 +309,7 @@ def read_queries(
             if record.oversized:
                 request = requests.too_large(request)
             text = request.command.filter
-            unsound = text is not None and request.reason is None and not _sound(spark, text)
+            unsound = text is not None and request.reason is None and not _sound(spark._jsparkSession, text)  # noqa: SLF001 - see there
             asked.append(request.refused(queries.BAD_FILTER, UNSOUND) if unsound else request)
     return asked, dead
 
@@ -335,11 +327,16 @@ UNSOUND = "The types of what it compares or calculates do not fit."
 
 
 @lru_cache(maxsize=1024)
-def _sound(spark: SparkSession, text: str) -> bool:
-    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit."""
+def _sound(session: Any, text: str) -> bool:
+    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit.
+
+    :param session: that of the JVM, which lasts; each batch has a session of Python of its own
+    """
+    spark = SparkSession(SparkContext.getOrCreate(), session)
     try:
+        found = spark.createDataFrame([], "value STRING").where(fits(spark.sparkContext, text))
         # planned, not only analysed: the plan of a long filter is deeper
-        spark.createDataFrame([], "value STRING").where(fits(spark, text))._jdf.queryExecution().executedPlan()  # noqa: SLF001
+        found._jdf.queryExecution().executedPlan()  # noqa: SLF001 - there is no public way
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
         log.info("Spark does not accept the filter %r: %s", text, error)
         return False

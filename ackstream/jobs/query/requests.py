@@ -27,6 +27,9 @@ NOTHING_TO_DELETE, AMBIGUOUS = "no filter or keys", "more than one of filter and
 MAX_NAME: Final = 1_000
 """The maximum length of the names that every result repeats: the client's, command's, subscription's and topic's."""
 
+MAX_ORDER_KEYS: Final = 20
+"""Each is looked up in every message, and compared."""
+
 UNSERVED: Final = frozenset({"publish", "delta_publish", "delta_subscribe", "sow_and_delta_subscribe"})
 """Commands that are refused: messages are published on a topic of their own, and there are no deltas."""
 
@@ -190,8 +193,10 @@ def _milliseconds(text: str) -> int:
 
 
 def _order_by(text: str) -> tuple[OrderKey, ...]:
-    keys = []
+    keys: list[OrderKey] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
+        if len(keys) == MAX_ORDER_KEYS:
+            raise _InvalidHeaderError(INVALID_ORDER_BY)
         found = _ORDER.fullmatch(part)
         if found is None:
             raise _InvalidHeaderError(INVALID_ORDER_BY)

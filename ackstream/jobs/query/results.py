@@ -44,16 +44,17 @@ _SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCR
 _ORDER = ("step", "rank", *POSITION)
 
 
-def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, batch: int) -> DataFrame:
+def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, start: Moment) -> DataFrame:
     """Return the records of the steps, in order: key, value, headers.
 
     :param steps: without :class:`Counted`, which the job has turned into acknowledgements
     :param newest: the last batch of the log
+    :param start: that of the first step
     """
     parts = [_acknowledgements(spark, steps)]
     for number, step in enumerate(steps):
         if isinstance(step, Selected):
-            found = selected(spark, lake, step.request, newest, Moment(batch, number))
+            found = selected(spark, lake, step.request, newest, start.after(number))
             parts.append(_records(found, step.request, number))
         elif isinstance(step, LogDelivered):
             parts.append(_messages(spark, lake, step, number))
@@ -79,7 +80,7 @@ def condition(spark: SparkSession, request: QueryRequest) -> Column:
     """Return the condition of a command, over the columns ``value`` (text) and ``key``."""
     if request.keys:
         return F.col("key").isin([key.encode() for key in request.keys])
-    return fits(spark, request.command.filter)
+    return fits(spark.sparkContext, request.command.filter)
 
 
 def _acknowledgements(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
@@ -142,7 +143,7 @@ def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) 
     matching = []
     for (topic, text), receivers in wanted.items():
         listed = F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS)
-        matching.append(F.when((F.col("subject") == topic) & fits(spark, text), listed))
+        matching.append(F.when((F.col("subject") == topic) & fits(spark.sparkContext, text), listed))
     messages = _with_text(found).withColumn("for", F.explode(F.flatten(F.array_compact(F.array(*matching)))))
     own = {name: F.col("for")[name] for name in _SUBSCRIBER}
     return _addressed(messages.withColumns({**own, "rank": F.lit(0).cast("long")}), "publish", number)

@@ -7,13 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
+from ackstream.jobs.query import job
 from ackstream.jobs.query.expressions import field, fits
 from ackstream.jobs.query.job import UNSOUND, QueryRecord, read_queries
 from ackstream.spark.session import FIXED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +29,7 @@ def apart(spark: SparkSession) -> SparkSession:
 
 def _found(spark: SparkSession, text: str, values: list[object]) -> list[int]:
     rows = [(number, json.dumps(value)) for number, value in enumerate(values)]
-    found = spark.createDataFrame(rows, "number INT, value STRING").where(fits(spark, text)).collect()
+    found = spark.createDataFrame(rows, "number INT, value STRING").where(fits(spark.sparkContext, text)).collect()
     return sorted(row.number for row in found)
 
 
@@ -45,6 +47,18 @@ def _found(spark: SparkSession, text: str, values: list[object]) -> list[int]:
 )
 def test_a_text_in_a_filter_is_itself(apart: SparkSession, text: str, value: str) -> None:
     assert _found(apart, text, [{"x": "other"}, {"x": value}]) == [1]
+
+
+def test_a_filter_is_built_once_for_all_batches_each_of_which_has_a_session_of_python_of_its_own(
+    apart: SparkSession,
+) -> None:
+    one, two = (SparkSession(apart.sparkContext, apart._jsparkSession) for _ in range(2))
+    assert one is not two
+    assert fits(one.sparkContext, "/built = 1") is fits(two.sparkContext, "/built = 1")
+    before = job._sound.cache_info().hits
+    assert job._sound(one._jsparkSession, "/built = 1")
+    assert job._sound(two._jsparkSession, "/built = 1")
+    assert job._sound.cache_info().hits == before + 1
 
 
 def test_no_session_replaces_variables_in_sql(apart: SparkSession) -> None:
@@ -112,5 +126,5 @@ def test_the_largest_filter_takes_about_100_ms_on_the_largest_message(apart: Spa
 
 def _seconds(messages: DataFrame) -> float:
     started = time.perf_counter()
-    assert messages.where(fits(messages.sparkSession, LARGEST)).count() == 0
+    assert messages.where(fits(messages.sparkSession.sparkContext, LARGEST)).count() == 0
     return time.perf_counter() - started

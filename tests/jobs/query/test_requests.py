@@ -67,6 +67,7 @@ def test_intervals(command: str, options: str, intervals: dict[str, int]) -> Non
         ("sow", {"top_n": "-1"}, "invalid options"),
         ("sow", {"top_n": "many"}, "invalid options"),
         ("sow", {"order_by": "price; DROP"}, "invalid order by"),
+        ("sow", {"order_by": ",".join(["/a"] * 21)}, "invalid order by"),
         ("sow", {"options": "replace"}, "invalid options"),
         ("sow", {"bookmark": "EPOCH"}, "not supported"),
         ("sow", {"ack": "persisted"}, "not supported"),

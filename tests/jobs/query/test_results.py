@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
@@ -78,7 +79,7 @@ def _request(command: str = "sow", **headers: str) -> QueryRequest:
 
 
 def _told(spark: SparkSession, lake: Lake, *steps: Step, newest: int = 1, batch: int = 0) -> list[dict[str, Any]]:
-    rows = results.records(spark, lake, steps, newest, batch).collect()
+    rows = results.records(spark, lake, steps, newest, Moment(batch, 0)).collect()
     return [
         {"to": row.key, "value": row.value and bytes(row.value)} | {name: bytes(value) for name, value in row.headers}
         for row in rows
@@ -190,6 +191,17 @@ def test_deleted_records_are_gone_for_later_commands_only(apart: SparkSession, l
     counts = {step: results.counted(apart, lake, request, 1, Moment(5, step)) for step in (2, 3)}
     assert counts == {2: (5, 2), 3: (3, 0)}
     assert tables.read(apart, lake, "sow_deletes").count() == 2
+    # of a topic that was made anew, at the offset of a record that was deleted, and of one without a key
+    rows = tables.read(apart, lake, "messages").where("batch = 1 AND subject = 'orders' AND reason IS NULL")
+    anew = rows.where("offset IN (13, 14)").withColumns(
+        {"batch": F.lit(2).cast("long"), "received_at": F.expr("received_at + INTERVAL 1 DAY")}
+    )
+    anew.write.format("delta").mode("append").save(tables.location(lake, "messages"))
+    try:
+        gone = {step: results.counted(apart, lake, request, 2, Moment(5, step)) for step in (2, 3)}
+        assert gone == {2: (6, 3), 3: (5, 2)}
+    finally:
+        DeltaTable.forPath(apart, tables.location(lake, "messages")).delete("batch = 2")
 
 
 def test_a_message_whose_copy_its_topic_would_refuse_is_delivered_as_its_reference(
