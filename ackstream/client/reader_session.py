@@ -188,7 +188,7 @@ class ReaderSession:
                 self._history.confirm(answer)
             elif isinstance(answer, ReaderState):
                 self._receive_state(answer)
-            elif isinstance(answer, ReaderRemoved) and self._started.is_set():
+            elif isinstance(answer, ReaderRemoved) and self._started.is_set() and answer.epoch >= self._start.epoch:
                 self._life.fail(TakenOverError(f"The reader {answer.reader} was removed (`ackstream readers forget`)."))
 
     def _receive_stored(self, record: Any) -> None:

@@ -69,7 +69,7 @@ PUBLISHER_ACKS = TopicFormat(
                 readers.ApplicationAcknowledged(_WRITER, _READER, 41, 41, "Logger", b"shipped"),
                 readers.SamplesDone(_WRITER, ((1, 41),), 41),
                 readers.WriterState(_WRITER, 45, 41, waiting_for=(_READER,), required={"Auditor": 1}),
-                readers.ReaderRemoved(_READER, 0, 1),
+                readers.ReaderRemoved(_READER, 0, 1, 3),
                 readers.KnownReaders("console-1", 0, 1, (readers.KnownReader(_READER, durable=True),), number=1),
             ),
         ),

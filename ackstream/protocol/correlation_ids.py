@@ -79,7 +79,8 @@ def of_spring(value: bytes) -> str:
 def of_json(headers: Mapping[str, Any]) -> str | None:
     """Return the correlation-id in the headers of a message, ``None`` if it is absent or empty."""
     found = next((headers[name] for name in JSON_SPELLINGS if headers.get(name) not in (None, "")), None)
-    return None if found is None else str(found)
+    # Spark reads what is no text as its JSON, too
+    return found if found is None or isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
 def is_too_long(identity: str) -> bool:

@@ -216,11 +216,15 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderRemoved(msgspec.Struct, frozen=True, tag_field="type", tag="reader_removed"):
-    """One of ``shards`` shards has removed a reader: by a :class:`ReaderStop` without an epoch, or for its silence."""
+    """One of ``shards`` shards has removed a reader: by a :class:`ReaderStop` without an epoch, or for its silence.
+
+    :ivar epoch: the last one that it knew of, 0: none; a reader that has started since is not meant
+    """
 
     reader: str
     shard: int
     shards: int
+    epoch: int
 
 
 class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):

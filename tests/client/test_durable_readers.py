@@ -48,10 +48,10 @@ def settle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
 
 
 def test_a_subscription_is_deleted_once_every_shard_says_so(settle: Callable[..., list[Any]]) -> None:
-    settle(*(ReaderRemoved("r1", shard, 3) for shard in (0, 2, 0)))
+    settle(*(ReaderRemoved("r1", shard, 3, 1) for shard in (0, 2, 0)))
     with pytest.raises(SettleTimeout, match="removal of reader r1 was not confirmed"):
         delete_durable_subscription(Kafka(), name="r1", timeout=0.05)
-    sent = settle(*(ReaderRemoved("r1", shard, 3) for shard in (0, 2, 1)))
+    sent = settle(*(ReaderRemoved("r1", shard, 3, 1) for shard in (0, 2, 1)))
     delete_durable_subscription(Kafka(), name="r1", timeout=PATIENCE_SECONDS)
     assert set(sent) == {ReaderStop("r1")}
     with pytest.raises(InconsistentQosError, match="name has 1 to 255"):

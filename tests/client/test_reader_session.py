@@ -392,7 +392,7 @@ def test_a_reader_whose_clock_is_behind_takes_a_later_epoch_than_settle_knows() 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
-    [(_answer(epoch=2), "Another reader has started as billing"), (ReaderRemoved("billing", 0, 1), "was removed")],
+    [(_answer(epoch=2), "Another reader has started as billing"), (ReaderRemoved("billing", 0, 1, 1), "was removed")],
 )
 def test_a_reader_that_was_taken_over_or_removed_ends_with_that_error(answer: Any, text: str) -> None:
     world = _World([], _answer())
@@ -401,6 +401,14 @@ def test_a_reader_that_was_taken_over_or_removed_ends_with_that_error(answer: An
     assert [text in str(error) for error in world.errors] == [True]
     with pytest.raises(TakenOverError, match=text):
         world.history.take(1, None)
+
+
+def test_a_reader_that_has_started_after_its_name_was_removed_goes_on() -> None:
+    """A settle job that begins anew, or repeats a batch, says again what it did before the start."""
+    world = _World([], _answer())
+    world.link.pending.append(ReaderRemoved("billing", 0, 1, 0))
+    world.link.turn(1.0)
+    assert world.errors == []
 
 
 def test_only_a_reader_that_leaves_says_so() -> None:

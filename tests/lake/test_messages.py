@@ -64,6 +64,21 @@ def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, la
     assert before[0] == (3, {"a": PublisherState(watermark=6), "b": PublisherState(watermark=5)})
 
 
+def test_a_state_is_kept_as_long_as_the_only_later_one_of_its_publisher_was_never_whole(
+    spark: SparkSession, lake: Lake
+) -> None:
+    settings = Settings(lake=lake)
+    tables.create(spark, lake, ["publishers", "messages"])
+    _put(spark, lake, ("b", 80, OLD, None, None), ("c", 90, OLD, None, None))
+    _put_message(spark, lake, OLD, 99)
+    # interrupted before it had messages; the new query has not reached a record of the publisher
+    _put(spark, lake, ("c", 100, OLD, None, None), ("b", 101, NEW, None, None), ("b", 102, NEW, None, None))
+    before = _load(spark, settings, 3)
+    assert before[1]["c"] == PublisherState(watermark=90)
+    StoredStates(spark, settings, NEW).prune()
+    assert _load(spark, settings, 3) == before
+
+
 def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
     tables.create(spark, lake, ["publishers", "messages"])

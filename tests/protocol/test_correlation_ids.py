@@ -41,6 +41,8 @@ def test_the_bytes_of_a_random_uuid_are_hexadecimal_and_text_is_text(value: byte
         ([("Correlation-Id", b"of-record")], {}, "signals-2-40"),
         ([("kafka_correlationId", b"of-spring")], {"Correlation-Id": "of-json"}, "of-json"),
         ([], {"correlation-id": "", "Correlation-Id": 17}, "17"),
+        ([], {"correlation-id": True}, "true"),
+        ([], {"correlation-id": {"a": [1, None]}}, '{"a":[1,null]}'),
         ([], {"CORRELATION-ID": "of-json"}, "signals-2-40"),
         ([("kafka_correlationId", b"of-spring")], {}, "of-spring"),
         ([("kafka_correlationId", b"\xff\x01")], {}, "FF01"),

@@ -83,7 +83,7 @@ def test_the_shapes_of_the_answers() -> None:
         ApplicationAcknowledged("w1", "R1", 5, 6, "Logger", b"\xfa"),
         SamplesDone("w1", ((2, 3),), 0),
         ReaderState("R1", 3, 1, 6, 1_000, (KnownWriter("w1", 1, 9, ((1, 3),), ((5, 9),)),), 1, 2),
-        ReaderRemoved("R1", 1, 6),
+        ReaderRemoved("R1", 1, 6, 3),
         WriterState("w1", 9, 3, ((5, 5),), ("A", "Logger")),
     ],
 )

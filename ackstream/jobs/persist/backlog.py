@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ackstream.settings import Destination
     from ackstream.telemetry.figures import Tally
 
+LACKING_MS, MAX_LACKING = 1_000, 10_000
+"""How exactly, and of how many batches, is known since when a destination lacks them: one may be away for weeks."""
+
 
 class DestinationChange(NamedTuple):
     """A destination is no longer waited for, or is again; it has everything up to ``batch``."""
@@ -68,7 +71,7 @@ class Backlog:
         self._waiting: deque[tuple[int, int]] = deque()
         """Batches, and the batch with messages that each of them needs."""
         self._lacking: deque[tuple[int, int]] = deque()
-        """Batches with messages that some destination lacks, and their times."""
+        """Batches with messages that some destination lacks, and the times since when: of several in a second one."""
         for batch in sorted(self._deferred - {replayed}):
             self.add(batch, now, stored=False)
 
@@ -96,7 +99,18 @@ class Backlog:
         needed = min(batch, self._stored)
         self._waiting.append((batch, needed))
         if needed > self._everywhere:
-            self._lacking.append((needed, now))
+            self._lack(needed, now)
+
+    def _lack(self, batch: int, now: int) -> None:
+        lacking = self._lacking
+        if lacking and now - lacking[-1][1] < LACKING_MS:
+            lacking[-1] = batch, lacking[-1][1]
+            return
+        lacking.append((batch, now))
+        if len(lacking) > MAX_LACKING:
+            # how long something is lacked is needed exactly as long as that is little
+            old = [lacking.popleft() for _ in range(MAX_LACKING // 2)]
+            lacking.extendleft((last, since) for (_, since), (last, _) in zip(old[-2::-2], old[::-2], strict=True))
 
     def report(self, name: str, batch: int) -> None:
         """Note that a destination has all messages up to a batch; ignore async ones."""

@@ -25,7 +25,7 @@ from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS
-from ackstream.protocol.messages import encode_ack, write_stored
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import Checkpoint
@@ -152,7 +152,9 @@ class PersistFold:
             table.complete = table.complete and len(recent) == len(self._states)
             self._states = recent
         if not table.complete:
-            clients = {client or "" for client in pc.unique(headers.column("client")).to_pylist()}
+            names = [name or "" for name in pc.unique(headers.column("client")).to_pylist()]
+            # records without a name, or with one that is too long, have a state together
+            clients = {name if len(name) <= MAX_CLIENT_CHARACTERS else "" for name in names}
             if unknown := clients - self._states.keys():
                 self._states |= table.before(batch_id, unknown)
 

@@ -97,7 +97,8 @@ class StoredStates:
         by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
         batch = F.col("batch")
         old = (
-            rows.where(batch < newest)
+            # what was never whole is no state, and stays as the mark that it is
+            rows.where(self._whole & (batch < newest))
             .withColumn("later", F.max("batch").over(by_client))
             .withColumn("begin", F.min("batch").over(by_query))
             .withColumn("end", F.max("batch").over(by_query))

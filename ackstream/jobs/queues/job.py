@@ -124,8 +124,9 @@ JOB = Job(
     otherwise=f"move the checkpoint away and {_ANEW}",
     check=check,
     committed=partial(tables.newest_batch_of, ("queue_events",)),
-    # 2: a queue without consumers forgets whose turn it is; 3: time passes in the batch that reads a tick
-    rules=3,
+    # 2: a queue without consumers forgets whose turn it is; 3: time passes in the batch that reads a tick; 4: of the
+    # settlements of a message that has yet to arrive, those that accept it are remembered
+    rules=4,
 )
 
 

@@ -200,7 +200,8 @@ class Queue:
                 # delivered at most once: settling frees the backlog
                 del settler.held[message]
                 return None
-            if self._rules.early:
+            # with any other outcome it stays in the queue that it will arrive in
+            if self._rules.early and outcome == "accepted":
                 self._early[message] = now + self._rules.early
                 if len(self._early) > MAX_EARLY:
                     del self._early[next(iter(self._early))]

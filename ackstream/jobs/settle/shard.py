@@ -83,8 +83,8 @@ class SettleShard:
         self._starting: dict[str, int] = {}
         self._asking: dict[str, None] = {}
         self._listing: dict[str, int] = {}
-        self._removed: dict[str, None] = {}
-        self._expired: dict[str, None] = {}
+        self._removed: dict[str, int] = {}
+        self._expired: dict[str, int] = {}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -129,8 +129,9 @@ class SettleShard:
             self._settled.done += samples_done(writer, self._writers[writer], runs)
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
         # before the state of a reader that has started again since
-        removed = self._removed | {reader: None for reader in self._expired if reader not in self._starting}
-        self._settled.states += [ReaderRemoved(reader, *shard) for reader in removed]
+        expired = {reader: epoch for reader, epoch in self._expired.items() if reader not in self._starting}
+        removed = self._removed | expired
+        self._settled.states += [ReaderRemoved(reader, *shard, epoch) for reader, epoch in removed.items()]
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
         remembered = self._rules.durable_lease if self._rules.durable_lease < NEVER else None
@@ -276,14 +277,15 @@ class SettleShard:
     def _remove(self, reader: str, now: int) -> None:
         """Remove a reader at once, whatever its epoch; reports of samples that may still arrive go with it."""
         self._starting.pop(reader, None)
-        self._removed[reader] = None
+        known = self._readers.get(reader)
+        self._removed[reader] = 0 if known is None else known.epoch
         for record, report in self._early.withdraw(reader):
             if record.timestamp < now - SKEW_MS:
                 self._apply(record, report)
             else:
                 self._ignore(record, report, "reader-removed")
-        if reader in self._readers:
-            self._readers[reader].durable = False
+        if known is not None:
+            known.durable = False
             self._leave(reader)
             self._forget(reader)
 
@@ -315,7 +317,7 @@ class SettleShard:
             if self._index == 0:
                 self._settled.add_expired(reader, known.epoch, known.end(self._rules))
             known.durable = False
-            self._expired[reader] = None
+            self._expired[reader] = known.epoch
         self._leave(reader)
 
     def _leave(self, reader: str) -> None:

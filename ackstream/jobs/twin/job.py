@@ -10,8 +10,10 @@ slower and apart, so that an acknowledgement that a change is stored never waits
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from functools import partial, reduce
+from itertools import islice
 from operator import or_
 from typing import TYPE_CHECKING
 
@@ -65,6 +67,10 @@ _ROWS = pa.schema(
 )
 FETCH_BYTES = 256 * 1024 * 1024
 """What the driver fetches at once, of signals and of things; Spark refuses a result of more than 1 GiB."""
+
+ACKS_AT_ONCE = 10_000
+LATE_MS = 3_600_000
+"""An acknowledgement that is later than the longest timeout by more than this is recorded by nobody."""
 
 SMALL_FILE_BYTES, COMPACT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 MAX_DELETED_RATIO = 0.3
@@ -324,18 +330,23 @@ def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _ba
         query = session.streams.get(query_id)
         # a stop looks the same from within
         if query is not None and query.isActive:
-            send(spark, settings, _acknowledgements(events, failed=True))
+            _acknowledge(spark, settings, events, failed=True)
         raise
     else:
-        send(spark, settings, _acknowledgements(events, failed=False))
+        _acknowledge(spark, settings, events, failed=False)
     finally:
         events.unpersist()
 
 
-def _acknowledgements(events: DataFrame, *, failed: bool) -> list[TwinMessage]:
-    wanted = events.where("search_persisted").orderBy("thing_id", "revision")
+def _acknowledge(spark: SparkSession, settings: Settings, events: DataFrame, *, failed: bool) -> None:
+    # a new checkpoint reads the whole journal, for most of which nobody waits any more
+    since = time.time_ns() // 1_000_000 - settings.correlate.max_timeout - LATE_MS
+    wanted = events.where("search_persisted").where(F.unix_millis("modified_at") >= since)
     columns = ("thing_id", "visible", "correlation_id", "topic", "partition", "offset")
-    return [
-        search_persisted(thing_id, command[0], reply_id(*command), visible=None if failed else visible)
-        for thing_id, visible, *command in wanted.select(*columns).collect()
-    ]
+    rows = wanted.orderBy("thing_id", "revision").select(*columns).toLocalIterator()
+    while some := list(islice(rows, ACKS_AT_ONCE)):
+        acks = [
+            search_persisted(thing_id, command[0], reply_id(*command), visible=None if failed else visible)
+            for thing_id, visible, *command in some
+        ]
+        send(spark, settings, acks)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.backlog import Backlog, DestinationChange
+from ackstream.jobs.persist.backlog import MAX_LACKING, Backlog, DestinationChange
 from ackstream.settings import Destination
 from ackstream.telemetry.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
 from ackstream.telemetry.figures import Tally
@@ -238,3 +238,29 @@ def test_its_gauges_are_what_waits_and_what_each_sync_destination_lacks() -> Non
         (DESTINATION_SYNC.name, "a"): 0,
         (DESTINATION_SYNC.name, "b"): 1,
     }
+
+
+def test_how_long_a_destination_lacks_something_is_known_in_little_memory_however_long_it_is_away() -> None:
+    backlog = Backlog(
+        [_destination("gone"), _destination("a", check_interval="1s", downgrade_age="30s")], acknowledged=-1, stored=-1
+    )
+    for batch in range(4 * MAX_LACKING):
+        backlog.add(batch, batch * 2_000)
+        backlog.add(batch, batch * 2_000)
+        if batch < 4 * MAX_LACKING - 20:
+            backlog.report("a", batch)
+    assert len(backlog._lacking) <= MAX_LACKING
+    now = (4 * MAX_LACKING - 1) * 2_000
+    assert backlog._lacking[0][1] == 0
+    (change,) = backlog.check(now)
+    # the oldest of the last 20
+    assert (change.destination, change.mode, change.age_ms) == ("a", "async", 38_000)
+
+
+def test_of_several_batches_in_a_second_the_age_is_that_of_the_first() -> None:
+    backlog = _backlog(check_interval="1ms", downgrade_age="10s")
+    backlog.add(0, 0)
+    backlog.add(1, 500)
+    backlog.report("a", 0)
+    # the second is lacked as long as it is not reported
+    assert [len(backlog.check(now)) for now in (9_999, 10_000)] == [0, 1]

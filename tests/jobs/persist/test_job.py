@@ -43,3 +43,6 @@ def test_a_publisher_leaves_memory_after_two_days_and_is_looked_up_when_it_sends
     fold._recall(table, _headers(12, "recent", "old", "new"), 2)
     assert fold._states == {"old": old, "recent": recent}
     assert table.asked[1:] == [{"old", "new"}]
+    # what is refused for its name is remembered with what has none
+    fold._recall(table, _headers(12, "x" * 256), 3)
+    assert table.asked[2:] == [{""}]

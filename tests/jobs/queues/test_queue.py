@@ -229,6 +229,15 @@ def test_an_early_settlement_is_remembered_for_a_day(arrives: int, leaves: bool)
     assert (_sent(queue, arrives) == []) == leaves
 
 
+@pytest.mark.parametrize("outcome", ["failed", "rejected"])
+def test_an_early_settlement_that_does_not_accept_leaves_the_message_in_the_queue(outcome: Any) -> None:
+    queue = _queue(amps())
+    assert queue.settle("A", "m1", outcome, 1) == "not-in-queue"
+    queue.enqueue("m1", 2)
+    assert _exits(queue) == []
+    assert _sent(queue, 2) == [("m1", "A")]
+
+
 def test_a_lease_that_ended_is_not_its_holders_any_more() -> None:
     queue = _queue(amps(lease_ms=1_000, settler="strict"), "m1", consumers="AB")
     assert queue.deliver("m1", "A", 50) is not None

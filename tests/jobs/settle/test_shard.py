@@ -350,7 +350,7 @@ def test_a_durable_reader_that_was_silent_for_its_lease_is_removed_with_a_row_an
         assert run.next_timeout == 3_660 * SECOND
         assert (run.feed(watermark=3_660 * SECOND).states, run.done()) == ([], set())
         settled = run.feed(watermark=3_660 * SECOND + 1)
-        assert (settled.states, run.done()) == ([ReaderRemoved("A", index, 1)], {1, 2, 3, 4, 5})
+        assert (settled.states, run.done()) == ([ReaderRemoved("A", index, 1, 1)], {1, 2, 3, 4, 5})
         assert reasons(settled) == rows
         assert [(row["id"], row["reader"], row["received_at"]) for row in settled.ignored] == [
             (f"reader-A-1-{3_660 * SECOND}", "A", 3_660 * SECOND)
@@ -465,13 +465,13 @@ def test_a_durable_reader_can_be_removed_whatever_its_epoch(log: Log) -> None:
     run = Run()
     run.feed(log.start("A", 2**62, durable=True), log.stored(1, 5))
     settled = run.feed(log.say(ReaderStop("A")))
-    assert (settled.states, run.done()) == ([ReaderRemoved("A", 0, 1)], {1, 2, 3, 4, 5})
+    assert (settled.states, run.done()) == ([ReaderRemoved("A", 0, 1, 2**62)], {1, 2, 3, 4, 5})
     assert run.state is not None
     assert b"A" not in run.state[1]
     (state,) = run.feed(log.start("A", 1, durable=True)).states
     assert isinstance(state, ReaderState)
     assert state.epoch == 1
-    assert run.feed(log.say(ReaderStop("unknown"))).states == [ReaderRemoved("unknown", 0, 1)]
+    assert run.feed(log.say(ReaderStop("unknown"))).states == [ReaderRemoved("unknown", 0, 1, 0)]
 
 
 def test_reports_of_a_removed_reader_that_wait_for_their_samples_do_not_bring_it_back(log: Log) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,21 @@ def test_a_twin_stops_when_another_one_has_written_to_the_journal(spark: SparkSe
     things.append(spark, lake, table(change("a:1", 1, {"n": 1})), "other", 0)
     with pytest.raises(StoppedError, match="Another twin has written to the journal"):
         twin._append(spark, deleted, "query", 2, 0)
+
+
+def test_of_a_journal_that_is_merged_anew_nothing_is_acknowledged_for_which_nobody_waits(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.create(spark, lake, [things.JOURNAL])
+    now = time.time_ns() // 1_000_000
+    asked = [change(f"a:{number}", 1, {}, search_persisted=True, modified_at=now) for number in range(5)]
+    old = change("a:old", 1, {}, search_persisted=True, modified_at=now - 26 * 3_600_000)
+    things.append(spark, lake, table(*asked, old, change("a:silent", 1, {}, modified_at=now)), "query", 0)
+    sent: list[list[str]] = []
+    monkeypatch.setattr(job, "ACKS_AT_ONCE", 2)
+    monkeypatch.setattr(job, "send", lambda _spark, _settings, acks: sent.append([ack.correlation_id for ack in acks]))
+    job._acknowledge(spark, Settings(lake=lake), tables.read(spark, lake, things.JOURNAL), failed=False)
+    assert sent == [["c-a:0-1", "c-a:1-1"], ["c-a:2-1", "c-a:3-1"], ["c-a:4-1"]]
 
 
 def test_a_batch_of_large_commands_is_fetched_in_pieces_and_in_order(
