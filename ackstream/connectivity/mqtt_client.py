@@ -215,7 +215,7 @@ class MqttClient(Client):
             return super().reconnect()
         except OSError as error:
             if self._thread is not None:
-                # it connects again by itself, and nobody else sees the reason
+                # it connects again by itself, and paho keeps the reason
                 found = self._settings
                 log.warning("The connection %s cannot reach %s:%s: %s", found.id, found.host, found.port, error)
             raise
