@@ -108,7 +108,6 @@ class Clock(Part):
 
     interval: Milliseconds = duration("1s")
     slack: Milliseconds = duration("2s")
-    enabled: bool = True
 
 
 class Archive(Part):

@@ -165,9 +165,10 @@ class Job:
         return self.otherwise
 
     @contextmanager
-    def running(self, spark: SparkSession, settings: Settings) -> Iterator[StreamingQuery]:
+    def running(self, spark: SparkSession, settings: Settings, *, ticks: bool = True) -> Iterator[StreamingQuery]:
         """Run the job for the time of the block: create missing topics, start the query, its clock and its offsets.
 
+        :param ticks: whether it publishes its ticks itself; if not, it has no lease either
         :raises StartError: if settings, checkpoint, topics and tables are inconsistent, or another process runs the job
         :raises LocalError: if Kafka does not answer
         :raises StoppedError: at the end of the block, if its clock or its lease could not go on and stopped the query
@@ -176,7 +177,7 @@ class Job:
             prepare(settings, self.topics, PARTIES[self.name])
         with ExitStack() as stack:
             own = None
-            if self.lease is not None and (self.ticks is None or settings.clock.enabled):
+            if self.lease is not None and (self.ticks is None or ticks):
                 # its run begins before the query and ends after it
                 own = stack.enter_context(clock(settings, self.lease, self.ticks, self.reads))
             query = self.start(spark, settings, clock=own)

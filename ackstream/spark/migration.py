@@ -89,7 +89,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
             f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
         )
     with ExitStack() as stack:
-        if job.lease is not None and settings.clock.enabled:
+        if job.lease is not None:
             # the first start of a release may add topics, such as that of the lease
             prepare(settings, job.topics, PARTIES[job.name])
             # the job cannot run as long as another clock does

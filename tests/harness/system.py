@@ -17,7 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from ackstream.jobs.correlate.job import JOB
 from ackstream.kafka.topics import TIMESTAMP_TYPE, ensure_topics
 from ackstream.protocol.ledger import reply_id
-from ackstream.settings import Clock, Correlate, Kafka, Lake, Settings
+from ackstream.settings import Correlate, Kafka, Lake, Settings
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.kafka import records
 from tests.harness.waiting import eventually
@@ -49,9 +49,9 @@ class System:
         self.settings = Settings(
             kafka=kafka,
             correlate=Correlate(**(self.options | correlate)),
-            clock=Clock(enabled=clock),
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
+        self._has_clock = clock
         ensure_topics(self.settings, JOB.topics)
         self.producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, acks="all", max_request_size=8_000_000)
 
@@ -61,8 +61,8 @@ class System:
     @contextmanager
     def correlate(self, spark: SparkSession) -> Iterator[StreamingQuery]:
         self._stamp_ticks("LogAppendTime")
-        with JOB.running(spark, self.settings) as query:
-            self._stamp_ticks("LogAppendTime" if self.settings.clock.enabled else "CreateTime")
+        with JOB.running(spark, self.settings, ticks=self._has_clock) as query:
+            self._stamp_ticks("LogAppendTime" if self._has_clock else "CreateTime")
             yield query
 
     def _stamp_ticks(self, timestamp_type: str) -> None:

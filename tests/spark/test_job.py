@@ -20,7 +20,7 @@ from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
-from ackstream.settings import Clock, Kafka, Lake, Persist, Settings
+from ackstream.settings import Kafka, Lake, Persist, Settings
 from ackstream.settings.model import QueueJob, Settle
 from ackstream.settings.queues import QueueSettings
 from ackstream.spark import job as spark_job
@@ -268,16 +268,16 @@ def test_every_job_shows_on_a_topic_of_its_own_that_it_runs(job: Job) -> None:
     assert job.ticks is None or TOPICS[job.ticks] is CLOCK
 
 
-@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("ticks", [True, False])
 def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends_if_it_loses_it(
     monkeypatch: pytest.MonkeyPatch,
-    enabled: bool,  # noqa: FBT001 - a parameter
+    ticks: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     seen: list[object] = []
 
     @contextmanager
-    def clock(_: Settings, lease: str, ticks: str | None, reads: tuple[str, ...]) -> Iterator[Any]:
-        seen.append(("claims", lease, ticks, reads))
+    def clock(_: Settings, lease: str, topic: str | None, reads: tuple[str, ...]) -> Iterator[Any]:
+        seen.append(("claims", lease, topic, reads))
         yield "clock"
         seen.append("ends")
 
@@ -286,7 +286,7 @@ def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends
     monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
     monkeypatch.setattr(Job, "start", lambda *_, clock: seen.append(("starts", clock)) or query)
     job = Job(name="x", build=lambda *_: None, trigger="archive.trigger", lease="x-lease")  # type: ignore[arg-type]
-    with job.running(None, Settings(clock=Clock(enabled=enabled))):  # type: ignore[arg-type]
+    with job.running(None, Settings(), ticks=ticks):  # type: ignore[arg-type]
         assert seen == [("claims", "x-lease", None, ()), ("starts", "clock")]
     assert seen[2:] == ["stops", "ends"]
 

@@ -25,7 +25,7 @@ from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
 from ackstream.local.process import is_free, locked
 from ackstream.local.secured import SecuredBroker
-from ackstream.settings import Clock, Gateway, Kafka, Lake
+from ackstream.settings import Gateway, Kafka, Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +97,6 @@ def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings
             "kafka": kafka,
             "local": settings.local.model_copy(update={"data": home}),
             "lake": Lake(path=str(home / "lake"), checkpoints=str(home / "checkpoints")),
-            "clock": Clock(),
             # an archive batch keeps a core busy for seconds, and here it shares two cores with correlate
             "archive": settings.archive.model_copy(update={"trigger": 10_000}),
         }

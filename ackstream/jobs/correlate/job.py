@@ -231,7 +231,7 @@ def correlate(
     writer = Writer(topics, batch.query_id, batch.batch_id)
     store = aside.store(batch.key, batch.batch_id)
     # of a broker whose clock was set back a request would be over before anybody could answer it
-    passed = batch.watermark - slack_ms
+    passed = batch.watermark - (slack_ms if limits.refuse_undeclared else 0)
     with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
         records: list[Record] = []
         size = 0

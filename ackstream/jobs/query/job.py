@@ -1,8 +1,9 @@
 """The query job: commands over the messages, and subscriptions to them (brokers.md 1.4).
 
-It reads the commands, and the topic ``stored``, in which persist reports how far the log has come. A batch first stores
-how far the log had come and who subscribes to what; only then it sends anything. A batch that is replayed after a crash
-takes the position of the log from there, so it gives the same results, with the same ids.
+It reads the commands, and the topic ``stored``, in which persist reports that the log has grown; how far, the table
+says. A batch first stores how far the log had come and who subscribes to what; only then it sends anything. A batch
+that is replayed after a crash takes the position of the log from there, so it gives the same results, with the same
+ids.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from rich.console import Console
 from ackstream.cli.demo import environment as environments
 from ackstream.cli.demo.environment import demo_settings, environment
 from ackstream.errors import LocalError
-from ackstream.settings import Archive, Clock, Kafka, Lake, Local, Settings
+from ackstream.settings import Archive, Kafka, Lake, Local, Settings
 from ackstream.settings.security import KafkaSecurity
 
 
@@ -103,7 +103,6 @@ def test_its_settings_are_those_of_the_user_where_nobody_is_disturbed():
     changes: dict[str, Any] = {
         "local": Local(port=1234, heap="300m"),
         "kafka": Kafka(bootstrap="far.away:9092", partitions=7, security=KafkaSecurity(protocol="SSL")),
-        "clock": Clock(enabled=False),
         "lake": Lake(path="s3://bucket/lake", checkpoints="s3://bucket/checkpoints"),
         "archive": Archive(max_offsets_per_trigger=7),
     }
@@ -111,5 +110,4 @@ def test_its_settings_are_those_of_the_user_where_nobody_is_disturbed():
     assert own.kafka == Kafka(bootstrap="localhost:1234", topic_prefix="p-", partitions=7)
     assert own.local == Local(port=1234, heap="300m", data=Path("home"))
     assert (own.lake.path, own.lake.checkpoints) == ("home/lake", "home/checkpoints")
-    assert own.clock.enabled
     assert own.archive.max_offsets_per_trigger == 7
