@@ -68,7 +68,9 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _call(state: State, *batches: Sequence[Record], tick: int | None = None, **limits: Any) -> list[pd.DataFrame]:
-    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), 2_000, Aside())
+    handle = partial(
+        correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), 2_000, Aside()
+    )
     # of a call for a timeout Spark makes a frame without rows
     frames = [_frame(records) for records in batches or ([],)]
     if tick is not None:
