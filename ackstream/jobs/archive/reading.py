@@ -10,6 +10,7 @@ in one pass. Only what it refuses is read by the second one, which takes any JSO
 from __future__ import annotations
 
 import base64
+from operator import attrgetter
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -94,6 +95,7 @@ def _form(kinds: dict[Any, Any], *, exact: bool) -> Any:
 FORM, _LOOSE_FORM = _form(_EXACT, exact=True), _form(_LOOSE, exact=False)
 _decode, _decode_loosely = msgspec.json.Decoder(FORM).decode, msgspec.json.Decoder(_LOOSE_FORM).decode
 _decode_text = msgspec.json.Decoder(str).decode
+_parts = attrgetter(*PART_OF.values())
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(FORM)}
 PART_TYPES = {part: get_args(_TYPES[part])[0] for part in PART_OF.values()}
 PART_TYPES["acks"] = get_args(PART_TYPES["acks"])[0]
@@ -171,10 +173,12 @@ def read_loosely(value: bytes, topic: str) -> Record | str:
 
 def _misplaced(record: Record, topic: str) -> str | None:
     """Return what is wrong with the parts of a record as a whole."""
-    if all(getattr(record, part) is None for part in PART_OF.values()):
+    parts = _parts(record)
+    present = len(parts) - parts.count(None)
+    if not present:
         return f"it has none of the parts {', '.join(PART_OF.values())}"
-    others = any(getattr(record, part) is not None for part in PART_OF.values() if part != AUDIT)
-    if (record.audit is not None) != topic.endswith(AUDIT) or (record.audit is not None and others):
+    of_audit = record.audit is not None
+    if of_audit != topic.endswith(AUDIT) or (of_audit and present > 1):
         return "its part is of another topic"
     return None
 
