@@ -50,7 +50,8 @@ def acls(
     ] = None,
     *,
     party: Annotated[
-        list[str] | None, typer.Option(help="Only this party; may be repeated. Without it: all.", metavar="PARTY")
+        list[str] | None,
+        typer.Option(help="Only this party; may be repeated. Without it: all but the operator.", metavar="PARTY"),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Set them, and create missing topics.")] = False,
     as_json: AsJson = False,

@@ -24,7 +24,8 @@ Status = Annotated[
 ]
 After = Annotated[str | None, typer.Option(help="How long to wait before each answer, such as 2s.", metavar="DURATION")]
 Group = Annotated[
-    str | None, typer.Option(help="A consumer group that shares the signals; else all of them.", metavar="NAME")
+    str | None,
+    typer.Option(help="A consumer group that shares the signals; else all of them. Not with --count.", metavar="NAME"),
 ]
 """The options of both commands."""
 

@@ -28,6 +28,8 @@ POSITION = ("batch", "partition", "offset")
 _IDENTITY = ("partition", "offset", "received_at")
 """The columns of a message, stored once or twice; one of a topic that was made anew may have the others' offset."""
 
+_GONE = "partition = gone_partition AND offset = gone_offset AND (gone_received_at IS NULL OR received_at = gone_received_at)"
+
 _COLUMNS = (*POSITION, "subject", "key", "value", "headers", "received_at", "client")
 
 
@@ -69,7 +71,8 @@ def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Mome
     records = messages.groupBy("key", itself.alias("itself")).agg(last).select("last.*")
     before = F.struct("batch", "step") < F.struct(*[F.lit(number).cast("long") for number in moment])
     deleted = tables.read(spark, lake, "sow_deletes").where(before & (F.col("subject") == topic))
-    return records.join(deleted.select(*_IDENTITY), [*_IDENTITY], "left_anti").select(*_COLUMNS)
+    gone = deleted.select(*[F.col(name).alias(f"gone_{name}") for name in _IDENTITY])
+    return records.join(gone, F.expr(_GONE), "left_anti").select(*_COLUMNS)
 
 
 def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column], query_id: str) -> None:

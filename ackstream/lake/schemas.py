@@ -217,7 +217,7 @@ SOW_DELETES = schema(
     required("step", LONG, "step of that batch; later steps no longer see the record"),
     required("partition", INTEGER, "Kafka partition of the message"),
     required("offset", LONG, "Kafka offset of the message"),
-    required("received_at", TIME, "broker time of the message"),
+    optional("received_at", TIME, "broker time of the message; null: not known"),
     required("subject", TEXT, "topic of the message"),
     optional("key", BYTES, "key of the record"),
     required("client", TEXT, "client that deleted it"),
