@@ -28,7 +28,10 @@ POSITION = ("batch", "partition", "offset")
 _IDENTITY = ("partition", "offset", "received_at")
 """The columns of a message, stored once or twice; one of a topic that was made anew may have the others' offset."""
 
-_GONE = "partition = gone_partition AND offset = gone_offset AND (gone_received_at IS NULL OR received_at = gone_received_at)"
+_GONE = (
+    "partition = gone_partition AND offset = gone_offset"
+    " AND (gone_received_at IS NULL OR gone_received_at = received_at)"
+)
 
 _COLUMNS = (*POSITION, "subject", "key", "value", "headers", "received_at", "client")
 
