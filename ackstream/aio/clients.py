@@ -10,10 +10,12 @@ import asyncio
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from ackstream.client.errors import FlushTimeout, ReaderTimeout
 from ackstream.client.lifetime import Client
 from ackstream.client.publisher import Publisher
 from ackstream.client.receivers import Responder, Subscriber
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Client)
 T = TypeVar("T")
 
+SLICE_SECONDS = 10.0
 ENTRY_SECONDS = 5.0
 """How long a handler waits for the entry of its twin."""
 
@@ -53,6 +56,19 @@ def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(thread, partial(copy_context().run, function, *arguments))
     finally:
         thread.shutdown(wait=False)
+
+
+async def sliced(wait: Callable[[float], T], max_wait: float | None, gives_up: type[Exception]) -> T:
+    """Make a call that waits; without a limit again and again, so that a cancelled one does not keep its thread.
+
+    :param wait: raises ``gives_up`` after as many seconds
+    :param max_wait: seconds; ``None``: forever
+    """
+    if max_wait is not None:
+        return await aside(wait, max_wait)
+    while True:
+        with suppress(gives_up):
+            return await aside(wait, SLICE_SECONDS)
 
 
 class AsyncClient(Generic[C]):
@@ -110,7 +126,11 @@ class AsyncClient(Generic[C]):
 
         :raises ClientError: the error that ended the client
         """
-        return await aside(self.client.wait_closed, timeout)
+        client = self.client
+        closed = await aside(client.wait_closed, SLICE_SECONDS if timeout is None else timeout)
+        while timeout is None and not closed:
+            closed = await aside(client.wait_closed, SLICE_SECONDS)
+        return closed
 
     async def close(self) -> None:
         """Close the client, as its own ``close`` does; may be called twice.
@@ -264,7 +284,7 @@ class AsyncPublisher(AsyncClient[Publisher]):
         :param max_wait: seconds; ``None``: forever
         :raises FlushTimeout: some are not; they are kept
         """
-        await aside(self.client.publish_flush, max_wait, stage)
+        await sliced(lambda left: self.client.publish_flush(left, stage), max_wait, FlushTimeout)
 
     async def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
         """Wait until readers have acknowledged every message, as ``Publisher.wait_for_acknowledgments`` does.
@@ -272,7 +292,7 @@ class AsyncPublisher(AsyncClient[Publisher]):
         :param max_wait: seconds; ``None``: forever
         :raises ReaderTimeout: some messages are not complete
         """
-        await aside(self.client.wait_for_acknowledgments, max_wait)
+        await sliced(self.client.wait_for_acknowledgments, max_wait, ReaderTimeout)
 
 
 class AsyncResponder(AsyncClient[Responder]):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.aio.clients import AsyncClient, aside
+from ackstream.aio.clients import AsyncClient, aside, sliced
 from ackstream.aio.iteration import AsyncIteration
-from ackstream.client.errors import ReaderClosedError
+from ackstream.client.errors import CommandTimeout, ReaderClosedError
 from ackstream.client.message_stream import LogMessage
 from ackstream.client.query_client import QueryClient
 from ackstream.client.queue_consumer import QueueConsumer
@@ -118,7 +118,7 @@ class AsyncMessageStream(AsyncIteration[LogMessage]):
 
         :param max_wait: seconds; ``None``: forever
         """
-        return await aside(self.stream.wait, ack_type, max_wait)
+        return await sliced(lambda left: self.stream.wait(ack_type, left), max_wait, CommandTimeout)
 
     async def stats(self) -> CommandAck:
         """Wait for the counts of a query or a delete, and return them."""

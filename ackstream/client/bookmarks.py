@@ -43,6 +43,7 @@ class SubscriptionProgress:
         self._discarded = {position for position in discarded if position > start}
         self._passed: list[Position] = []
         self._persisted: Position | None = None
+        self._passed_by = start
 
     def received(self, position: Position) -> bool:
         """Record a message; return whether the application gets it, which it does not if it has discarded it."""
@@ -70,17 +71,23 @@ class SubscriptionProgress:
     def persisted(self, position: Position) -> None:
         """Record how far the log has grown; an older report is ignored."""
         self._persisted = position if self._persisted is None else max(position, self._persisted)
+        if not self._ordered:
+            self._passed_by = max(position, self._passed_by)
 
     @property
     def resume_after(self) -> Position:
         """The position after which to resume: everything up to it was discarded, or did not match.
 
         With nothing outstanding, that is the last persisted bookmark if it is later than the last message; otherwise
-        the older of the two.
+        the older of the two, but not before what was persisted when nothing was outstanding.
         """
         if self._persisted is None:
             return self._start
-        return (min if self._ordered else max)(self._start, self._persisted)
+        if not self._ordered:
+            return max(self._start, self._persisted)
+        # a replay from an earlier bookmark may bring something that is outstanding before that
+        passed_by = self._passed_by if self._passed_by < self._ordered[0] else self._start
+        return max(min(self._start, self._persisted), passed_by)
 
     def _advance(self) -> None:
         while self._ordered and self._ordered[0] in self._discarded:

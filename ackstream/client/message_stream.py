@@ -278,6 +278,9 @@ class MessageStream(Iterator[LogMessage]):
                 self.begun |= ack.ack_type == "processed" and ack.status == "success"
                 if ack.ack_type == "completed" and isinstance(ack.bookmark, str):
                     self._passed = _latest(self._passed, queries.parse_bookmark(ack.bookmark))
+                    if self._bookmarks is not None and self.behind is None:
+                        # where a subscription from now on begins
+                        self._bookmarks.persisted(str(self.sub_id), ack.bookmark)
             elif not self._is_news(ack):
                 return
             self.acks.append(ack)

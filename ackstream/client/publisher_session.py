@@ -198,9 +198,11 @@ class PublisherSession:
             if self._closed.is_set():
                 return
             self._closed.set()
-        self._connection.flush()
-        self._closing.set()
-        self._end(PublisherClosedError("The publisher was closed before the acknowledgement arrived."))
+        try:
+            self._connection.flush()
+        finally:
+            self._closing.set()
+            self._end(PublisherClosedError("The publisher was closed before the acknowledgement arrived."))
         if self._thread is not threading.current_thread():
             self._thread.join()
         self._connection.close()

@@ -33,6 +33,9 @@ MAX_MISSING = 1_000
 MAX_PASSED_OVER = 100_000
 """How far back answers are reported as lost: a number may be anything."""
 
+AHEAD_MS = 60_000
+"""How long what an answer shows of the broker's clock counts, and as long again."""
+
 MAX_BATCH = 1_000
 """The most messages settled by one record, which stays far smaller than Kafka's limit."""
 
@@ -171,7 +174,9 @@ class QueueSession:
         self._missing: deque[int] = deque()
         self._unconfirmed: dict[Alive, None] = {}
         self._held: dict[str, MessageDelivered] = {}
-        self._ahead_ms: int | None = None
+        # by how much the broker's clock is ahead, in the last two spans of time
+        self._ahead: list[int] = []
+        self._ahead_until = 0
         self._batches = AckBatches(bind, ack_batch, ack_timeout_ms)
         self._counts = counts
         self._outcomes = {"accepted", *bind.outcomes}
@@ -187,7 +192,11 @@ class QueueSession:
         """
         # what arrives soonest after it was written shows the broker's clock best
         ahead = broker_ms - now_ms
-        self._ahead_ms = ahead if self._ahead_ms is None else max(ahead, self._ahead_ms)
+        if now_ms >= self._ahead_until:
+            # what a clock showed that has been put right since is forgotten
+            self._ahead, self._ahead_until = self._ahead[-1:], now_ms + AHEAD_MS
+            self._ahead.append(ahead)
+        self._ahead[-1] = max(ahead, self._ahead[-1])
         if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
             return None
         if isinstance(record, Unbound):
@@ -243,7 +252,7 @@ class QueueSession:
 
     def lease_end(self, delivery: MessageDelivered) -> int | None:
         """Return when the lease of a delivery ends, by the clock of ``now_ms``; ``None``: with the session."""
-        return delivery.until - (self._ahead_ms or 0) if delivery.until else None
+        return delivery.until - max(self._ahead, default=0) if delivery.until else None
 
     def expire(self, delivery: MessageDelivered, now_ms: int) -> bool:
         """Return whether the lease of a delivery has ended; if so, it is not the consumer's any more."""

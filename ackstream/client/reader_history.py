@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ackstream.client.writer_history import Report
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.messages import StoredRange
-    from ackstream.protocol.readers import AppAckConf, ReaderStart
+    from ackstream.protocol.readers import AppAckConf, ProtocolAck, ReaderStart
 
 log = logging.getLogger(__name__)
 
@@ -267,6 +267,12 @@ class ReaderHistory:
                 if reports.deadline is None:
                     self._reporting.discard(writer)
         return [report for report in due if report is not None]
+
+    def repeat(self, report: ProtocolAck) -> None:
+        """Have a report made again that was not sent: nothing confirms those of this kind."""
+        with self._changed:
+            self.reports[report.writer].repeat()
+            self._reporting.add(report.writer)
 
     def confirm(self, conf: AppAckConf) -> None:
         """Apply a confirmation."""

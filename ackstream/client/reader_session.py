@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,15 @@ from ackstream.kafka.reader import ClientConnection, offsets_since
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.readers import SKEW_MS, AppAckConf, ReaderAlive, ReaderRemoved, ReaderState, ReaderStop
+from ackstream.protocol.readers import (
+    SKEW_MS,
+    AppAckConf,
+    ProtocolAck,
+    ReaderAlive,
+    ReaderRemoved,
+    ReaderState,
+    ReaderStop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +126,7 @@ class ReaderSession:
         self._alive_seconds = 0.0
         self._started = threading.Event()
         self._paused = False
+        self._sessions = samples.PublisherSessions()
         self._crowded_since: float | None = None
         self._persisting = False
         self._due = dict.fromkeys(("start", "alive", "gaps", "recover", "commit"), 0.0)
@@ -176,7 +186,7 @@ class ReaderSession:
 
     def _receive(self, record: Any) -> None:
         if record.topic == self._messages:
-            sample = samples.of_record(record, self._reader)
+            sample = samples.of_record(record, self._reader, self._sessions)
             if sample is not None and self._reads(sample.publisher):
                 self._history.add(sample)
         elif record.topic == self._stored:
@@ -269,12 +279,18 @@ class ReaderSession:
 
     def _send(self, record: ConsumerRecord) -> Any:
         """Send a record; return the producer's future, ``None`` if Kafka rejected it at once."""
+        # others are repeated when they are next due, or at the end of the period of an AppAck
+        repeat = partial(self._history.repeat, record) if isinstance(record, ProtocolAck) else None
         try:
-            return self.link.send(readers.write(record))
+            sent = self.link.send(readers.write(record))
         except (KafkaError, ValueError) as error:
-            # each is repeated: when it is next due, or at the end of the period of an AppAck
             log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
+            if repeat is not None:
+                repeat()
             return None
+        if repeat is not None:
+            sent.add_errback(lambda _error: repeat())
+        return sent
 
     def _close_gaps(self) -> None:
         """Ask for the state again if a record of ``stored`` was missed: unreadable, or stamped by a slow clock."""

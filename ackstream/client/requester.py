@@ -176,10 +176,12 @@ class Requester(Client):
         if self._reader.stop.is_set():
             return
         self._reader.stop.set()
-        clients.close_producer(self._producer)
-        self._reader.close()
-        self._end(None)
-        self._life.close()
+        try:
+            clients.close_producer(self._producer)
+            self._reader.close()
+        finally:
+            self._end(None)
+            self._life.close()
 
     def _end(self, error: Exception | None) -> None:
         for request in self._requests.close_all():

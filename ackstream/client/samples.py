@@ -46,11 +46,61 @@ class Sample(Message):
             self._reader.reject_sample(self, reason, status)
 
 
-def of_record(record: Any, reader: SampleReader | None = None) -> Sample | None:
-    """Return the message in a record; ``None`` for a command, and for a record without a client or a number."""
+MAX_PUBLISHERS, MAX_SESSIONS = 10_000, 16
+
+
+class PublisherSessions:
+    """Knows the sessions of publishers that were over when a record was written, as persist decides that.
+
+    Of two publishers of one name the former may go on for a moment: persist refuses what it writes after the logon of
+    the latter, which has the same numbers for other messages.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        # by publisher: its newest logon (partition, offset) and session, and by former session where that was over
+        self._known: dict[str, tuple[tuple[int, int], str, dict[str, int]]] = {}
+
+    def log_on(self, record: Any, publisher: str, session: str) -> None:
+        """Note a logon; one that was read before changes nothing."""
+        place = record.partition, record.offset
+        before, former, over = self._known.pop(publisher, ((-1, -1), "", {}))
+        if before[0] != place[0]:
+            over = {}
+        elif before[1] >= place[1]:
+            self._known[publisher] = before, former, over
+            return
+        elif former not in ("", session):
+            over[former] = record.offset
+        over.pop(session, None)
+        while len(over) > MAX_SESSIONS:
+            del over[next(iter(over))]
+        self._known[publisher] = place, session, over
+        if len(self._known) > MAX_PUBLISHERS:
+            del self._known[next(iter(self._known))]
+
+    def is_over(self, record: Any, publisher: str, session: str) -> bool:
+        """Return whether a session was over before a record of it."""
+        place, _, over = self._known.get(publisher, ((-1, -1), "", {}))
+        return place[0] == record.partition and over.get(session, record.offset) < record.offset
+
+
+def of_record(
+    record: Any, reader: SampleReader | None = None, sessions: PublisherSessions | None = None
+) -> Sample | None:
+    """Return the message in a record; ``None`` for a command, and for a record without a client or a number.
+
+    :param sessions: learns of logons; what it knows to be of a session that is over is no message either
+    """
     headers = dict(record.headers)
     publisher, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
-    if headers.get(record_headers.COMMAND) not in (None, b"publish") or not publisher or seq is None:
+    command = headers.get(record_headers.COMMAND)
+    if sessions is not None and publisher and (session := text(headers.get(record_headers.SESSION))):
+        if command == b"logon":
+            sessions.log_on(record, publisher, session)
+        elif sessions.is_over(record, publisher, session):
+            return None
+    if command not in (None, b"publish") or not publisher or seq is None:
         return None
     topic = headers.get(record_headers.TOPIC)
     return Sample(

@@ -131,8 +131,9 @@ class StoreFile:
 def _create(path: Path) -> None:
     """Create a file that only its owner can read: it has the messages; what is there keeps its rights."""
     with suppress(OSError):
-        # what is wrong with the path is reported by SQLite
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        # what is wrong with the path is reported by SQLite. What is there is not even opened: POSIX takes the locks of
+        # this process from a file when any descriptor of it is closed
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 _VERSION = 1

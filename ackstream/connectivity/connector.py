@@ -219,6 +219,7 @@ class _Link:
         """Keep the connection open until the event is set, then close it."""
         sign = f"The connection {self.id}"
         thread = f"The thread of the connection {self.id}"
+        FIGURES.set(CONNECTION_OPEN, self.id, value=False)
         with HEALTH.expecting(sign, OPEN_SECONDS), HEALTH.expecting(thread, TURNING_SECONDS, vital=True):
             while not stop.is_set():
                 self.turn()
@@ -229,6 +230,7 @@ class _Link:
                     HEALTH.beat(sign, now)
                 stop.wait(TURN_SECONDS)
             self.close()
+            FIGURES.set(CONNECTION_OPEN, self.id, value=False)
 
     def turn(self) -> bool:
         """Open the connection, or its targets, if they are closed and due; return whether both are open, and connected.

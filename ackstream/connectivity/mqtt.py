@@ -89,7 +89,7 @@ class MqttSource(MessageSource):
         self._client.on_subscribe = self._subscribed
         self._client.on_message = self._incoming
         self._joined = threading.Event()
-        self._has_subscribed = False
+        self._has_subscribed = self._rejoins = False
         self._refusal: UnreachableError | None = None
         self._leaving = threading.Event()
         # a full queue blocks the client thread, which in turn holds back the broker
@@ -110,8 +110,8 @@ class MqttSource(MessageSource):
 
     @property
     def connected(self) -> bool:
-        """Whether the client is connected: it connects again by itself."""
-        return self._client.is_connected()
+        """Whether the client is connected, or has left to have a message delivered again: it joins again by itself."""
+        return self._reconnect_at is not None or self._client.is_connected()
 
     def _disconnect(self) -> None:
         self._client.leave()
@@ -120,10 +120,11 @@ class MqttSource(MessageSource):
 
     def _connected(self, session_present: bool) -> None:  # noqa: FBT001 - a callback
         self._session += 1
+        rejoins, self._rejoins = self._rejoins, False
         if not session_present:
             self._client.forget()
-        elif self._has_subscribed:
-            # with its subscriptions: made again, they would deliver once more all that is retained
+        elif self._has_subscribed and rejoins and self._connection.type == "mqtt":
+            # it is as it was left: a subscription that is made again would deliver once more all that is retained
             return
         self._client.subscribe_all(self._source.addresses, self._source.qos)
 
@@ -224,6 +225,7 @@ class MqttSource(MessageSource):
         if self._reconnect_at is not None and now >= self._reconnect_at:
             self._reconnect_at = None
             self._leaving.clear()
+            self._rejoins = True
             self._client.join()
 
 

@@ -210,7 +210,7 @@ class MqttClient(Client):
         """
         with self._out_message_mutex:
             self._accepts = False
-        queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
+            queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
         try:
             return super().reconnect()
         except OSError as error:
@@ -224,7 +224,8 @@ class MqttClient(Client):
                 self.on_confirmed(-packet["mid"], _NOT_CONFIRMED)
 
     def _send_publish(self, *given: Any, **named: Any) -> MQTTErrorCode:
-        return super()._send_publish(*given, **named) if self._accepts else MQTTErrorCode.MQTT_ERR_NO_CONN
+        with self._out_message_mutex:
+            return super()._send_publish(*given, **named) if self._accepts else MQTTErrorCode.MQTT_ERR_NO_CONN
 
     def _handle_connack(self) -> MQTTErrorCode:
         # what has waited goes before what comes meanwhile

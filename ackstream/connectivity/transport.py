@@ -200,7 +200,7 @@ class TargetPublisher(Closing):
         """Flush accepted messages for a few seconds at most, then disconnect."""
 
 
-TURN_SECONDS = 0.1
+TURN_SECONDS, END_SECONDS = 0.1, 20.0
 EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
 """Errors whose text says all there is to say."""
 
@@ -223,14 +223,19 @@ class Runner(Closing):
 
     def run(self) -> None:
         """Wait until another thread closes it."""
-        while not self._stop.wait(TURN_SECONDS):
-            pass
+        self._stop.wait()
 
     def close(self) -> None:
-        """Close all of them at once; messages in flight are delivered, or passed on, again at the next start."""
+        """Close all of them at once; messages in flight are delivered, or passed on, again at the next start.
+
+        What still waits for another system after 20 s ends with the process.
+        """
         self._stop.set()
+        until = time.monotonic() + END_SECONDS
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                log.warning("%s has not ended within %g s.", thread.name, END_SECONDS)
 
 
 MIN_BACKOFF_SECONDS = 0.1

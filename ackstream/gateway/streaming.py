@@ -159,9 +159,10 @@ class Streaming(Closing):
             signal = as_shown(signal)
             moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
             # the loop turns to nothing else while it has signals, each of which may have many listeners
-            while not self._room.acquire(timeout=ROOM_SECONDS):
-                if self._ended.is_set():
-                    return
+            while not (self._ended.is_set() or self._room.acquire(timeout=ROOM_SECONDS)):
+                pass
+            if self._ended.is_set():
+                return
             try:
                 loop.call_soon_threadsafe(self._hand_over, signal, moment)
             except RuntimeError:

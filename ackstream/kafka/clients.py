@@ -8,6 +8,7 @@ itself wins, so that no option can break a promise, or a client.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from contextlib import AbstractContextManager
@@ -157,13 +158,23 @@ def send(
 
 
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
-    """Send what is buffered for at most ``timeout`` seconds; what then remains fails."""
+    """Send what is buffered for at most ``timeout`` seconds; what then remains fails.
+
+    In a callback of the producer it returns at once, and the producer's thread sends what is buffered, then ends.
+    """
+    sender = producer._sender  # noqa: SLF001 - there is no public way
+    if threading.current_thread() is sender:
+        # it would wait for itself
+        producer._unregister_cleanup()  # noqa: SLF001
+        sender.initiate_close()
+        producer._closed = True  # noqa: SLF001
+        return
     try:
         producer.close(timeout=timeout)
     except KafkaTimeoutError:
         # close() gives up at its flush and leaves the thread running: end that first, then there is nothing to flush
-        producer._sender.force_close()  # noqa: SLF001 - there is no public way
-        producer._sender.join()  # noqa: SLF001
+        sender.force_close()
+        sender.join()
         producer.close(timeout=1)
 
 

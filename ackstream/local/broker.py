@@ -18,7 +18,7 @@ from rich.console import Console
 from ackstream.errors import ClientError, LocalError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import installation, jars
-from ackstream.local.process import PRIVATE, answers, command_line, is_free, locked, owner, write_file
+from ackstream.local.process import PRIVATE, answers, command_line, is_free, java_text, locked, owner, write_file
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CLUSTER_ID = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, "ackstream").bytes).decode().rstrip("=")
 """The same on every machine, so that foreign data is recognised."""
 
+_ASCII = re.compile(r"[\x00-\x7e]")
 _STARTED = "Kafka Server started"
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 20.0
@@ -82,7 +83,7 @@ class Broker:
             if self.log.exists():
                 self.log.replace(self.log.with_name("kafka.log.1"))
             # they may have a password
-            write_file(self._properties, self._write_properties().encode())
+            write_file(self._properties, java_text(self._write_properties(), _ASCII).encode())
             with self.log.open("w") as log, console.status(f"Starting Kafka at {self.bootstrap}"):
                 self._format(program, class_path, log)
                 process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)

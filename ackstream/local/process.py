@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING
 from ackstream.errors import LocalError
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterator
 
 _TIMEOUT_SECONDS = 10
 _LISTEN = "0A"
 """The state of a listening socket in ``/proc/net/tcp``."""
+
+
+def java_text(text: str, plain: re.Pattern[str]) -> str:
+    """Write a text for a file of Java's properties, which are Latin-1: what is not plain by its code units."""
+    code = text.encode("utf-16-be", "surrogatepass").hex()
+    units = (code[place : place + 4] for place in range(0, len(code), 4))
+    return "".join(chr(int(unit, 16)) if plain.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars
-from ackstream.local.process import write_file
+from ackstream.local.process import java_text, write_file
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
 from ackstream.settings.sentences import ENV_PREFIX
 
@@ -188,19 +188,13 @@ def write_properties(path: Path, entries: Mapping[str, str]) -> None:
     """Write entries for ``spark-submit --properties-file``, which only the owner can read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in entries.items()).encode())
+        lines = ["=".join(java_text(part, _PLAIN) for part in entry) + "\n" for entry in entries.items()]
+        write_file(path, "".join(lines).encode())
     except OSError as error:
         raise LocalError(
             f"The file {path} cannot be written ({error.strerror}): set local.data (ACKSTREAM_LOCAL_DATA) to another "
             f"directory."
         ) from None
-
-
-def _escaped(text: str) -> str:
-    """Escape a key or a value as Java reads it."""
-    code = text.encode("utf-16-be", "surrogatepass").hex()
-    units = (code[place : place + 4] for place in range(0, len(code), 4))
-    return "".join(chr(int(unit, 16)) if _PLAIN.match(chr(int(unit, 16))) else f"\\u{unit}" for unit in units)
 
 
 def log_configuration(log_format: str) -> str:

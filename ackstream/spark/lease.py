@@ -174,7 +174,6 @@ class LeaseLog:
         consumer, found = self.reader.consumer, []
         consumer.assign([self.partition])
         consumer.seek(self.partition, first)
-        # a sign of the future is of a broker whose clock was set back
         until = passing() + SEND_SECONDS
         while consumer.position(self.partition) < end:
             if passing() > until:

@@ -181,7 +181,7 @@ class QueueLinkInMemory:
         self._system, self._name = system, name
         self._outcomes = {"accepted", *outcomes}
         self._ready: deque[QueueMessage] = deque()
-        self._held: set[str] = set()
+        self._settled: set[int] = set()
         self._open = True
         self._halted = False
         self.apply: Callable[[QueueMessage, SampleOutcome], None] = lambda _message, _outcome: None
@@ -193,12 +193,10 @@ class QueueLinkInMemory:
             event.count, content.topic,
         )  # fmt: skip
         self.counts["received"] += 1
-        self._held.add(event.message)
         self._ready.append(QueueMessage.of(content, delivery, self.apply, None))
 
     def take_back(self, message: str) -> None:
         """Forget a message that the queue has taken back."""
-        self._held.discard(message)
         kept = [one for one in self._ready if one.id != message]
         self.counts["expired"] += len(self._ready) - len(kept)
         self._ready = deque(kept)
@@ -209,13 +207,16 @@ class QueueLinkInMemory:
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
         """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
-        if outcome not in self._outcomes:
-            raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
         if not self._open:
             raise NotConnectedError(
                 f"The consumer {self._name} is no longer bound; the queue delivers the message again."
             )
-        self._held.discard(delivery.message)
+        if outcome not in self._outcomes:
+            raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
+        if delivery.number in self._settled:
+            # what it settles a second time may be with a consumer again, perhaps this one
+            return
+        self._settled.add(delivery.number)
         refusal = self._system.settled_by(self._name, delivery.message, outcome)
         self.counts[outcome if refusal is None else "refused"] += 1
 

@@ -23,7 +23,7 @@ from ackstream.jobs.twin.messages import search_persisted
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
-from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE, Claim, LabelsTakenError
 from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
 from ackstream.settings import Kafka, Settings
 from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
@@ -116,7 +116,9 @@ class RequestSystem(VirtualTime):
         """Return a requester of this system; waiting for its futures lets time pass until they end."""
         return DrivenRequester(self)
 
-    def responder(self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = ()) -> DrivenResponder:
+    def responder(
+        self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = (LIVE_RESPONSE,)
+    ) -> DrivenResponder:
         """Call a handler for each command and message from now on, as a ``Responder`` with these labels does.
 
         :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in

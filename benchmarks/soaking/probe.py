@@ -249,7 +249,7 @@ class Probe:
         records: Counter[str] = Counter()
         for partition, end in ends.items():
             records[partition.topic.removeprefix(settings.kafka.topic_prefix)] += end
-        groups = {name: getattr(settings, name).group for name in READS}
+        groups = {name: settings.kafka.group_of(name) for name in READS}
         try:
             committed = self._admin.list_group_offsets(list(groups.values()))
         except RetriableError:

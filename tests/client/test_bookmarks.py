@@ -55,6 +55,20 @@ def test_with_nothing_outstanding_a_subscription_resumes_where_the_log_was(store
     assert store.most_recent(SUB) == far
 
 
+def test_a_subscription_resumes_no_earlier_than_where_it_began_although_its_first_message_is_outstanding(
+    store: Bookmarks,
+) -> None:
+    store.open(SUB, TOPIC)
+    began = bookmark(end(0), TOPIC)
+    store.persisted(SUB, began)
+    assert _receive(store, [1, 2]) == [1, 2]
+    store.discard(SUB, _mark(2))
+    assert store.most_recent(SUB) == began
+    # a replay from before brings what is outstanding before that
+    store.received(SUB, bookmark(Position(0, 0, 3), TOPIC))
+    assert store.most_recent(SUB) == "EPOCH"
+
+
 def test_of_a_subscription_without_bookmarks_nothing_is_kept(store: Bookmarks) -> None:
     store.discard("live", _mark(1))
     assert store.most_recent("live") == "EPOCH"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.queue_session import (
+    AHEAD_MS,
     MAX_MISSING,
     AckBatches,
     AckMode,
@@ -148,6 +149,15 @@ def test_a_lease_ends_by_the_brokers_clock_as_the_fastest_answer_showed_it() -> 
     assert [session.expire(delivery, now) for now in (3_099, 3_100, 3_200)] == [False, True, True]
     assert session.settle(delivery, "accepted", 3_200) == []
     assert session.lease_end(_delivered(3)) is None
+
+
+def test_a_brokers_clock_that_was_ahead_for_a_moment_ends_no_lease_for_long() -> None:
+    session = _session()
+    session.receive(BOUND, now_ms=0, broker_ms=60_000)
+    # it has been put right
+    for now in range(1_000, 3 * AHEAD_MS, 1_000):
+        session.receive(BOUND, now_ms=now, broker_ms=now)
+    assert session.lease_end(_delivered(2, until=200_000)) == 200_000
 
 
 def test_a_redelivery_is_not_expired_with_the_delivery_before() -> None:

@@ -213,6 +213,18 @@ def test_a_store_is_for_one_at_a_time(tmp_path: Path) -> None:
     first.close()
 
 
+def test_an_attempt_to_open_a_store_again_leaves_it_locked_for_other_processes(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    first = SqliteMessages(path, "p1")
+    with pytest.raises(StoreError, match="another process has it open"):
+        SqliteMessages(path, "p1")
+    other = f"from ackstream.client.storage import SqliteMessages; SqliteMessages({str(path)!r}, 'p1')"
+    refused = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
+    assert "another process has it open" in refused.stderr
+    first.close()
+    subprocess.run([sys.executable, "-c", other], check=True)
+
+
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     messages = SqliteMessages(tmp_path / "store", "p1")
     messages._file.read("PRAGMA max_page_count = 20")

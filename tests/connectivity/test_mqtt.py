@@ -104,10 +104,23 @@ def test_a_session_that_has_its_subscriptions_gets_none_again_which_would_delive
     played.connect(present=True)
     assert played.subscribed == 2
     played.source._subscribed(None, None, 1, [SimpleNamespace(is_failure=False)], None)
+    # it has left to have a message delivered again
+    played.source._rejoins = True
     played.connect(present=True)
     assert played.subscribed == 2
+    played.source._rejoins = True
     played.connect(present=False)
     assert played.subscribed == 3
+    # a broker that was away may have returned to a session without them
+    played.connect(present=True)
+    assert played.subscribed == 4
+
+
+def test_a_source_that_has_left_to_have_a_message_delivered_again_is_still_connected(played: Played) -> None:
+    played.source._client.is_connected = lambda: False  # type: ignore[method-assign]
+    assert not played.source.connected
+    played.source._reconnect_at = 1.0
+    assert played.source.connected
 
 
 def test_a_message_that_comes_before_the_subscription_is_confirmed_shows_that_it_holds(played: Played) -> None:

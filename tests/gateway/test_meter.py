@@ -15,7 +15,7 @@ from ackstream.gateway import meter as meters
 from ackstream.gateway.meter import LedgerFeed, Meter, clock_warning, percentiles, verdict
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import ledger
-from ackstream.settings import Archive, Correlate, Settings
+from ackstream.settings import Settings
 from tests.harness.ledgers import outcome
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def settings(kafka: Kafka) -> Settings:
-    prefix = kafka.topic_prefix
-    settings = Settings(kafka=kafka, correlate=Correlate(group=f"{prefix}c"), archive=Archive(group=f"{prefix}a"))
+    settings = Settings(kafka=kafka)
     ensure_topics(settings, ("signals", "acks", "ledger"))
     return settings
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def test_a_job_that_is_shown_has_a_lease_and_the_topics_that_it_reads() -> None:
     assert {f"{job}-lease" for job in JOBS} == set(LEASES)
-    for job, (group, topics) in JOBS.items():
-        assert PARTIES[job].group == group
+    for job, topics in JOBS.items():
+        assert PARTIES[job].groups == (f"ackstream-{job}",)
         assert set(topics) <= set(PARTIES[job].reads)
     assert set(LEASES) <= set(PARTIES["gateway"].looks_up)
 

@@ -117,7 +117,7 @@ class SupervisedStorm(Storm):
             "gateway": max(
                 (int(key[4:]) for key, (status, _) in list(self.answers.items()) if status == 200), default=0
             ),
-            "connector": sum(committed(kafka, "ackstream-outside", INBOUND).values()),
+            "connector": sum(committed(kafka, kafka.group("ackstream-source-outside"), INBOUND).values()),
             **{name: len(lines(note)) for name, note in self.notes.items()},
         }
 

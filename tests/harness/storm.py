@@ -259,7 +259,8 @@ class Storm:
 
     def note_commits(self) -> bool:
         """Note what the subscriber has committed, if it has: from now on that must not be handled again."""
-        found = committed(self.system.settings.kafka, "app", "events")
+        kafka = self.system.settings.kafka
+        found = committed(kafka, kafka.group("app"), "events")
         if found:
             self.committed.append((time.time(), found))
         return bool(found)

@@ -60,10 +60,13 @@ class System:
 
     @contextmanager
     def correlate(self, spark: SparkSession) -> Iterator[StreamingQuery]:
-        self._stamp_ticks("LogAppendTime")
         with JOB.running(spark, self.settings, ticks=self._has_clock) as query:
-            self._stamp_ticks("LogAppendTime" if self._has_clock else "CreateTime")
-            yield query
+            if not self._has_clock:
+                self._stamp_ticks("CreateTime")
+            try:
+                yield query
+            finally:
+                self._stamp_ticks("LogAppendTime")
 
     def _stamp_ticks(self, timestamp_type: str) -> None:
         config = {TIMESTAMP_TYPE: timestamp_type}

@@ -646,8 +646,8 @@ def test_two_connectors_of_one_connection_share_its_work(topics: Kafka, elsewher
         elsewhere.send(incoming, command("last", requested_acks=["my-ack"]), partition=0)
         elsewhere.send(incoming, command("last", requested_acks=["my-ack"]), partition=1)
         signals.event("last", number, [])
-        eventually(lambda: first.turn() and plain(job).count("last") >= 2, "the last records")
-        eventually(lambda: first.turn() and number in values(elsewhere, events), "the last event")
+        eventually(lambda: first.is_open and plain(job).count("last") >= 2, "the last records")
+        eventually(lambda: first.is_open and number in values(elsewhere, events), "the last event")
     # no two have one correlation-id, so that correlate decides each
     assert len(set(ids(job))) == len(job.seen)
 

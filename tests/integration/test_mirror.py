@@ -272,6 +272,9 @@ def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
     DeltaTable.forPath(spark, tables.location(settings.lake, "messages")).optimize().executeCompaction()
     again = Mirror(spark, settings, destination)
     assert (again.last, again.copy()) == (2, False)
+    # nor is a column of the owner's own copied
+    source = tables.location(settings.lake, "messages")
+    spark.sql(f"ALTER TABLE delta.`{source}` ADD COLUMNS (mine STRING)")
     _put(spark, settings, (3, 1))
     assert (again.copy(), again.last) == (False, 3)
     assert [(other.copy(), other.last) for _ in range(2)] == [(True, 3), (False, 3)]

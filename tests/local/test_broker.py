@@ -130,6 +130,16 @@ def test_a_format_that_fails_is_reported_with_its_log(local: Local, tmp_path: Pa
         Broker(Settings(local=local)).start()
 
 
+def test_the_properties_name_a_directory_outside_ascii_as_java_reads_it(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_kafka(tmp_path, monkeypatch, format_code=1)
+    broker = Broker(Settings(local=local.model_copy(update={"data": tmp_path / "Pr\u00fcfung \U0001f600"})))
+    with pytest.raises(LocalError):
+        broker.start()
+    assert "/Pr\\u00fcfung \\ud83d\\ude00/" in broker._properties.read_bytes().decode("ascii")
+
+
 @pytest.mark.parametrize(
     ("meta", "other"), [("version=1\ncluster.id=ABC\nnode.id=1\n", "ABC"), ("version=1\n", "without an id")]
 )

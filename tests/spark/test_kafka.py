@@ -86,13 +86,13 @@ def test_records_that_were_deleted_unread_stop_a_job_unless_the_settings_say_oth
 ) -> None:
     options = KafkaOptions(java={"fetch.max.wait.ms": "500"})
     spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options=options)
-    spark_kafka.source(spark, kafka, {"signals": EARLIEST}, group="mine", limit=5, headers=False)
+    spark_kafka.source(spark, kafka, {"signals": EARLIEST}, job="mine", limit=5, headers=False)
     given = spark.readStream.format.return_value.options
     assert given.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
     assert given.call_args.kwargs["kafka.isolation.level"] == "read_committed"
     assert given.return_value.option.call_args.args == ("failOnDataLoss", fails)
     loss = given.return_value.option.return_value
-    assert loss.option.call_args.args == ("groupIdPrefix", "mine")
+    assert loss.option.call_args.args == ("groupIdPrefix", "ackstream-mine")
 
 
 def test_no_option_lets_a_sink_lose_or_repeat_records() -> None:
@@ -157,7 +157,7 @@ def test_no_error_of_a_query_shows_a_login(
     options = KafkaOptions(java=QUICKLY | ({"delivery.timeout.ms": "1000"} if side == "sink" else {}))
     kafka = Kafka(bootstrap=f"localhost:{port}", security=security, options=options)
     if side == "source":
-        stream = spark_kafka.source(spark, kafka, {"signals": EARLIEST}, group="mine", limit=1, headers=False)
+        stream = spark_kafka.source(spark, kafka, {"signals": EARLIEST}, job="mine", limit=1, headers=False)
         writer = stream.writeStream.format("noop")
     else:
         stream = spark.readStream.format("rate").load().select(F.col("value").cast("string"))

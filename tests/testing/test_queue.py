@@ -32,6 +32,17 @@ def test_its_consumer_is_that_of_the_sdk_and_its_message_has_what_was_published(
     assert (consumer.statistics.accepted, system.depth, consumer.receive()) == (1, 0, None)
 
 
+def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() -> None:
+    system = _system()
+    consumer = system.consumer(name="a", outcomes=["failed"])
+    identity = system.publish(b"v")
+    message = next(iter(consumer))
+    message.settle("failed")
+    message.settle()
+    again = next(iter(consumer))
+    assert (again.id, again.count, system.depth) == (identity, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("mode", "raises", "left"), [("auto", False, 0), ("auto", True, 1), ("auto-cancel", False, 0), ("client", False, 1)]
 )

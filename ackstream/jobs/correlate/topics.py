@@ -36,7 +36,7 @@ OVERHEAD_BYTES = 16_384
 BUFFER_BYTES = 32_000_000
 """The largest record that the JVM's producer can buffer."""
 
-REFRESH_SECONDS, PARTITIONS_SECONDS = 5.0, 60.0
+REFRESH_SECONDS = 5.0
 INTEGER_BYTES = 4
 """Of an integer as Spring writes it."""
 
@@ -152,16 +152,13 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 _Found = tuple[dict[str, int], dict[str, int]]
 """The largest records, and the numbers of partitions, of topics."""
 
-_looked_up: dict[tuple[str, str, tuple[str, ...], frozenset[str]], tuple[float | None, _Found]] = {}
+_looked_up: dict[tuple[str, str, tuple[str, ...], frozenset[str]], tuple[float, _Found]] = {}
 """When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of
 the job had found, too: a worker may have worked for an earlier start."""
 
 
 class ReplyTopics:
-    """Looks up the topics that requests may choose, in the workers; at most every :data:`REFRESH_SECONDS`.
-
-    Without any, only how many partitions ``replies`` has, every :data:`PARTITIONS_SECONDS`.
-    """
+    """Looks up the topics that requests may choose, in the workers; at most every :data:`REFRESH_SECONDS`."""
 
     def __init__(self, kafka: Kafka, limits: Correlate) -> None:
         """Look up by these settings."""
@@ -170,17 +167,17 @@ class ReplyTopics:
 
     def refreshed(self, topics: CorrelateTopics) -> CorrelateTopics:
         """Return the topics with the reply topics of now; while Kafka does not answer, with those that were known."""
-        patterns, now = self._limits.reply_topics, time.monotonic()
-        # where none can be chosen, those of the start have to be looked up again for new partitions alone
-        seconds, begun = (REFRESH_SECONDS, None) if patterns else (PARTITIONS_SECONDS, now)
+        patterns = self._limits.reply_topics
+        if not patterns:
+            return topics
         key = (self._kafka.bootstrap, topics.replies, patterns, frozenset(topics.reply_topics))
-        at, known = _looked_up.setdefault(key, (begun, (topics.reply_topics, topics.partitions)))
-        if at is None or now - at >= seconds:
+        at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
+        if at is None or time.monotonic() - at >= REFRESH_SECONDS:
             try:
                 known = self._allowed(topics.replies)
             except (KafkaError, AckstreamError) as error:
                 log.warning("The reply topics cannot be looked up: %s", error)
-            _looked_up[key] = (now, known)
+            _looked_up[key] = (time.monotonic(), known)
         return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
 
     def _allowed(self, replies: str) -> _Found:

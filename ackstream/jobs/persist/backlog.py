@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ackstream.telemetry.figures import Tally
 
 LACKING_MS, MAX_LACKING = 1_000, 10_000
-"""How exactly, and of how many batches, is known since when a destination lacks them: one may be away for weeks."""
+"""How exactly at most (a tenth of the ages in the settings), and of how many batches, is known since when a destination
+lacks them: it may be away for weeks."""
 
 
 class DestinationChange(NamedTuple):
@@ -70,6 +71,8 @@ class Backlog:
         self._newest = acknowledged
         self._waiting: deque[tuple[int, int]] = deque()
         """Batches, and the batch with messages that each of them needs."""
+        ages = (age for one in destinations for age in (one.downgrade_age, one.upgrade_age) if age is not None)
+        self._exact = min([LACKING_MS, *(age // 10 for age in ages)])
         self._lacking: deque[tuple[int, int]] = deque()
         """Batches with messages that some destination lacks, and the times since when: of several in a second one."""
         for batch in sorted(self._deferred - {replayed}):
@@ -103,7 +106,7 @@ class Backlog:
 
     def _lack(self, batch: int, now: int) -> None:
         lacking = self._lacking
-        if lacking and now - lacking[-1][1] < LACKING_MS:
+        if lacking and now - lacking[-1][1] < self._exact:
             lacking[-1] = batch, lacking[-1][1]
             return
         lacking.append((batch, now))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.fold import PersistResult
     from ackstream.jobs.persist.pacing import PacedAck
     from ackstream.settings import Settings
-    from ackstream.spark.checkpoint import Checkpoint
+    from ackstream.spark.checkpoint import Checkpoint, Planned
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class DeferredAcks:
             stored=tables.newest_batch(messages) if sync or waiting else -1,
             written=written,
             deferred=waiting,
-            replayed=written if written in waiting and self._replays(checkpoint) else None,
+            replayed=written if written in waiting and self._replays(checkpoint, last) else None,
             now=monotonic_ms(),
         )
         self._restored = written
@@ -104,9 +104,8 @@ class DeferredAcks:
                 if row.destination in sync
             ]
 
-    def _replays(self, checkpoint: Checkpoint) -> bool:
+    def _replays(self, checkpoint: Checkpoint, last: Planned | None) -> bool:
         """Return whether the newest batch in the table is about to be replayed: its messages may be missing."""
-        last = checkpoint.planned
         if last is None:
             return False
         own = tables.newest_own_batch(("publishers",), self._spark, self._settings, last.query_id)

@@ -99,7 +99,7 @@ class QueryFold:
         self._state: QueryState | None = None
         self._first = self._known = self._newest = self._stored = self._rows = 0
         # whether persist has said since the last look that the log has grown; the table alone says how far
-        self._told = False
+        self._told = True
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
         """Carry out the commands of one batch, and deliver the messages that are new in the log."""

@@ -69,8 +69,8 @@ FETCH_BYTES = 256 * 1024 * 1024
 """What the driver fetches at once, of signals and of things; Spark refuses a result of more than 1 GiB."""
 
 ACKS_AT_ONCE = 10_000
-LATE_MS = 3_600_000
-"""An acknowledgement that is later than the longest timeout by more than this is recorded by nobody."""
+LATE_MS = 86_400_000
+"""An acknowledgement that is later than the longest timeout by more than this is not sent: more than clocks differ."""
 
 SMALL_FILE_BYTES, COMPACT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 MAX_DELETED_RATIO = 0.3

@@ -378,15 +378,7 @@ def test_while_kafka_does_not_answer_the_topics_that_were_known_count(monkeypatc
     assert kafka.asked == 1
 
 
-def test_where_no_topic_may_be_chosen_new_partitions_are_found_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, topics, known = (
-        _Broker(monkeypatch),
-        CorrelateTopics(partitions={"replies": 4}),
-        ReplyTopics(Kafka(), Correlate()),
-    )
-    assert known.refreshed(topics).partitions == {"replies": 4}
-    kafka.now = 59.9
-    assert known.refreshed(topics).partitions == {"replies": 4}
+def test_where_no_topic_may_be_chosen_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, topics = _Broker(monkeypatch), CorrelateTopics()
+    assert ReplyTopics(Kafka(), Correlate()).refreshed(topics) is topics
     assert kafka.asked == 0
-    kafka.now = 60.0
-    assert (known.refreshed(topics).partitions, kafka.asked) == ({"replies": 1}, 1)

@@ -60,7 +60,7 @@ def test_of_a_journal_that_is_merged_anew_nothing_is_acknowledged_for_which_nobo
     tables.create(spark, lake, [things.JOURNAL])
     now = time.time_ns() // 1_000_000
     asked = [change(f"a:{number}", 1, {}, search_persisted=True, modified_at=now) for number in range(5)]
-    old = change("a:old", 1, {}, search_persisted=True, modified_at=now - 26 * 3_600_000)
+    old = change("a:old", 1, {}, search_persisted=True, modified_at=now - 49 * 3_600_000)
     things.append(spark, lake, table(*asked, old, change("a:silent", 1, {}, modified_at=now)), "query", 0)
     sent: list[list[str]] = []
     monkeypatch.setattr(job, "ACKS_AT_ONCE", 2)

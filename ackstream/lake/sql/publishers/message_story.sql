@@ -25,5 +25,6 @@ UNION ALL
 SELECT s.deleted_at, 5, 'deleted', s.client, s.subject, s.cid, CAST(NULL AS STRING)
 FROM {sow_deletes} AS s
 JOIN {messages} AS m ON m.partition = s.partition AND m.offset = s.offset
+  AND (s.received_at IS NULL OR s.received_at = m.received_at)
 WHERE m.client = {client} AND m.seq = {seq}
 ORDER BY occurred_at, step, id
