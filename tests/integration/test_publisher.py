@@ -134,6 +134,17 @@ def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
         assert publisher.statistics.acknowledged == 100
 
 
+def test_a_publisher_may_be_closed_by_its_own_callback(topics: Kafka, tmp_path: Path) -> None:
+    """In the thread of its producer, which would wait for itself."""
+    path = tmp_path / "store"
+    publisher = _publisher(topics, stage="accepted", store=path, on_receipt=lambda _receipt: publisher.close())
+    future = publisher.publish(b"x", topic="orders")
+    assert publisher.wait_closed(PATIENCE_SECONDS)
+    assert future.done()
+    # its store is free
+    _publisher(topics, stage="accepted", store=path).close()
+
+
 def test_merged_acks_end_the_futures_of_all_messages_they_are_about(topics: Kafka, service: Service) -> None:
     raw: list[CommandAck] = []
     failed: list[FailedMessage] = []
