@@ -61,14 +61,18 @@ def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
 async def sliced(wait: Callable[[float], T], max_wait: float | None, gives_up: type[Exception]) -> T:
     """Make a call that waits; without a limit again and again, so that a cancelled one does not keep its thread.
 
+    Each time twice as long, since each asks anew.
+
     :param wait: raises ``gives_up`` after as many seconds
     :param max_wait: seconds; ``None``: forever
     """
     if max_wait is not None:
         return await aside(wait, max_wait)
+    seconds = SLICE_SECONDS
     while True:
         with suppress(gives_up):
-            return await aside(wait, SLICE_SECONDS)
+            return await aside(wait, seconds)
+        seconds *= 2
 
 
 class AsyncClient(Generic[C]):
@@ -94,6 +98,7 @@ class AsyncClient(Generic[C]):
         self._arguments: tuple[str | Kafka, dict[str, Any]] = bootstrap_servers, options
         self._client: C | None = None
         self._entered, self._ended = threading.Event(), False
+        self._closing: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
     @classmethod
@@ -106,6 +111,7 @@ class AsyncClient(Generic[C]):
     def _hold(self, client: C) -> None:
         self._client = client
         self._entered, self._ended = threading.Event(), False
+        self._closing: asyncio.Future[None] | None = None
         self._entered.set()
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
@@ -139,9 +145,10 @@ class AsyncClient(Generic[C]):
         """
         self._ended = True
         if self._client is not None:
-            closing = aside(self._client.close)
+            if self._closing is None:
+                self._closing = aside(self._client.close)
             if _HANDLING.get() is not self:
-                await asyncio.shield(closing)
+                await asyncio.shield(self._closing)
         self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

@@ -49,6 +49,9 @@ class SubscriptionProgress:
         """Record a message; return whether the application gets it, which it does not if it has discarded it."""
         if position <= self._start:
             return False
+        if position <= self._passed_by:
+            # a replay from an earlier bookmark
+            self._passed_by = self._start
         if position not in self._received:
             self._received.add(position)
             heappush(self._ordered, position)
@@ -85,9 +88,7 @@ class SubscriptionProgress:
             return self._start
         if not self._ordered:
             return max(self._start, self._persisted)
-        # a replay from an earlier bookmark may bring something that is outstanding before that
-        passed_by = self._passed_by if self._passed_by < self._ordered[0] else self._start
-        return max(min(self._start, self._persisted), passed_by)
+        return max(min(self._start, self._persisted), self._passed_by)
 
     def _advance(self) -> None:
         while self._ordered and self._ordered[0] in self._discarded:

@@ -270,6 +270,7 @@ class MessageStream(Iterator[LogMessage]):
 
     def add_ack(self, id_: str, ack: CommandAck) -> None:
         """Add an acknowledgement; drop a duplicate, and a bookmark behind messages that were not taken."""
+        begins = False
         with self._changed:
             if ack.cid is not None:
                 if id_ in self._seen:
@@ -278,9 +279,7 @@ class MessageStream(Iterator[LogMessage]):
                 self.begun |= ack.ack_type == "processed" and ack.status == "success"
                 if ack.ack_type == "completed" and isinstance(ack.bookmark, str):
                     self._passed = _latest(self._passed, queries.parse_bookmark(ack.bookmark))
-                    if self._bookmarks is not None and self.behind is None:
-                        # where a subscription from now on begins
-                        self._bookmarks.persisted(str(self.sub_id), ack.bookmark)
+                    begins = self.live and self.behind is None
             elif not self._is_news(ack):
                 return
             self.acks.append(ack)
@@ -288,6 +287,9 @@ class MessageStream(Iterator[LogMessage]):
             if not self._awaited and not self.live:
                 self._ended = True
             self._changed.notify_all()
+            if begins and self._bookmarks is not None:
+                # where a subscription from now on begins
+                self._bookmarks.persisted(str(self.sub_id), str(ack.bookmark))
 
     def _is_news(self, ack: CommandAck) -> bool:
         """Return whether a bookmark, which names no command, is later than all before it; keep only the last one."""

@@ -242,6 +242,9 @@ class PublisherSession:
         return self.logon
 
     def _on_stored(self, seq: int, _metadata: Any) -> None:
+        if self._closing.is_set():
+            # it was closed in this thread, and what was buffered is sent nevertheless
+            return
         self._away = False
         self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))
 

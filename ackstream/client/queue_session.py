@@ -194,7 +194,8 @@ class QueueSession:
         ahead = broker_ms - now_ms
         if now_ms >= self._ahead_until:
             # what a clock showed that has been put right since is forgotten
-            self._ahead, self._ahead_until = self._ahead[-1:], now_ms + AHEAD_MS
+            recent = now_ms < self._ahead_until + AHEAD_MS
+            self._ahead, self._ahead_until = self._ahead[-1:] if recent else [], now_ms + AHEAD_MS
             self._ahead.append(ahead)
         self._ahead[-1] = max(ahead, self._ahead[-1])
         if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
@@ -237,8 +238,10 @@ class QueueSession:
                 f"Message {delivery.message} cannot be settled as {outcome}; name that outcome when you create the"
                 " consumer."
             )
-        if self._held.pop(delivery.message, None) is None:
+        if self._held.get(delivery.message) is not delivery:
+            # settled already: the message may have been delivered again
             return []
+        del self._held[delivery.message]
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
 

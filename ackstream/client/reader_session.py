@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ MAX_RECORDS = 500
 START_SECONDS = 3.0
 ALIVE_PER_LEASE = 3
 RECOVER_SECONDS = 1.0
+REPEAT_SECONDS = 5.0
 DROP_SECONDS = 10.0
 COMMIT_SECONDS = 5.0
 LOOKBACK_MS = 10 * 60_000
@@ -127,9 +129,11 @@ class ReaderSession:
         self._started = threading.Event()
         self._paused = False
         self._sessions = samples.PublisherSessions()
+        # reports that Kafka did not store, and that nothing else repeats; filled by the producer's thread
+        self._unsent: deque[ProtocolAck] = deque()
         self._crowded_since: float | None = None
         self._persisting = False
-        self._due = dict.fromkeys(("start", "alive", "gaps", "recover", "commit"), 0.0)
+        self._due = dict.fromkeys(("start", "alive", "gaps", "repeat", "recover", "commit"), 0.0)
         self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
         self.link = ClientConnection(
             kafka,
@@ -257,6 +261,7 @@ class ReaderSession:
         self._limit(now)
         if self._is_due("gaps", now, START_SECONDS):
             self._close_gaps()
+        self._repeat(now)
         if self._is_due("recover", now, RECOVER_SECONDS):
             self._recover(now)
         if self._is_due("commit", now, COMMIT_SECONDS):
@@ -271,6 +276,11 @@ class ReaderSession:
         if more:
             self._due["recover"] = now
 
+    def _repeat(self, now: float) -> None:
+        if self._unsent and self._is_due("repeat", now, REPEAT_SECONDS):
+            while self._unsent:
+                self._history.repeat(self._unsent.popleft())
+
     def _is_due(self, what: str, now: float, period: float) -> bool:
         due = now >= self._due[what]
         if due:
@@ -280,16 +290,16 @@ class ReaderSession:
     def _send(self, record: ConsumerRecord) -> Any:
         """Send a record; return the producer's future, ``None`` if Kafka rejected it at once."""
         # others are repeated when they are next due, or at the end of the period of an AppAck
-        repeat = partial(self._history.repeat, record) if isinstance(record, ProtocolAck) else None
+        unsent = partial(self._unsent.append, record) if isinstance(record, ProtocolAck) else None
         try:
             sent = self.link.send(readers.write(record))
         except (KafkaError, ValueError) as error:
             log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
-            if repeat is not None:
-                repeat()
+            if unsent is not None:
+                unsent()
             return None
-        if repeat is not None:
-            sent.add_errback(lambda _error: repeat())
+        if unsent is not None:
+            sent.add_errback(lambda _error: unsent())
         return sent
 
     def _close_gaps(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from ackstream.client.messages import Message
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
-from ackstream.protocol.messages import read_number
+from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Sample(Message):
             self._reader.reject_sample(self, reason, status)
 
 
-MAX_PUBLISHERS, MAX_SESSIONS = 10_000, 16
+MAX_PUBLISHERS = 10_000
 
 
 class PublisherSessions:
@@ -58,31 +58,35 @@ class PublisherSessions:
 
     def __init__(self) -> None:
         """Know none."""
-        # by publisher: its newest logon (partition, offset) and session, and by former session where that was over
+        # by publisher: where its present session was first seen, that session, and by former session where it was over
         self._known: dict[str, tuple[tuple[int, int], str, dict[str, int]]] = {}
 
     def log_on(self, record: Any, publisher: str, session: str) -> None:
         """Note a logon; one that was read before changes nothing."""
-        place = record.partition, record.offset
-        before, former, over = self._known.pop(publisher, ((-1, -1), "", {}))
-        if before[0] != place[0]:
-            over = {}
-        elif before[1] >= place[1]:
-            self._known[publisher] = before, former, over
+        partition, offset = record.partition, record.offset
+        (known, seen), former, over = self._of(record, publisher, session)
+        if known == partition and offset <= seen:
             return
-        elif former not in ("", session):
-            over[former] = record.offset
-        over.pop(session, None)
-        while len(over) > MAX_SESSIONS:
-            del over[next(iter(over))]
-        self._known[publisher] = place, session, over
-        if len(self._known) > MAX_PUBLISHERS:
-            del self._known[next(iter(self._known))]
+        if known != partition:
+            over = {}
+        elif former != session:
+            over = {**over, former: offset}
+        over = {name: at for name, at in over.items() if name != session}
+        self._known[publisher] = (partition, offset), session, dict(list(over.items())[-MAX_SESSIONS:])
 
     def is_over(self, record: Any, publisher: str, session: str) -> bool:
         """Return whether a session was over before a record of it."""
-        place, _, over = self._known.get(publisher, ((-1, -1), "", {}))
-        return place[0] == record.partition and over.get(session, record.offset) < record.offset
+        (partition, _), _, over = self._of(record, publisher, session)
+        return bool(partition == record.partition and over.get(session, record.offset) < record.offset)
+
+    def _of(self, record: Any, publisher: str, session: str) -> tuple[tuple[int, int], str, dict[str, int]]:
+        """Return what is known of a publisher, or learn from a record what its session is."""
+        known = self._known.get(publisher)
+        if known is None:
+            known = self._known[publisher] = (record.partition, record.offset), session, {}
+            if len(self._known) > MAX_PUBLISHERS:
+                del self._known[next(iter(self._known))]
+        return known
 
 
 def of_record(
@@ -95,7 +99,8 @@ def of_record(
     headers = dict(record.headers)
     publisher, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
     command = headers.get(record_headers.COMMAND)
-    if sessions is not None and publisher and (session := text(headers.get(record_headers.SESSION))):
+    session = text(headers.get(record_headers.SESSION))[:MAX_SESSION_CHARACTERS]
+    if sessions is not None and publisher and session:
         if command == b"logon":
             sessions.log_on(record, publisher, session)
         elif sessions.is_over(record, publisher, session):

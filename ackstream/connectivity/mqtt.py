@@ -223,10 +223,10 @@ class MqttSource(MessageSource):
                 self._queue.get_nowait()
             self._reconnect_at = now + wait
         if self._reconnect_at is not None and now >= self._reconnect_at:
-            self._reconnect_at = None
             self._leaving.clear()
             self._rejoins = True
             self._client.join()
+            self._reconnect_at = None
 
 
 _REFUSALS = frozenset({"Not authorized", "Topic name invalid", "Payload format invalid"})

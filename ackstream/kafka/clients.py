@@ -160,14 +160,12 @@ def send(
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
     """Send what is buffered for at most ``timeout`` seconds; what then remains fails.
 
-    In a callback of the producer it returns at once, and the producer's thread sends what is buffered, then ends.
+    In a callback of the producer it returns at once: another thread does that.
     """
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
         # it would wait for itself
-        producer._unregister_cleanup()  # noqa: SLF001
-        sender.initiate_close()
-        producer._closed = True  # noqa: SLF001
+        threading.Thread(target=close_producer, args=(producer, timeout), name="ackstream-closing").start()
         return
     try:
         producer.close(timeout=timeout)

@@ -30,6 +30,10 @@ WITHDRAWN = "withdrawn"
 SESSION_OVER = "session over"
 """The answer to a publisher after another one of its name has logged on."""
 
+MAX_SESSION_CHARACTERS = 64
+MAX_SESSIONS = 8
+"""Superseded sessions of a publisher that are remembered; a deployment has one."""
+
 CONFLATION_MS = 1_000
 """How long merged acks wait where a logon does not say otherwise (seed002; seed004: one second)."""
 

@@ -51,6 +51,10 @@ public final class MessageReader implements AutoCloseable {
     private long start = 1, written;
     private final TreeSet<Long> stored = new TreeSet<>();
     private final TreeMap<Long, byte[]> arrived = new TreeMap<>();
+    /** Of the writer: its session, where that logged on, and where former ones were over. */
+    private String session;
+    private long loggedOn = -1;
+    private final Map<String, Long> over = new HashMap<>();
     /** What is finished, as runs: the last number by the first. A run of numbers that no message has may be very long. */
     private final TreeMap<Long, Long> finished = new TreeMap<>();
 
@@ -175,7 +179,7 @@ public final class MessageReader implements AutoCloseable {
 
     private void receiveMessage(ConsumerRecord<String, byte[]> record) {
         String command = header(record, "command"), seq = header(record, "seq");
-        if (!writer.equals(header(record, "client")) || command != null || seq == null) {
+        if (!writer.equals(header(record, "client")) || isOver(record, command) || command != null || seq == null) {
             return;
         }
         long number = Long.parseLong(seq);
@@ -183,6 +187,24 @@ public final class MessageReader implements AutoCloseable {
         if (number > written || stored.contains(number)) {
             arrived.putIfAbsent(number, record.value());
         }
+    }
+
+    /** Whether another publisher of the name has logged on before: its numbers are those of other messages. */
+    private boolean isOver(ConsumerRecord<String, byte[]> record, String command) {
+        String of = header(record, "publisher-session");
+        if (of == null) {
+            return false;
+        }
+        if (session == null) {
+            session = of;
+        }
+        if ("logon".equals(command) && record.offset() > loggedOn) {
+            over.put(session, record.offset());
+            over.remove(of);
+            session = of;
+            loggedOn = record.offset();
+        }
+        return over.getOrDefault(of, Long.MAX_VALUE) < record.offset();
     }
 
     /** Messages count once they are stored: one that is in Kafka may still be refused. */

@@ -139,6 +139,15 @@ def test_a_message_that_cannot_be_read_is_rejected_once_whatever_was_declared() 
     assert session.refuse(delivery) == session.settle(delivery, "accepted", 0) == []
 
 
+def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() -> None:
+    first, again = _delivered(2), _delivered(3, count=2)
+    session = _session(BOUND, first)
+    assert session.settle(first, "failed", 0) != []
+    session.receive(again)
+    assert session.settle(first, "accepted", 0) == []
+    assert session.settle(again, "accepted", 0) != []
+
+
 def test_a_lease_ends_by_the_brokers_clock_as_the_fastest_answer_showed_it() -> None:
     session = _session()
     session.receive(BOUND, now_ms=100, broker_ms=5_000)

@@ -67,6 +67,10 @@ def test_what_a_publisher_writes_after_the_logon_of_another_one_of_its_name_is_n
     for records in (log, log, log[3:], log):
         found = [sample.offset for record in records if (sample := of_record(record, None, sessions))]
         assert found == [offset for offset in (2, 5) if offset >= records[0].offset]
+    # a reader may have begun after the logon of the former one
+    sessions = PublisherSessions()
+    found = [sample.offset for record in log[1:] if (sample := of_record(record, None, sessions))]
+    assert found == [2, 5]
     # a session that logs on again goes on
     of_record(at(7, b"one", command=b"logon"), None, sessions)
     assert of_record(at(8, b"one", seq=b"3"), None, sessions) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -134,15 +135,20 @@ def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
         assert publisher.statistics.acknowledged == 100
 
 
-def test_a_publisher_may_be_closed_by_its_own_callback(topics: Kafka, tmp_path: Path) -> None:
+def test_a_publisher_may_be_closed_by_its_own_callback(
+    topics: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """In the thread of its producer, which would wait for itself."""
     path = tmp_path / "store"
     publisher = _publisher(topics, stage="accepted", store=path, on_receipt=lambda _receipt: publisher.close())
-    future = publisher.publish(b"x", topic="orders")
+    futures = []
+    with suppress(PublisherClosedError):
+        futures += [publisher.publish(b"x", topic="orders") for _ in range(100)]
     assert publisher.wait_closed(PATIENCE_SECONDS)
-    assert future.done()
-    # its store is free
+    wait(futures, PATIENCE_SECONDS)
+    # its store is free, and nothing was wrong
     _publisher(topics, stage="accepted", store=path).close()
+    assert "Traceback" not in caplog.text
 
 
 def test_merged_acks_end_the_futures_of_all_messages_they_are_about(topics: Kafka, service: Service) -> None:

@@ -11,10 +11,17 @@ import msgspec
 from ackstream.jobs.persist.admission import ACCEPTED, Verdict
 from ackstream.jobs.persist.conflation import Conflation
 from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
-from ackstream.jobs.persist.state import MAX_SESSION_CHARACTERS, PublisherState, RejectedRecord
+from ackstream.jobs.persist.state import PublisherState, RejectedRecord
 from ackstream.protocol import queries
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import SESSION_OVER, WITHDRAWN, CommandAck, StoredRange, read_number
+from ackstream.protocol.messages import (
+    MAX_SESSION_CHARACTERS,
+    SESSION_OVER,
+    WITHDRAWN,
+    CommandAck,
+    StoredRange,
+    read_number,
+)
 from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:

@@ -7,11 +7,13 @@ from typing import NamedTuple
 import msgspec
 
 from ackstream.protocol.intervals import Interval
-from ackstream.protocol.messages import CONFLATION_MS, read_interval, read_number
-
-MAX_SESSIONS = 8
-"""Superseded sessions of a publisher that are remembered; a deployment has one."""
-MAX_SESSION_CHARACTERS = 64
+from ackstream.protocol.messages import (
+    CONFLATION_MS,
+    MAX_SESSION_CHARACTERS,
+    MAX_SESSIONS,
+    read_interval,
+    read_number,
+)
 
 MAX_CONFLATION_MS = 60_000
 """The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait for ever."""
