@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.connectivity.transport import CONNECT_SECONDS, Published, TargetPublisher, Transport, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
-from ackstream.protocol.ditto.envelopes import json_or_text, raw
+from ackstream.protocol.ditto.envelopes import decode_text, json_or_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.errors import BAD_REQUEST, REQUEST_TIMEOUT, UNAVAILABLE
 from ackstream.settings.security import Tls
@@ -153,8 +153,8 @@ def _payload(kind: str, body: bytes) -> Raw | UnsetType:
         return raw(base64.b64encode(body).decode())
     named = dict(part.partition("=")[::2] for part in parameters)
     try:
-        return raw(body.decode(named.get("charset", "utf-8").strip('"'), "replace"))
-    except LookupError:
+        return raw(decode_text(body, named.get("charset", "utf-8").strip('"'), "replace"))
+    except (LookupError, ValueError):
         return raw(body.decode("utf-8", "replace"))
 
 

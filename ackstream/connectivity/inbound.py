@@ -134,7 +134,7 @@ class Inbound:
         wanted = TopicPath.parse(Template.parse(template.topic).filled("x"))
         if found.thing_id == _MANY and wanted.thing_id != _MANY:
             raise unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
-        path = _resolved(template.path, context, _segment if found.criterion == "messages" else escape)
+        path = _resolved(template.path, context, _segment if found.criterion == "messages" else _key)
         return Envelope(found, read_headers(resolved(template.headers, context)), path, json_or_text(message.payload))
 
     def _context(self, message: ExternalMessage, topic: TopicPath | None = None) -> Context:
@@ -233,6 +233,16 @@ def _segment(text: str) -> str:
     if "/" in text or not text:
         raise _unfit(f"A placeholder of the payload mapping has the text '{shown(text)}', which is no part of a topic.")
     return text
+
+
+def _key(text: str) -> str:
+    """Return the text of a placeholder as one key of a path.
+
+    :raises DittoError: 400 ``header.invalid``: it is empty, so that the path would be that of all keys
+    """
+    if not text:
+        raise _unfit("A placeholder of the payload mapping is empty, which is no key of a path.")
+    return escape(text)
 
 
 def _unfit(why: str) -> DittoError:

@@ -27,7 +27,14 @@ from ackstream.gateway.errors import (
 )
 from ackstream.gateway.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
 from ackstream.protocol.correlation_ids import random_bytes
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, check_parts, raw
+from ackstream.protocol.ditto.envelopes import (
+    JSON_CONTENT_TYPE,
+    PROTOCOL_CONTENT_TYPE,
+    Envelope,
+    check_parts,
+    decode_text,
+    raw,
+)
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
 from ackstream.protocol.ditto.headers import (
@@ -269,8 +276,8 @@ def payload(kind: str, content_type: str, body: bytes) -> Raw:
     if kind.startswith("text/"):
         charset = content_type.partition("charset=")[2].partition(";")[0].strip('" ') or "utf-8"
         try:
-            return raw(body.decode(charset))
-        except (LookupError, UnicodeDecodeError) as error:
+            return raw(decode_text(body, charset))
+        except (LookupError, ValueError) as error:
             raise json_invalid(f"The body is not text of the charset '{charset}'.") from error
     return raw(base64.b64encode(body).decode())
 

@@ -73,7 +73,7 @@ def parse_pointer(pointer: str) -> Keys:
     :raises DittoError: 400 ``json.pointer.invalid`` for an empty key, or more keys than levels allowed
     """
     text = pointer.removeprefix("/").removesuffix("/")
-    if not text:
+    if not text and pointer != "//":
         return ()
     keys = text.split("/")
     if "" in keys:

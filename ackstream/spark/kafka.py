@@ -220,8 +220,9 @@ def fitting(spark: SparkSession, value: Column, headers: Column, own: Column) ->
 
 
 def json_correlation_id(text: Column) -> Column:
-    """Return the correlation-id in the headers of a protocol message, given as JSON text."""
-    return F.coalesce(*[F.get_json_object(text, f"$.headers.{name}") for name in JSON_SPELLINGS])
+    """Return the correlation-id in the headers of a protocol message, given as JSON text; an empty one is none."""
+    found = [F.get_json_object(text, f"$.headers.{name}") for name in JSON_SPELLINGS]
+    return F.coalesce(*[F.nullif(one, F.lit("")) for one in found])
 
 
 def spring_correlation() -> Column:

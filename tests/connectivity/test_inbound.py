@@ -495,3 +495,9 @@ def test_a_header_cannot_make_a_query_for_many_things_of_a_template() -> None:
 def test_what_a_header_brings_into_a_path_is_one_key() -> None:
     found = read(b"1", {"device": "lamp", "at": "a/../b~c"}, payload_mapping=[OF_DEVICE])
     assert found.envelope.path == "/attributes/a~1..~1b~0c"
+
+
+def test_an_empty_text_is_no_key_of_a_path_which_would_be_that_of_all_keys() -> None:
+    found = read(b"1", {"device": "lamp", "at": ""}, payload_mapping=[OF_DEVICE])
+    assert isinstance(found, RejectedSignal)
+    assert "which is no key of a path" in found.error.message

@@ -532,6 +532,25 @@ def test_the_answer_of_a_device_has_its_own_content_type(
     assert (answer.content, answer.headers["content-type"]) == (body, shown)
 
 
+@pytest.mark.parametrize(
+    ("charset", "body", "value"),
+    [
+        ("iso-8859-1", b"\xfc", "ü"),
+        ("UTF-16", "ü".encode("utf-16"), "ü"),
+        # codecs of Python that are no character sets: some take minutes for a text
+        *((charset, b"A", None) for charset in ("punycode", "idna", "unicode_escape", "undefined", "rot13", "zlib")),
+    ],
+)
+def test_a_message_is_text_of_a_character_set(charset: str, body: bytes, value: str | None) -> None:
+    web = Web(response(204))
+    kind = {"content-type": f"text/plain; charset={charset}"}
+    answer = web("POST", f"{THING}/inbox/messages/x", content=body, headers=kind)
+    if value is None:
+        assert (answer.status_code, answer.json()["error"]) == (400, "json.invalid")
+    else:
+        assert answer.status_code == 204
+
+
 def test_headers_that_a_party_chose_cannot_break_the_response() -> None:
     answer = Web(response(204, etag='"x"\r\nset-cookie: a=b', secret="s", ditto_weak_ack=True))("DELETE", THING)
     assert answer.headers["etag"] == '"x"%0D%0Aset-cookie: a=b'

@@ -189,7 +189,9 @@ def test_who_is_not_known_is_refused_before_the_connection():
     assert here.exchange.sent[0].headers["ditto-originator"] == "user:ann"
 
 
-@pytest.mark.parametrize("label", ["no+label", "twin-persisted", "my-ack,live-response", "search-persisted"])
+@pytest.mark.parametrize(
+    "label", ["no+label", "twin-persisted", "my-ack,live-response", "search-persisted", "[1]", "[{}]"]
+)
 def test_an_invalid_or_built_in_label_is_refused_before_the_connection(label: str):
     with pytest.raises(Closed) as caught, world().client(f"declared-acks={label}"):
         pass

@@ -128,7 +128,7 @@ class TargetAddress(msgspec.Struct, frozen=True):
 
 Settlement: TypeAlias = Literal["settle", "reject-with-redelivery", "reject-without-redelivery"]
 
-_PRECONDITION_FAILED = 412
+_PRECONDITION_FAILED, _NOT_AVAILABLE = 412, 501
 
 
 class SettlementAnswer(msgspec.Struct, frozen=True):
@@ -163,8 +163,9 @@ def settle(
     :param error_status: status of a Ditto error that arrived instead of an answer
     """
     if error_status is not None and expected is not None:
-        # a message excluded by a condition must not be redelivered
-        return "settle" if error_status == _PRECONDITION_FAILED else _reject(redeliver=_is_transient(error_status))
+        # a message excluded by a condition must not be redelivered; what is not available here never will be
+        lasts = error_status == _NOT_AVAILABLE or not _is_transient(error_status)
+        return "settle" if error_status == _PRECONDITION_FAILED else _reject(redeliver=not lasts)
     failed = [answer for answer in responses if answer.failed]
     if complete and len(responses) == expected and not failed:
         return "settle"

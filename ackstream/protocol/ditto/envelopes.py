@@ -6,6 +6,7 @@ path are required. Source of the rules: Eclipse Ditto, ``Adaptable``, ``Jsonifia
 
 from __future__ import annotations
 
+import codecs
 import json
 from array import array
 from itertools import accumulate
@@ -146,6 +147,38 @@ def json_or_text(data: bytes) -> Raw:
     except UNREADABLE:
         return raw(data.decode("utf-8", "replace"))
     return Raw(data)
+
+
+CHARSETS = frozenset(
+    ["ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le"]
+    + [f"iso8859-{number}" for number in range(1, 17)]
+    + [f"cp{number}" for number in (437, 850, 852, 855, 866, 874, 932, 936, 949, 950, *range(1250, 1259))]
+    + [
+        "koi8-r",
+        "koi8-u",
+        "shift_jis",
+        "euc_jp",
+        "iso2022_jp",
+        "gb2312",
+        "gbk",
+        "gb18030",
+        "big5",
+        "euc_kr",
+        "mac-roman",
+    ]
+)
+"""Python's codecs that are character sets, and read text in a time in proportion to it."""
+
+
+def decode_text(data: bytes, charset: str, errors: str = "strict") -> str:
+    """Return a text in a character set.
+
+    :raises LookupError: that is not one
+    :raises ValueError: the text is not in it
+    """
+    if codecs.lookup(charset).name not in CHARSETS:
+        raise LookupError(charset)
+    return data.decode(charset, errors)
 
 
 def json_text(value: object) -> str:

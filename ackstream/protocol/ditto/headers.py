@@ -184,6 +184,17 @@ def _requested_acks(value: Any) -> list[str]:
     return labels
 
 
+_declared = _json(DECLARED_ACKS, list, "JSON array")
+
+
+def _declared_acks(value: Any) -> list[str]:
+    labels: list[Any] = _declared(value)
+    if any(type(label) is not str for label in labels):
+        message = f"JSON array for <{DECLARED_ACKS}> contained invalid acknowledgement labels."
+        raise header_invalid(DECLARED_ACKS, message)
+    return labels
+
+
 class Definition(msgspec.Struct, frozen=True):
     """The parser of a header, and whether clients may set it (``read``) and see it (``written``)."""
 
@@ -197,6 +208,7 @@ def _definitions() -> dict[str, Definition]:
     special = {
         CORRELATION_ID: (read_correlation_id, both),
         REQUESTED_ACKS: (_requested_acks, both),
+        DECLARED_ACKS: (_declared_acks, incoming),
         TIMEOUT: (_timeout, both),
         CHANNEL: (_channel, both),
         IF_EQUAL: (_choice(IF_EQUAL, "IfEqual", "update", SKIP, SKIP_MINIMIZING_MERGE), incoming),
@@ -212,7 +224,7 @@ def _definitions() -> dict[str, Definition]:
     }  # fmt: skip
     integers = {VERSION: both, "entity-revision": outgoing, "ditto-reply-target": internal}
     arrays = {
-        DECLARED_ACKS: incoming, "put-metadata": incoming, "ditto-read-subjects": internal,
+        "put-metadata": incoming, "ditto-read-subjects": internal,
         "ditto-read-revoked-subjects": internal, "ditto-expected-response-types": internal,
         "ditto-event-journal-tags": internal,
     }  # fmt: skip

@@ -39,7 +39,11 @@ def read_shaped(
     :return: ``None`` for everything unusual, right or wrong
     """
     headers, topic = envelope.headers, envelope.topic
-    if envelope.status is not None or headers.get(CORRELATION_ID, correlation_id) != correlation_id:
+    if (
+        envelope.status is not None
+        or headers.get(CORRELATION_ID, correlation_id) != correlation_id
+        or not correlation_id
+    ):
         return None
     names = tuple(headers)
     texts, typed, spelled = _names(names)

@@ -16,6 +16,7 @@ from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.field_selectors import parse_selector
 from ackstream.protocol.ditto.headers import (
+    CHANNEL,
     CORRELATION_ID,
     REQUESTED_ACKS,
     TIMEOUT,
@@ -111,6 +112,7 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     :param correlation_id: of its record; written into the headers
     :raises DittoError: its headers are invalid; correlate refuses it, and subscribers do not receive it
     """
+    envelope = _on_its_channel(envelope)
     stream = stream_of(envelope)
     if stream is None:
         return None
@@ -127,6 +129,16 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     forwarded = dict.fromkeys(requested) if forwards_acks(stream, requested, response_required=wanted) else ()
     labels = tuple(label for label in forwarded if label not in BUILT_IN)
     return Publication(signal, stream, labels, wanted, timeout_ms, correlation_id)
+
+
+def _on_its_channel(envelope: Envelope) -> Envelope:
+    """Return a command that a header makes live as one of the live channel, on which it is answered."""
+    topic = envelope.topic
+    if (topic.channel, topic.criterion) != ("twin", "commands"):
+        return envelope
+    if not any(name.lower() == CHANNEL and value == "live" for name, value in envelope.headers.items()):
+        return envelope
+    return msgspec.structs.replace(envelope, topic=msgspec.structs.replace(topic, channel="live"))
 
 
 def stream_of(envelope: Envelope) -> Stream | None:
@@ -281,9 +293,9 @@ def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str,
     """
     envelope = signal.envelope
     headers = shown_headers(envelope.headers)
-    asked = headers.pop(REQUESTED_ACKS, None)
+    asked = [headers.pop(name) for name in [*headers] if name.lower() == REQUESTED_ACKS]
     shown = list(labels)
-    if shown or asked == []:
+    if shown or any(labels in ([], "[]") for labels in asked):
         headers[REQUESTED_ACKS] = shown
     return msgspec.structs.replace(envelope, headers=headers, extra=raw(extra) if extra else msgspec.UNSET)
 

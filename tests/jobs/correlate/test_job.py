@@ -201,6 +201,8 @@ HEADERS: list[tuple[list[tuple[str, bytes | None]] | None, bytes | None, str | N
     ([], IN_JSON, "json", []),
     (None, IN_JSON, "json", []),
     (None, b"x", None, []),
+    ([], b'{"headers":{"correlation-id":""}}', None, []),
+    ([], b'{"headers":{"correlation-id":"","Correlation-Id":17}}', "17", []),
 ]
 """Record headers and value; the correlation-id of an acknowledgement, and the names of the headers that are read."""
 

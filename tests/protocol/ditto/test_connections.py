@@ -125,6 +125,12 @@ def test_a_failed_precondition_settles_as_an_error_and_rejects_as_an_acknowledge
     assert settle(1, [SettlementAnswer((412,))]) == "reject-without-redelivery"
 
 
+def test_what_is_not_available_here_is_not_delivered_again() -> None:
+    assert settle(1, error_status=501) == "reject-without-redelivery"
+    # a party may have it tomorrow
+    assert settle(1, [SettlementAnswer((501,))]) == "reject-with-redelivery"
+
+
 def test_neither_an_informational_status_nor_a_redirection_fails_alone() -> None:
     assert settle(2, [SettlementAnswer((100,)), SettlementAnswer((304,))]) == "settle"
     assert settle(1, [SettlementAnswer((204, 304))]) == "reject-without-redelivery"

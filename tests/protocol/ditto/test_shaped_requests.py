@@ -23,7 +23,7 @@ NAMES = [*HEADERS, "Traceparent", "tag", "Tag", "CONTENT-TYPE"]
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Message, str]:
     """Return a message much like a request, and the correlation-id of its record."""
-    own = draw(st.sampled_from(["c-1", "c-2"]))
+    own = draw(st.sampled_from(["c-1", "c-2", ""]))
     headers: Message = {CORRELATION_ID: own} if draw(st.booleans()) else {}
     if draw(st.booleans()):
         headers["requested-acks"] = draw(st.lists(st.sampled_from(LABELS[:5]), max_size=3))

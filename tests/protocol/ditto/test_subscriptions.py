@@ -71,6 +71,15 @@ def test_each_signal_belongs_to_one_stream_or_to_none(topic: str, stream: str | 
     assert stream_of(envelope(topic)) == stream
 
 
+@pytest.mark.parametrize("name", ["channel", "Channel"])
+def test_a_command_that_a_header_makes_live_is_one_of_the_live_channel(name: str):
+    topic = COMMAND.replace("/live/", "/twin/")
+    assert publication(envelope(topic), "c-1") is None
+    found = published(topic, **{name: "live"})
+    assert (found.stream, str(found.envelope.topic)) == ("live-commands", COMMAND)
+    assert publication(envelope(topic, **{name: "twin"}), "c-1") is None
+
+
 def test_responses_are_no_signals_for_subscribers():
     assert publication(msgspec.structs.replace(envelope(COMMAND), status=204), "c") is None
 
@@ -148,6 +157,14 @@ def test_nothing_left_to_acknowledge_means_no_header_but_an_explicit_empty_list_
     found = decide(subscriber("mine"), published(**asked))
     assert isinstance(found, SignalDelivery)
     assert found.envelope.headers == {"correlation-id": "c-1"} | shown
+
+
+def test_labels_of_others_are_taken_away_however_the_header_is_written():
+    signal = published(MESSAGE, **{"Requested-Acks": ["a:x", "b:y", "live-response"]})
+    found = decide(subscriber("a:x", stream="messages"), signal)
+    assert isinstance(found, SignalDelivery)
+    shown = {name: value for name, value in found.envelope.headers.items() if name.lower() == "requested-acks"}
+    assert shown == {"requested-acks": ["a:x"]}
 
 
 def test_internal_headers_are_not_shown():
