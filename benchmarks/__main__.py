@@ -1,13 +1,13 @@
-"""Run all benchmarks on one broker, each in a process of its own: a JVM does not get warm at another's expense."""
+"""Run all benchmarks, each in a process of its own with a broker of its own: none measures what another has left."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 
-from ackstream.settings import load
-from benchmarks import broker, common
+from benchmarks import common
 
 NAMES = (
     "pure", "settling", "queueing", "throughput", "peers", "latency", "growth", "archive", "twin", "index", "persist",
@@ -22,14 +22,22 @@ def main() -> None:
     arguments, further = parser.parse_known_args()
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
-    failed = []
-    with broker.running(load(), common.terminal()) as bootstrap:
-        for name in arguments.names or NAMES:
-            command = [sys.executable, "-m", f"benchmarks.{name}", "--bootstrap", bootstrap, *further]
-            if subprocess.run(command, cwd=common.ROOT, check=False).returncode != 0:
-                failed.append(name)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    failed = [name for name in arguments.names or NAMES if _run(name, further) != 0]
     if failed:
         sys.exit(f"Not measured: {', '.join(failed)}")
+
+
+def _run(name: str, further: list[str]) -> int:
+    """Run a benchmark; one that is interrupted ends what it has started."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", *further]
+    with subprocess.Popen(command, cwd=common.ROOT, start_new_session=True) as child:
+        try:
+            return child.wait()
+        except BaseException:
+            child.send_signal(signal.SIGINT)
+            child.wait()
+            raise
 
 
 if __name__ == "__main__":

@@ -161,6 +161,11 @@ class Run:
                         shutil.copytree(directory / name, directory / "kept" / name, dirs_exist_ok=True)
                     report["kept"] = str(directory)
                 return report
+        except BaseException:
+            # what the programs said is all that is left to explain it
+            kept = True
+            self._say(f"everything is kept in {directory}")
+            raise
         finally:
             if not kept:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -325,8 +330,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     archive_classes()
     status = 130
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         status = run_all(arguments)
+    except KeyboardInterrupt:
+        pass
+    except BaseException:  # noqa: BLE001 - the process ends below, whatever it was
+        traceback.print_exc()
+        status = 1
     # threads of clients that wait for what has ended
     sys.stdout.flush()
     os._exit(status)

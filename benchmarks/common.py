@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -151,6 +152,8 @@ def main(
     parser.add_argument("--bootstrap", help="use this running Kafka instead of one of the benchmark's own")
     parser.add_argument("--results", type=Path, help=f"where NAME.json goes; {RESULTS}, with --small nowhere")
     arguments = parser.parse_args()
+    # kill ends this as Ctrl-C does, with all that it has started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = terminal()
     began = time.monotonic()
     with ExitStack() as stack:

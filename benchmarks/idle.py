@@ -51,7 +51,13 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
     warm_up, seconds = (5.0, 5.0) if bench.small else (WARM_UP, SECONDS)
     arguments = ["-c", programs.JOBS, *JOBS, "twin-index"] if name == ALL else ["submit", name]
     with ExitStack() as stack:
-        more = {"JDK_JAVA_OPTIONS": "", "ACKSTREAM_QUEUES": QUEUES}
+        more = {
+            "JDK_JAVA_OPTIONS": "",
+            "ACKSTREAM_QUEUES": QUEUES,
+            # as by default, and not as for tests
+            "ACKSTREAM_SPARK_DRIVER_MEMORY": settings.spark.driver_memory,
+            "SPARK_LOCAL_DIRS": str(bench.directory),
+        }
         program = Program(name.replace(" ", "-"), arguments, settings, bench.directory, more)
         stack.callback(program.kill)
         _wait(program, settings, JOBS if name == ALL else (name,))

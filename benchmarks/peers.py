@@ -8,6 +8,7 @@ import subprocess
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import common, latency, throughput
@@ -21,6 +22,8 @@ from benchmarks.replies import recovery
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from benchmarks.common import Bench
     from benchmarks.contenders.programs import Contender
 
@@ -63,18 +66,23 @@ def measure(bench: Bench) -> dict[str, Any]:
     size = SMALL if bench.small else FULL
     workload = Workload(size.requests, timeout=throughput.TIMEOUT)
     data = bench.settings("peers")
+    for peer in CONTENDERS:
+        # jars are fetched, and programs compiled, before anything is measured
+        peer.commands(Place(data, "made", bench.directory / "made", bench.directory / "classes"))
     throughput.fill(bench, data, workload)
     rounds: dict[str, list[dict[str, Any]]] = {peer.name: [] for peer in CONTENDERS}
+    turns = _Turns(bench)
     for number in range(size.rounds):
         for peer in CONTENDERS:
-            found = throughput.program(bench, data, workload, size.batch, peer)
-            rounds[peer.name].append(found)
-            bench.say(f"Round {number + 1}, {peer.name}: {json.dumps(common.rounded(found))}")
+            one = turns.take(
+                f"Round {number + 1}", peer, partial(throughput.program, bench, data, workload, size.batch, peer)
+            )
+            rounds[peer.name] += [] if one is None else [one]
     contenders = {}
     for peer in CONTENDERS:
-        live = _live(bench, peer, size)
-        bench.say(f"Live, {peer.name}: {json.dumps(common.rounded(live))}")
-        contenders[peer.name] = _summary(rounds[peer.name]) | {"live": live, "rounds": rounds[peer.name]}
+        live = turns.take("Live", peer, partial(_live, bench, peer, size))
+        if live is not None:
+            contenders[peer.name] = _summary(rounds[peer.name]) | {"live": live, "rounds": rounds[peer.name]}
     figures = {
         "method": METHOD,
         "versions": versions(),
@@ -83,8 +91,10 @@ def measure(bench: Bench) -> dict[str, Any]:
         "rounds": size.rounds,
         "rate": size.live.rate,
         "contenders": contenders,
+        "failed": turns.failed,
     }
-    wrong = [name for name, one in contenders.items() if not (one["as_expected"] and one["live"]["as_expected"])]
+    wrong = list(turns.failed)
+    wrong += [name for name, one in contenders.items() if not (one["as_expected"] and one["live"]["as_expected"])]
     if wrong:
         bench.say(f"[red]Not all replies are right: {', '.join(wrong)}[/red]")
         if bench.small:
@@ -92,6 +102,30 @@ def measure(bench: Bench) -> dict[str, Any]:
     else:
         bench.say(f"Every reply of all {len(contenders)} contenders is right, before and after kill -9")
     return figures
+
+
+class _Turns:
+    """Measures contenders; one that fails is left out from then on, and the others are measured.
+
+    :ivar failed: why, by name
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self.failed: dict[str, str] = {}
+        self._bench = bench
+
+    def take(self, what: str, peer: Contender, measured: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Return figures, if there are any."""
+        if peer.name in self.failed:
+            return None
+        try:
+            figures = measured()
+        except Exception as error:  # noqa: BLE001 - half an hour of the others' figures would be lost
+            self.failed[peer.name] = repr(error)[:500]
+            self._bench.say(f"[red]{what}, {peer.name}: {self.failed[peer.name]}[/red]")
+            return None
+        self._bench.say(f"{what}, {peer.name}: {json.dumps(common.rounded(figures))}")
+        return figures
 
 
 def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:

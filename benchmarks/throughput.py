@@ -231,6 +231,8 @@ def program(bench: Bench, data: Settings, workload: Workload, batch: int, conten
             running.check()
             running.sample()
             if looked < (count := bench.offsets.count(replies)) or time.monotonic() > deadline:
+                # reading them takes seconds, without a sample
+                running.sample()
                 # where a contender uses transactions, some offsets are theirs
                 verdicts, times = _replies(bench, replies, workload)
                 looked = count

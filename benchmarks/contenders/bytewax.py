@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,9 +109,14 @@ def main() -> None:
     parser.add_argument("--addresses", nargs="*", help="host:port of each process, if there are several")
     arguments = parser.parse_args()
     snapshots = Path(arguments.state)
-    if not snapshots.exists():
-        snapshots.mkdir(parents=True)
-        init_db_dir(snapshots, 1)
+    if arguments.number == 0 and not snapshots.exists():
+        # whole for the other process, which may start at the same moment
+        part = snapshots.with_name(f"{snapshots.name}.new")
+        part.mkdir(parents=True)
+        init_db_dir(part, 1)
+        part.rename(snapshots)
+    while not snapshots.exists():
+        time.sleep(0.01)
     several = {"process_id": arguments.number, "addresses": arguments.addresses} if arguments.addresses else {}
     cli_main(
         flow(arguments.bootstrap, arguments.prefix),

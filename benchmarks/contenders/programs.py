@@ -68,6 +68,8 @@ def environment(settings: Settings) -> dict[str, str]:
         "ACKSTREAM_LAKE_PATH": settings.lake.path,
         "ACKSTREAM_LAKE_CHECKPOINTS": settings.lake.checkpoints,
         "ACKSTREAM_LOCAL_DATA": str(settings.local.data),
+        # a driver that is killed leaves its files there
+        "SPARK_LOCAL_DIRS": str(settings.local.data),
     }
 
 

@@ -21,7 +21,7 @@ from benchmarks.contenders.joining import complete, receive, reply
 if TYPE_CHECKING:
     from quixstreams import State
 
-SLOT = 10
+SLOT = 1
 """Milliseconds of deadlines in one list."""
 
 
@@ -61,7 +61,10 @@ def expire(state: State, now: int) -> Any:
         return
     state.set("reached", current)
     for slot in range(current if reached is None else reached, current):
-        for key in state.get(f"due-{slot}", []):
+        keys = state.get(f"due-{slot}")
+        if keys is None:
+            continue
+        for key in keys:
             entry = state.get(key)
             # answered since, or a request whose acknowledgement came first and had another deadline
             if entry is not None and entry["due"] // SLOT <= slot:
