@@ -111,7 +111,7 @@ class AsyncClient(Generic[C]):
     def _hold(self, client: C) -> None:
         self._client = client
         self._entered, self._ended = threading.Event(), False
-        self._closing: asyncio.Future[None] | None = None
+        self._closing = None
         self._entered.set()
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
 
