@@ -15,6 +15,8 @@ def _matters(record: logging.LogRecord) -> bool:
 
 # it reads once more, finds no socket, and logs a stack trace
 logging.getLogger("kafka.net.transport").addFilter(_matters)
+# it warns of each turn of its own loop that took a tenth of a second, as all do on a machine that is busy
+logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 
 
 class Sockets(selectors.DefaultSelector):

@@ -82,6 +82,10 @@ def kill(spark: SparkSession) -> None:
 
 def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
     """End the JVM of a session; kill it after ``patience`` seconds."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - see above
+    if gateway is not None:
+        # what is collected from now on is not told to the JVM, which would be reported as an error
+        gateway._gateway_client.is_connected = False  # noqa: SLF001
     for process in launched:
         if process.stdin is not None:
             # the JVM ends when its standard input is closed
