@@ -97,11 +97,12 @@ class StoredStates:
         by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
         batch = F.col("batch")
         old = (
-            # what was never whole is no state, and stays as the mark that it is
-            rows.where(self._whole & (batch < newest))
-            .withColumn("later", F.max("batch").over(by_client))
+            rows.where(batch < newest)
             .withColumn("begin", F.min("batch").over(by_query))
             .withColumn("end", F.max("batch").over(by_query))
+            # what was never whole is no later state, and stays as the mark that it is
+            .where(self._whole)
+            .withColumn("later", F.max("batch").over(by_client))
             .where((batch < F.col("later")) & (batch > F.col("begin")) & (batch < F.col("end")))
             .where(F.col("acks").isNull() | (batch <= F.lit(told)))
             .select("client", "batch")
