@@ -38,6 +38,7 @@ C = TypeVar("C", bound=Client)
 T = TypeVar("T")
 
 SLICE_SECONDS = 10.0
+"""After which a wait without a limit is made anew."""
 ENTRY_SECONDS = 5.0
 """How long a handler waits for the entry of its twin."""
 
@@ -132,10 +133,9 @@ class AsyncClient(Generic[C]):
 
         :raises ClientError: the error that ended the client
         """
-        client = self.client
-        closed = await aside(client.wait_closed, SLICE_SECONDS if timeout is None else timeout)
-        while timeout is None and not closed:
-            closed = await aside(client.wait_closed, SLICE_SECONDS)
+        client, seconds = self.client, SLICE_SECONDS if timeout is None else timeout
+        while not (closed := await aside(client.wait_closed, seconds)) and timeout is None:
+            pass
         return closed
 
     async def close(self) -> None:

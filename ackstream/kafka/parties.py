@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ackstream.settings.kafka import job_group
+
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
 
@@ -56,49 +58,49 @@ PARTIES: dict[str, Party] = {
         reads=("signals", "acks", "twin-acks", "declarations", "clock", "correlate-lease"),
         writes=("replies", "ledger", "dead-letters", "clock", "correlate-lease"),
         job=True,
-        groups=("ackstream-correlate",),
+        groups=(job_group("correlate"),),
     ),
     "archive": Party(
         about="the job that fills the tables of requests",
         reads=("ledger", "audit", "archive-lease"),
         writes=("archive-lease",),
         job=True,
-        groups=("ackstream-archive",),
+        groups=(job_group("archive"),),
     ),
     "twin": Party(
         about="the job that keeps the things",
         reads=("signals", "twin-lease"),
         writes=("twin-acks", "events", "twin-lease"),
         job=True,
-        groups=("ackstream-twin",),
+        groups=(job_group("twin"),),
     ),
     "persist": Party(
         about="the job that stores messages",
         reads=("messages", "destinations", "persist-lease"),
         writes=("publisher-acks", "stored", "persist-lease"),
         job=True,
-        groups=("ackstream-persist",),
+        groups=(job_group("persist"),),
     ),
     "query": Party(
         about="the job that answers commands over messages",
         reads=("queries", "stored", "query-lease"),
         writes=("query-results", "dead-letters", "query-lease"),
         job=True,
-        groups=("ackstream-query",),
+        groups=(job_group("query"),),
     ),
     "settle": Party(
         about="the job that settles the acknowledgements of readers",
         reads=("stored", "app-acks", "settle-clock", "settle-lease"),
         writes=("publisher-acks", "settle-clock", "settle-lease"),
         job=True,
-        groups=("ackstream-settle",),
+        groups=(job_group("settle"),),
     ),
     "queues": Party(
         about="the job that serves the work queues",
         reads=("app-acks", "queue-clock", "queues-lease"),
         writes=("queue-deliveries", "dead-letters", "queue-clock", "queues-lease"),
         job=True,
-        groups=("ackstream-queues",),
+        groups=(job_group("queues"),),
     ),
     "mirror": Party(about="the job that copies messages to a destination", writes=("destinations",), job=True),
     "gateway": Party(
@@ -110,7 +112,7 @@ PARTIES: dict[str, Party] = {
         ),
         writes=("signals", "acks", "events", "declarations", "audit"),
         looks_up=("acks", "twin-acks", "messages", "queries", *LEASES),
-        watches=tuple(f"ackstream-{job}" for job in LEASED),
+        watches=tuple(map(job_group, LEASED)),
     ),
     "connect": Party(
         about="the connections to other systems",

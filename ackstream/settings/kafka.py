@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+def job_group(job: str) -> str:
+    """Return the consumer group of a job, without the prefix."""
+    return f"ackstream-{job}"
+
+
 class Kafka(Part):
     """Where the broker is and what its topics are called.
 
@@ -39,7 +44,7 @@ class Kafka(Part):
 
     def group_of(self, job: str) -> str:
         """Return the consumer group that shows a job's lag; those that Spark reads under begin so."""
-        return self.group(f"ackstream-{job}")
+        return self.group(job_group(job))
 
     @classmethod
     def of(cls, bootstrap_servers: str | Kafka) -> Kafka:

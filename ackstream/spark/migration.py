@@ -101,7 +101,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
 
 def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint) -> Migration | None:
     location = old.location
-    theirs, ours = json.loads(old.read(REMEMBERED)), fixed_values(settings, job.fixed)
+    theirs, ours = old.remembered, fixed_values(settings, job.fixed)
     changed = {key: (theirs[key], value) for key, value in ours.items() if theirs.get(key, value) != value}
     if not changed:
         return None
@@ -126,7 +126,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
     if old.last("offsets") != batch:
         raise StartError(f"The {job.name} job was started in the meantime: stop it, and repeat the command.")
     former = f"{location}.{json.loads(old.read('metadata'))['id']}"
-    new.write(REMEMBERED, json.dumps(theirs | ours | keys | {FORMER: former}))
+    new.remember({**theirs, **ours, **keys, FORMER: former})
     old.move(former)
     new.move(location)
     return Migration(changed, former)
@@ -134,7 +134,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
 
 def _is_to_move(new: Checkpoint) -> bool:
     """Return whether a migration was interrupted between its two renames."""
-    return new.exists(REMEMBERED) and new.at(json.loads(new.read(REMEMBERED))[FORMER]).exists(REMEMBERED)
+    return new.exists(REMEMBERED) and new.at(new.remembered[FORMER]).exists(REMEMBERED)
 
 
 def carry_offsets(old: str, new: str) -> str:

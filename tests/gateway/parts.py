@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -158,8 +157,3 @@ class Web:
                 return await client.request(method, url, **options)
 
         return asyncio.run(go())
-
-
-def decoded(value: Any) -> Any:
-    """Return the JSON of an envelope's value, ``None`` where there is none."""
-    return None if value is UNSET else msgspec.json.decode(value)

@@ -10,10 +10,10 @@ import pytest
 from ackstream.client.replies import RequestOutcome
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
-from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ditto.envelopes import decoded, raw
 from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout
 from ackstream.protocol.ditto.thing_errors import thing_not_found
-from tests.gateway.parts import Web, aggregate, decoded, failure, response
+from tests.gateway.parts import Web, aggregate, failure, response
 from tests.gateway.test_authentication import ACCESS, USERS, as_
 from tests.prose import each, prose
 

@@ -12,8 +12,9 @@ import pytest
 from ackstream.errors import SettingsError
 from ackstream.gateway.authentication import Authenticator, access_of
 from ackstream.gateway.passwords import hash_password
+from ackstream.protocol.ditto.envelopes import decoded
 from ackstream.settings import Gateway
-from tests.gateway.parts import Web, aggregate, decoded, response
+from tests.gateway.parts import Web, aggregate, response
 
 LAMP = "org.acme:lamp"
 THING = f"/things/{LAMP}"

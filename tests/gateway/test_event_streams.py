@@ -19,13 +19,13 @@ from ackstream.gateway.limits import SEARCHES, Limits
 from ackstream.gateway.operations import find
 from ackstream.gateway.service import Dependencies
 from ackstream.protocol.correlation_ids import shown_id
-from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
 from ackstream.protocol.ditto.subscriptions import publication
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Settings
-from tests.gateway.parts import Exchange, Web, decoded, response
+from tests.gateway.parts import Exchange, Web, response
 from tests.gateway.test_authentication import ACCESS, USERS, as_
 from tests.gateway.test_session import NOW, Hub
 from tests.harness.waiting import PATIENCE_SECONDS

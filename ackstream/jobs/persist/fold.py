@@ -54,6 +54,11 @@ def is_durability_ack(ack: CommandAck) -> bool:
     return ack.ack_type == "persisted" or ack.bookmark is not None
 
 
+def state_name(client: str | None) -> str:
+    """Return the name of the state in which a record is noted: records without a client, or a valid one, share one."""
+    return client if client and len(client) <= MAX_CLIENT_CHARACTERS else ""
+
+
 def fold(
     records: Iterable[MessageMetadata | MessageRun],
     states: Mapping[str, PublisherState],
@@ -74,8 +79,8 @@ def fold(
     for item in records:
         message, timestamp = (item.first, item.newest) if isinstance(item, MessageRun) else (item, item.timestamp)
         newest = max(newest, timestamp)
-        if message.client and len(message.client) <= MAX_CLIENT_CHARACTERS:
-            clients.setdefault(message.client, []).append(item)
+        if client := state_name(message.client):
+            clients.setdefault(client, []).append(item)
         else:
             nameless += _members(item)
     if nameless:

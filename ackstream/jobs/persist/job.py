@@ -19,13 +19,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
-from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack
+from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack, state_name
 from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, read_metadata, with_headers
 from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS
-from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, encode_ack, write_stored
+from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import Checkpoint
@@ -152,9 +152,7 @@ class PersistFold:
             table.complete = table.complete and len(recent) == len(self._states)
             self._states = recent
         if not table.complete:
-            names = [name or "" for name in pc.unique(headers.column("client")).to_pylist()]
-            # records without a name, or with one that is too long, have a state together
-            clients = {name if len(name) <= MAX_CLIENT_CHARACTERS else "" for name in names}
+            clients = {state_name(name) for name in pc.unique(headers.column("client")).to_pylist()}
             if unknown := clients - self._states.keys():
                 self._states |= table.before(batch_id, unknown)
 

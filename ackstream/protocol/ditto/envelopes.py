@@ -149,7 +149,7 @@ def json_or_text(data: bytes) -> Raw:
     return Raw(data)
 
 
-CHARSETS = frozenset(
+_CHARSETS = frozenset(
     ["ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le"]
     + [f"iso8859-{number}" for number in range(1, 17)]
     + [f"cp{number}" for number in (437, 850, 852, 855, 866, 874, 932, 936, 949, 950, *range(1250, 1259))]
@@ -176,7 +176,7 @@ def decode_text(data: bytes, charset: str, errors: str = "strict") -> str:
     :raises LookupError: that is not one
     :raises ValueError: the text is not in it
     """
-    if codecs.lookup(charset).name not in CHARSETS:
+    if codecs.lookup(charset).name not in _CHARSETS:
         raise LookupError(charset)
     return data.decode(charset, errors)
 

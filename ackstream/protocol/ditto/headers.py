@@ -166,6 +166,10 @@ def _choice(name: str, kind: str, *choices: str) -> Callable[[Any], str]:
     return read
 
 
+def _no_labels(name: str) -> DittoError:
+    return header_invalid(name, f"JSON array for <{name}> contained invalid acknowledgement labels.")
+
+
 _array = _json(REQUESTED_ACKS, list, "JSON array")
 
 
@@ -175,8 +179,7 @@ def _requested_acks(value: Any) -> list[str]:
         raise header_invalid(REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels.")
     for label in labels:
         if type(label) is not str:
-            message = f"JSON array for <{REQUESTED_ACKS}> contained invalid acknowledgement labels."
-            raise header_invalid(REQUESTED_ACKS, message)
+            raise _no_labels(REQUESTED_ACKS)
         try:
             parse_label(label)
         except DittoError as error:
@@ -190,8 +193,7 @@ _declared = _json(DECLARED_ACKS, list, "JSON array")
 def _declared_acks(value: Any) -> list[str]:
     labels: list[Any] = _declared(value)
     if any(type(label) is not str for label in labels):
-        message = f"JSON array for <{DECLARED_ACKS}> contained invalid acknowledgement labels."
-        raise header_invalid(DECLARED_ACKS, message)
+        raise _no_labels(DECLARED_ACKS)
     return labels
 
 
