@@ -19,7 +19,7 @@ OBEDIENT = "import sys; print('noise', flush=True); sys.stdin.read()"
 STUBBORN = "import time; print('noise', flush=True); time.sleep(600)"
 
 
-class Spark:
+class PySpark:
     """In place of PySpark: starts a process as PySpark does, and can fail afterwards."""
 
     def __init__(self) -> None:
@@ -49,32 +49,32 @@ class Spark:
 
 
 @pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Spark:
+def pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PySpark:
     monkeypatch.chdir(tmp_path)
-    spark = Spark()
-    monkeypatch.setattr(session, "session", spark.session)
-    monkeypatch.setattr(session, "SparkContext", SimpleNamespace())
+    pyspark = PySpark()
+    monkeypatch.setattr(session, "session", pyspark.session)
+    monkeypatch.setattr(session, "SparkContext", SimpleNamespace(_gateway=None))
     monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None))
     monkeypatch.setattr(session.jars, "resolve", lambda *_: [])
     monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "")
-    return spark
+    return pyspark
 
 
-def test_spark_is_stopped_and_its_jvm_ends(spark: Spark, capfd: pytest.CaptureFixture[str]):
+def test_spark_is_stopped_and_its_jvm_ends(pyspark: PySpark, capfd: pytest.CaptureFixture[str]):
     with quiet_session(Settings(), "test"):
-        assert spark.code is None
-    assert spark.stopped
-    assert spark.code == 0
+        assert pyspark.code is None
+    assert pyspark.stopped
+    assert pyspark.code == 0
     assert capfd.readouterr().out == ""
     assert Path(".ackstream/logs/spark-test.log").read_text() == "noise\n"
 
 
-def test_a_jvm_that_does_not_end_is_killed(spark: Spark, monkeypatch: pytest.MonkeyPatch):
+def test_a_jvm_that_does_not_end_is_killed(pyspark: PySpark, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(session, "END_SECONDS", 0.1)
-    spark.program = STUBBORN
+    pyspark.program = STUBBORN
     with quiet_session(Settings(), "test"):
         pass
-    assert spark.code == -9
+    assert pyspark.code == -9
 
 
 def fail(error: BaseException) -> None:
@@ -83,24 +83,24 @@ def fail(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
-def test_after_an_error_the_jvm_is_killed_at_once(spark: Spark, error: BaseException):
-    spark.program = STUBBORN
+def test_after_an_error_the_jvm_is_killed_at_once(pyspark: PySpark, error: BaseException):
+    pyspark.program = STUBBORN
     with pytest.raises(type(error)):
         fail(error)
-    assert spark.code == -9
-    assert not spark.stopped
+    assert pyspark.code == -9
+    assert not pyspark.stopped
 
 
-def test_a_jvm_whose_start_was_interrupted_is_not_forgotten(spark: Spark):
-    spark.error = KeyboardInterrupt()
-    spark.program = STUBBORN
+def test_a_jvm_whose_start_was_interrupted_is_not_forgotten(pyspark: PySpark):
+    pyspark.error = KeyboardInterrupt()
+    pyspark.program = STUBBORN
     with pytest.raises(KeyboardInterrupt), quiet_session(Settings(), "test"):
         pass
-    assert spark.code == -9
+    assert pyspark.code == -9
 
 
-def test_a_spark_that_does_not_start_is_a_sentence(spark: Spark):
-    spark.error = RuntimeError("[JAVA_GATEWAY_EXITED] …")
+def test_a_spark_that_does_not_start_is_a_sentence(pyspark: PySpark):
+    pyspark.error = RuntimeError("[JAVA_GATEWAY_EXITED] …")
     with (
         pytest.raises(LocalError, match=r"Spark did not start: correct what its log .*spark-test.log reports."),
         quiet_session(Settings(), "test"),
@@ -108,16 +108,16 @@ def test_a_spark_that_does_not_start_is_a_sentence(spark: Spark):
         pass
 
 
-def test_a_session_that_is_there_is_left_alone(spark: Spark, monkeypatch: pytest.MonkeyPatch):
+def test_a_session_that_is_there_is_left_alone(pyspark: PySpark, monkeypatch: pytest.MonkeyPatch):
     there = object()
     monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: there))
     with quiet_session(Settings(), "test") as found:
         assert found is there
-    assert spark.process is None
+    assert pyspark.process is None
 
 
-def test_pyspark_gets_its_own_popen_back(spark: Spark):
+def test_pyspark_gets_its_own_popen_back(pyspark: PySpark):
     before = java_gateway.Popen
     with quiet_session(Settings(), "test"):
-        assert spark.process is not None
+        assert pyspark.process is not None
     assert java_gateway.Popen is before
