@@ -2,7 +2,7 @@
 
 The libraries retry for seconds, log each attempt, and then report that no broker answers. A broker that is away is none
 of this module's business: it is left to them. So is a login that is refused later, while a program runs: it is logged
-and tried again.
+and tried again (``sockets``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import for_code
-from kafka.net.compat import KafkaNetClient
 from kafka.net.sasl import get_sasl_mechanism
 
 from ackstream.errors import AccessRefusedError
@@ -32,25 +31,6 @@ _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = (18, 0), (17, 1), (36, 1)
 """Requests of Kafka's protocol, and the versions of them that every broker since 1.0 has."""
 
 _MAX_BYTES = 1_000_000
-
-
-class _Passing(dict[Any, Any]):
-    """Failures, each of which is reported once."""
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self.pop(key, default)
-
-
-class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is not typed
-    """Logs in again after a refusal while it runs, such as of a token whose key the broker does not know yet.
-
-    The library would report the first refusal for ever, and never try that broker again.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        # there is no public way
-        self._manager._auth_failures = _Passing()  # noqa: SLF001
 
 
 _accepted: set[tuple[str, KafkaSecurity]] = set()

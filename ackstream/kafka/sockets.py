@@ -1,10 +1,14 @@
-"""How the Kafka clients wait for their sockets."""
+"""How the Kafka clients connect, again and again if need be, and wait for their sockets."""
 
 from __future__ import annotations
 
 import logging
 import selectors
 from typing import Any
+
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 
 
 def _matters(record: logging.LogRecord) -> bool:
@@ -49,3 +53,41 @@ class Sockets(selectors.DefaultSelector):
         """End it."""
         self._keys.pop(fileobj, None)
         return super().unregister(fileobj)
+
+
+class _Passing(dict[Any, Any]):
+    """Failures, each of which is reported once."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.pop(key, default)
+
+
+class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python is not typed
+    """Waits between attempts to connect, longer each time, until a broker has answered.
+
+    The library takes a broker for back once something accepts the connection. A proxy or load balancer before a broker
+    that is away does so and ends it at once: each client would connect hundreds of times a second.
+    """
+
+    async def _connect(self, node: Any, conn: Any, **options: Any) -> None:
+        before = self._backoff.get(node.node_id)
+        await super()._connect(node, conn, **options)
+        if not conn.connected and node.node_id not in self._backoff:
+            if before is not None:
+                self._backoff[node.node_id] = before
+            self.update_backoff(node.node_id)
+
+
+class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is not typed
+    """Logs in again after a refusal while it runs, such as of a token whose key the broker does not know yet.
+
+    The library would report the first refusal for ever, and never try that broker again.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Connect to nothing yet."""
+        sockets = NetworkSelector(**options)
+        connections = _Connections(sockets, **options)
+        # there is no public way
+        connections._auth_failures = _Passing()  # noqa: SLF001
+        super().__init__(sockets, connections, **options)

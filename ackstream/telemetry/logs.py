@@ -103,6 +103,35 @@ def _time(record: logging.LogRecord) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
 
 
+REPEAT_SECONDS = 10.0
+"""How long a line of the Kafka library is not repeated: while a broker is away, each client says so twice a second."""
+
+
+class _Repetitions(logging.Filter):
+    """Lets each statement of the Kafka library log once in a while; the next line says how many were left out.
+
+    By statement and not by text, which names a socket, or a number that is another one each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, int, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record."""
+        if record.name.partition(".")[0] != "kafka":
+            return True
+        place = (record.pathname, record.lineno, record.levelno)
+        until, left_out = self._seen.get(place, (0.0, 0))
+        if record.created < until:
+            self._seen[place] = (until, left_out + 1)
+            return False
+        self._seen[place] = (record.created + REPEAT_SECONDS, 0)
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} more before)", None
+        return True
+
+
 def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:
     """Let this process log to standard error, in place of what was configured before.
 
@@ -114,6 +143,7 @@ def configure(settings: Log, stream: IO[str] | None = None, **fields: object) ->
     level = LEVELS[settings.level]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter((JsonFormatter if settings.format == "json" else TextFormatter)(fields))
+    handler.addFilter(_Repetitions())
     root = logging.getLogger()
     for former in list(root.handlers):
         root.removeHandler(former)

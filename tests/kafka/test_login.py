@@ -13,11 +13,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka.errors import SaslAuthenticationFailedError
 
 from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.login import PatientClient, addresses, check_login
+from ackstream.kafka.login import addresses, check_login
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaSecurity, Tls
 from tests.harness.certificates import Authority
@@ -145,15 +144,6 @@ def test_what_listens_but_is_no_open_kafka_is_recognised(
         else f"something else answers at localhost:{port}, or clients have to log in"
     )
     assert f"No Kafka answers at localhost:{port}: {hint}" in str(caught.value)
-
-
-def test_a_login_that_is_refused_while_a_program_runs_is_reported_and_tried_again() -> None:
-    manager = PatientClient(bootstrap_servers="localhost:1")._manager
-    refusal = SaslAuthenticationFailedError("a new key")
-    manager._auth_failures["bootstrap-0"] = refusal
-    with pytest.raises(SaslAuthenticationFailedError):
-        manager.maybe_raise_auth_failure("bootstrap-0")
-    manager.maybe_raise_auth_failure("bootstrap-0")
 
 
 def test_addresses_are_those_of_the_settings() -> None:

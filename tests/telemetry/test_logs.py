@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from ackstream.settings import Log
-from ackstream.telemetry.logs import about, configure, remark
+from ackstream.telemetry.logs import REPEAT_SECONDS, about, configure, remark
 
 TITLE = "\x1b]0;pwned\x07"
 
@@ -132,3 +132,24 @@ def test_a_process_that_is_configured_again_logs_once() -> None:
     logging.getLogger("ackstream.x").info("It is over.")
     assert first.getvalue() == ""
     assert len(second.getvalue().splitlines()) == 1
+
+
+def test_what_the_kafka_library_repeats_is_logged_once_in_a_while_and_counted() -> None:
+    stream = _logged(Log())
+
+    def say(name: str, text: str, seconds: float) -> None:
+        log = logging.getLogger(name)
+        record = log.makeRecord(name, logging.ERROR, "library.py", 7, text, (seconds,), None)
+        record.created = 1_000_000 + seconds
+        log.handle(record)
+
+    for seconds in (0.0, 0.5, REPEAT_SECONDS - 0.5, REPEAT_SECONDS, REPEAT_SECONDS + 1, 3 * REPEAT_SECONDS):
+        say("kafka.net.connection", "lost %g", seconds)
+        say("ackstream.x", "own %g", seconds)
+    messages = [line.partition(": ")[2] for line in stream.getvalue().splitlines()]
+    assert [message for message in messages if message.startswith("lost")] == [
+        "lost 0",
+        "lost 10 (2 more before)",
+        "lost 30 (1 more before)",
+    ]
+    assert sum(message.startswith("own") for message in messages) == 6
