@@ -19,9 +19,11 @@ from kafka.errors import (
     AuthorizationError,
     InvalidProducerEpochError,
     KafkaConfigurationError,
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     OutOfOrderSequenceNumberError,
+    RequestTimedOutError,
     RetriableError,
     SaslAuthenticationFailedError,
     UnknownProducerIdError,
@@ -61,6 +63,10 @@ _SEND_AGAIN = (
 )
 """Errors after which a record may be sent again: should the first one have been stored after all, the correlation-id
 identifies the second as its duplicate."""
+
+REFUSED = (AuthorizationError, SaslAuthenticationFailedError)
+AWAY = (KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError)
+"""Errors that :func:`failure` has a sentence for."""
 
 RESEND_SECONDS = 0.2
 """How long to wait before that."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
@@ -378,6 +379,11 @@ def test_a_query_that_fails_because_everything_is_stopped_is_no_error(monkeypatc
 def test_a_jvm_that_ends_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     with pytest.raises(SystemExit, match=r"^Spark's JVM has ended, and the job with it\.$"):
         _main(monkeypatch, _fail(error))
+
+
+def test_a_broker_that_goes_away_while_a_job_starts_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=r"^No Kafka answers at localhost:9092: "):
+        _main(monkeypatch, _fail(KafkaConnectionError("socket disconnected")))
 
 
 def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_the_setting(
