@@ -7,6 +7,7 @@ its own (:func:`main`), or with others in one session.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
-from ackstream.errors import StartError, StoppedError
+from ackstream.errors import AckstreamError, StartError, StoppedError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
@@ -34,6 +35,7 @@ from ackstream.telemetry.figures import FIGURES
 from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.clock import QueryClock
     from ackstream.spark.migration import Resharding
+
+log = logging.getLogger(__name__)
 
 STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
 """How long the batch at hand may take to finish when a job is stopped."""
@@ -216,22 +220,47 @@ def main(*jobs: Job) -> None:
             driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop),
             ExitStack() as stack,
         ):
-            queries = [stack.enter_context(job.running(spark, settings)) for job in jobs if not stop.is_set()]
+            started = [
+                (one.name, stack.enter_context(one.running(spark, settings))) for one in jobs if not stop.is_set()
+            ]
             # started again, all of them go on where they were
-            try:
-                while not stop.is_set() and not any(query.awaitTermination(AWAIT_SECONDS) for query in queries):
-                    HEALTH.beat(DRIVER, time.monotonic())
-            except StreamingQueryException as error:
-                if stop.is_set():
-                    # a signal to all processes ends Python's workers, too
-                    return
-                if DATA_LOSS in str(error):
-                    raise StoppedError(_LOSS) from error
-                if (found := REFUSED.search(str(error))) is not None:
-                    raise not_allowed(settings.kafka, f"that ({found[0]})") from error
-                raise
+            while not stop.is_set() and not any(_ended(settings, *one, stop) for one in started):
+                HEALTH.beat(DRIVER, time.monotonic())
 
     run_with_settings(run, jobs[0].name)
+
+
+def _ended(settings: Settings, name: str, query: StreamingQuery, stop: threading.Event) -> bool:
+    """Wait for the end of a query, and return whether it came within a second.
+
+    :raises AckstreamError: it has failed
+    """
+    try:
+        return bool(query.awaitTermination(AWAIT_SECONDS))
+    except StreamingQueryException as error:
+        if stop.is_set():
+            # a signal to all processes ends Python's workers, too
+            return True
+        raise _failed(settings, name, error) from error
+
+
+def _failed(settings: Settings, name: str, error: StreamingQueryException) -> AckstreamError:
+    """Return the sentence for a query that has failed; its stack and its plan are logged."""
+    text = str(error)
+    if DATA_LOSS in text:
+        return StoppedError(_LOSS)
+    if (refused := REFUSED.search(text)) is not None:
+        return not_allowed(settings.kafka, f"that ({refused[0]})")
+    log.error("The query %s has failed.", name, exc_info=error)
+    return StoppedError(f"The query {name} has failed: {_cause(text)}. Started again, the job goes on where it was.")
+
+
+def _cause(text: str) -> str:
+    """Return what a query failed by: a line of what Spark says, of Python's last stack if there is one."""
+    said = text.partition(" terminated with exception: ")[2].partition("=== Streaming Query ===")[0] or text
+    stack = said.rpartition("Traceback (most recent call last):\n")[2]
+    line = next((line for line in stack.splitlines() if line and not line.startswith(" ")), said)
+    return line.partition(" SQLSTATE: ")[0].rstrip(". ")
 
 
 # -- checkpoint --------------------------------------------------------------------------------------------------------

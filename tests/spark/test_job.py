@@ -393,5 +393,37 @@ def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_t
         SystemExit, match=r"^Kafka deleted records before the job read them.* kafka\.on_data_loss = continue"
     ):
         _main(monkeypatch, _fail(StreamingQueryException("Some data may have been lost ... failOnDataLoss to false")))
-    with pytest.raises(StreamingQueryException, match="anything else"):
-        _main(monkeypatch, _fail(StreamingQueryException("[STREAM_FAILED] anything else")))
+
+
+_FAILED = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
+_PLAN = "\n=== Streaming Query ===\nIdentifier: x [id = 1, runId = 2]\nLogical Plan:\n+- ~Relation[key#850]\n"
+_STACK = """Traceback (most recent call last):
+  File "inner.py", line 7, in inner
+ValueError: inner
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "outer.py", line 8, in outer
+    ^^^^^^^
+KeyError: 'the store is away'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (f"{_FAILED}java.io.IOException: No space left SQLSTATE: XXKST{_PLAN}", "java.io.IOException: No space left"),
+        (f"{_FAILED}[USER_FUNCTION] Reason: {_STACK} SQLSTATE: 39000{_PLAN}", "KeyError: 'the store is away'"),
+        ("anything else.", "anything else"),
+    ],
+)
+def test_a_query_that_fails_ends_its_job_with_the_cause_as_the_last_line_and_the_stack_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, cause: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _main(monkeypatch, _fail(StreamingQueryException(text)))
+    assert str(ended.value) == f"The query x has failed: {cause}. Started again, the job goes on where it was."
+    logged = capsys.readouterr().err
+    assert "error x ackstream.spark.job: The query x has failed." in logged
+    assert text.splitlines()[-1] in logged
