@@ -69,9 +69,9 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-pytho
     that is away does so and ends it at once: each client would connect hundreds of times a second.
     """
 
-    async def _connect(self, node: Any, conn: Any, **options: Any) -> None:
+    async def _connect(self, node: Any, conn: Any, *arguments: Any, **options: Any) -> None:
         before = self._backoff.get(node.node_id)
-        await super()._connect(node, conn, **options)
+        await super()._connect(node, conn, *arguments, **options)
         if not conn.connected and node.node_id not in self._backoff:
             if before is not None:
                 self._backoff[node.node_id] = before
