@@ -124,6 +124,12 @@ def guess_protocol(bootstrap: str) -> str | None:
         try:
             with closing(socket.create_connection((host, port), TIMEOUT_SECONDS)) as raw, anything.wrap_socket(raw):
                 return f"{host}:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL"
+        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
+            # as a load balancer does whose broker is away, and a broker that wants a login
+            return (
+                f"what listens at {host}:{port} ends each connection: start the broker behind it, or correct "
+                f"kafka.security.protocol if clients have to log in"
+            )
         except ssl.SSLError as error:
             if "CERTIFICATE" in str(error.reason):
                 return f"{host}:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL"

@@ -1,11 +1,16 @@
-"""Ports that nothing listens on."""
+"""Ports that nothing listens on, or nothing that answers."""
 
 from __future__ import annotations
 
 import os
 import random
 import socket
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # below the range of outgoing connections, so that a stopped broker finds its port again
 _FIRST, _LAST = 10_240, 32_000
@@ -24,3 +29,21 @@ def free_ports(number: int) -> list[int]:
                 continue
             found.append(probe.getsockname()[1])
         return found
+
+
+@contextmanager
+def ending_each() -> Iterator[int]:
+    """Accept connections and end each at once, as a load balancer does whose server is away; give the port."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def end() -> None:
+            # until it is closed
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()

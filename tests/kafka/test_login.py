@@ -20,7 +20,7 @@ from ackstream.kafka.login import addresses, check_login
 from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaSecurity, Tls
 from tests.harness.certificates import Authority
-from tests.harness.ports import free_ports
+from tests.harness.ports import ending_each, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +144,16 @@ def test_what_listens_but_is_no_open_kafka_is_recognised(
         else f"something else answers at localhost:{port}, or clients have to log in"
     )
     assert f"No Kafka answers at localhost:{port}: {hint}" in str(caught.value)
+
+
+def test_what_ends_each_connection_is_not_called_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 200)
+    with ending_each() as port, pytest.raises(UnreachableError) as caught:
+        clients.connect_admin(Kafka(bootstrap=f"127.0.0.1:{port}"))
+    assert (
+        f"No Kafka answers at 127.0.0.1:{port}: what listens at 127.0.0.1:{port} ends each connection: start the "
+        f"broker behind it"
+    ) in str(caught.value)
 
 
 def test_addresses_are_those_of_the_settings() -> None:

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import logging
-import socket
-import threading
-from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError, SaslAuthenticationFailedError
 
 from ackstream.kafka.sockets import PatientClient
+from tests.harness.ports import ending_each
 
 
 def test_a_socket_that_was_closed_while_it_was_read_is_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
@@ -39,15 +37,8 @@ def test_a_proxy_that_accepts_and_ends_each_connection_is_tried_at_longer_and_lo
     async def opened(connection: Any) -> None:
         await connection
 
-    with closing(socket.create_server(("127.0.0.1", 0))) as proxy:
-
-        def end_each() -> None:
-            with suppress(OSError):
-                while True:
-                    proxy.accept()[0].close()
-
-        threading.Thread(target=end_each, daemon=True).start()
-        client = PatientClient(bootstrap_servers=f"127.0.0.1:{proxy.getsockname()[1]}")
+    with ending_each() as port:
+        client = PatientClient(bootstrap_servers=f"127.0.0.1:{port}")
         connections, broker, delays = client._manager, "bootstrap-0", []
         for _ in range(5):
             connection = connections.get_connection(broker)
@@ -60,7 +51,6 @@ def test_a_proxy_that_accepts_and_ends_each_connection_is_tried_at_longer_and_lo
             failures, _, timeout = connections._backoff[broker]
             connections._backoff[broker] = (failures, 0.0, timeout)
         client.close()
-        proxy.shutdown(socket.SHUT_RDWR)
     # from 50 ms on, doubled each time, with a fifth of chance
     assert delays == sorted(delays)
     assert delays[-1] > 0.5
