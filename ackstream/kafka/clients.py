@@ -64,9 +64,14 @@ _SEND_AGAIN = (
 """Errors after which a record may be sent again: should the first one have been stored after all, the correlation-id
 identifies the second as its duplicate."""
 
-REFUSED = (AuthorizationError, SaslAuthenticationFailedError)
-AWAY = (KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError)
-"""Errors that :func:`failure` has a sentence for."""
+EXPECTED = (
+    AuthorizationError,
+    SaslAuthenticationFailedError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    RequestTimedOutError,
+)
+"""Errors that :func:`failure` has a sentence for: a broker refuses, or is away."""
 
 RESEND_SECONDS = 0.2
 """How long to wait before that."""

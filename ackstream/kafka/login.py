@@ -32,7 +32,6 @@ _API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = (18, 0), (17, 1), (36, 1)
 
 _MAX_BYTES = 1_000_000
 
-
 _accepted: set[tuple[str, KafkaSecurity]] = set()
 """The logins that need not be repeated by this process."""
 

@@ -63,11 +63,17 @@ class _Passing(dict[Any, Any]):
 
 
 class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python is not typed
-    """Waits between attempts to connect, longer each time, until a broker has answered.
+    """Connects again after whatever ended a connection, and never in a hurry.
 
     The library takes a broker for back once something accepts the connection. A proxy or load balancer before a broker
-    that is away does so and ends it at once: each client would connect hundreds of times a second.
+    that is away does so and ends it at once: each client would connect hundreds of times a second. Here the pause grows
+    until a broker has answered. And the library would report the first refusal of a login for ever, such as of a token
+    whose key the broker does not know yet, and never try that broker again.
     """
+
+    def __init__(self, sockets: Any, **options: Any) -> None:
+        super().__init__(sockets, **options)
+        self._auth_failures = _Passing()
 
     async def _connect(self, node: Any, conn: Any, *arguments: Any, **options: Any) -> None:
         before = self._backoff.get(node.node_id)
@@ -79,15 +85,9 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-pytho
 
 
 class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is not typed
-    """Logs in again after a refusal while it runs, such as of a token whose key the broker does not know yet.
-
-    The library would report the first refusal for ever, and never try that broker again.
-    """
+    """What a consumer, a producer or an admin client connects by."""
 
     def __init__(self, **options: Any) -> None:
         """Connect to nothing yet."""
         sockets = NetworkSelector(**options)
-        connections = _Connections(sockets, **options)
-        # there is no public way
-        connections._auth_failures = _Passing()  # noqa: SLF001
-        super().__init__(sockets, connections, **options)
+        super().__init__(sockets, _Connections(sockets, **options))

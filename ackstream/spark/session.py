@@ -18,7 +18,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from ackstream.errors import AckstreamError
-from ackstream.kafka.clients import AWAY, REFUSED, failure
+from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.local.process import keep_private
 from ackstream.local.submit import MERGED, check_settings, defaults, log_configuration, own_entries, write_properties
 from ackstream.settings import Log, load
@@ -175,7 +175,7 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
         try:
             with serving(settings.metrics, program):
                 run(settings)
-        except (*REFUSED, *AWAY) as error:
+        except EXPECTED as error:
             raise failure(settings.kafka, error) from error
     except AckstreamError as error:
         sys.exit(str(error))
