@@ -17,7 +17,7 @@ from ackstream.kafka import clients
 from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import process
 from ackstream.local.broker import Broker
-from ackstream.local.process import command_line
+from ackstream.local.process import command_line, is_free
 from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.kafka import records
@@ -77,6 +77,8 @@ def test_data_are_kept_over_a_stop_and_over_a_kill(settings: Settings):
     assert broker.start()
     send(settings, b"before the kill")
     os.kill(broker.pid() or 0, signal.SIGKILL)
+    # the system takes a moment to close what a killed process had open
+    eventually(lambda: is_free(settings.local.port), "the port of the killed broker")
     # the pid file is stale now, which a start repairs
     assert broker.start()
     send(settings, b"x" * 9_000_000)
