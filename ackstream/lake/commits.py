@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from delta import exceptions
@@ -37,8 +38,21 @@ CHECKED = "ackstream.checked"
 
 def java(spark: SparkSession, name: str) -> Any:
     """Return a class of the JVM, where Python has no public way to what it does."""
-    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
-    return getattr(spark._jvm, name)  # noqa: SLF001
+    return _java(spark._jvm, name)  # noqa: SLF001
+
+
+@lru_cache(maxsize=64)
+def _java(jvm: Any, name: str) -> Any:
+    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars; and once, since each look is a call
+    return getattr(jvm, name)
+
+
+@lru_cache(maxsize=4)
+def _appending(jvm: Any) -> tuple[Any, Any]:
+    """Return Scala's ``None``, and the operation of a transaction that appends."""
+    none = _java(jvm, "scala.Option").empty()
+    append = _java(jvm, "org.apache.spark.sql.SaveMode").Append
+    return none, _java(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8)
 
 
 def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
@@ -109,9 +123,7 @@ def commit(
     :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
         conflict with each other, so none comes between the check and the commit
     """
-    none, option = java(spark, "scala.Option").empty(), java(spark, "scala.Option").apply
-    append = java(spark, "org.apache.spark.sql.SaveMode").Append
-    operation = java(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8)
+    none, operation = _appending(spark._jvm)  # noqa: SLF001
     names = [application] if check is None else [application, CHECKED]
     attempts = itertools.count()
 
@@ -124,7 +136,7 @@ def commit(
         if found.get(application, -1) >= version:
             return
         log = snapshot.deltaLog()
-        transaction = log.startTransaction(none, option(snapshot))
+        transaction = log.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
         for name in names:
             # what Delta's own look for the version does: it lets commits of the same application conflict
             transaction.readTxn().append(name)

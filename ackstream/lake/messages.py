@@ -56,10 +56,10 @@ def between(
     spark: SparkSession, lake: Lake, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]
 ) -> DataFrame:
     """Return the messages of topics after one position, up to and including another."""
-    position = F.struct(*POSITION)
-    # only batch has statistics by which files are skipped
-    near = F.col("batch").between(after[0], upto[0])
-    return _accepted(spark, lake, topics).where(near & (position > _struct(after)) & (position <= _struct(upto)))
+    # as text, which has numbers alone: expressions are calls to the JVM. Only batch has statistics to skip files by
+    position, near = f"struct({', '.join(POSITION)})", f"batch BETWEEN {after[0]} AND {upto[0]}"
+    found = _accepted(spark, lake, topics)
+    return found.where(f"{near} AND {position} > {_struct(after)} AND {position} <= {_struct(upto)}")
 
 
 def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Moment) -> DataFrame:
@@ -96,10 +96,10 @@ STEPS = 1_000_000
 
 
 def _accepted(spark: SparkSession, lake: Lake, topics: Iterable[str]) -> DataFrame:
-    messages = tables.read(spark, lake, "messages")
-    return messages.where(F.col("reason").isNull() & F.col("subject").isin(sorted(topics))).select(*_COLUMNS)
+    accepted = tables.read(spark, lake, "messages").where("reason IS NULL")
+    return accepted.where(F.col("subject").isin(sorted(topics)))
 
 
-def _struct(position: tuple[int, int, int]) -> Column:
+def _struct(position: tuple[int, int, int]) -> str:
     batch, partition, offset = position
-    return F.struct(F.lit(batch).cast("long"), F.lit(partition).cast("int"), F.lit(offset).cast("long"))
+    return f"struct({batch}L, {partition}, {offset}L)"

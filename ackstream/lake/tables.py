@@ -158,8 +158,8 @@ def append_rows(
 
     def write(transaction: Any) -> Any:
         # what someone has made of the table may ask for more than a file: column mapping, constraints, other partitions
-        partitions = [PARTITION] if PARTITION in columns.names else []
-        as_ours = list(transaction.metadata().partitionSchema().fieldNames()) == partitions
+        partitions = f"struct<{PARTITION}:date>" if PARTITION in columns.names else "struct<>"
+        as_ours = transaction.metadata().partitionSchema().simpleString() == partitions
         if not as_ours or transaction.protocol().minWriterVersion() > WRITER_VERSION:
             return commits.written(transaction, spark.createDataFrame(rows))
         return commits.added(spark, files.write(spark, transaction.deltaLog(), rows))

@@ -49,7 +49,7 @@ _SINK = {
 }
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORDS = pa.schema(
-    [("topic", pa.string()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+    [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 )
 CLOCK = "clock"
 """The watermark column."""
@@ -131,14 +131,17 @@ def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
     writer.save()
 
 
-def arrow_records(records: Iterable[tuple[str, str, bytes, Sequence[tuple[str, str]]]]) -> pa.Table:
+def arrow_records(
+    records: Iterable[tuple[str, str | bytes | None, bytes | None, Sequence[tuple[str, str | bytes]]]],
+) -> pa.Table:
     """Lay out records for :func:`write`, at least one: topic, key, value and headers of each."""
     topics, keys, values, headers = zip(*records, strict=True)
-    names, texts = zip(*itertools.chain.from_iterable(headers), strict=True)
-    entries = [pa.array(names, pa.string()), pa.array(texts, pa.string()).cast(pa.binary())]
+    entries = list(itertools.chain.from_iterable(headers))
+    names, texts = zip(*entries, strict=True) if entries else ((), ())
+    parts = [pa.array(names, pa.string()), pa.array(texts, pa.binary())]
     starts = pa.array(list(itertools.accumulate(map(len, headers), initial=0)), pa.int32())
-    lists = pa.ListArray.from_arrays(starts, pa.StructArray.from_arrays(entries, fields=list(_HEADER)))
-    columns = [pa.array(topics, pa.string()), pa.array(keys, pa.string()), pa.array(values, pa.binary()), lists]
+    lists = pa.ListArray.from_arrays(starts, pa.StructArray.from_arrays(parts, fields=list(_HEADER)))
+    columns = [pa.array(topics, pa.string()), pa.array(keys, pa.binary()), pa.array(values, pa.binary()), lists]
     return pa.Table.from_arrays(columns, schema=_RECORDS)
 
 
@@ -201,11 +204,17 @@ def limit_copies(spark: SparkSession, kafka: Kafka, topic: str) -> None:
     spark.conf.set(COPY_BYTES, str(min([MAX_COPY_BYTES, *(limit - OWN_BYTES for limit in limits)])))
 
 
-def fitting(spark: SparkSession, value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
+def copy_limit(spark: SparkSession) -> int:
+    """Return how many bytes the records may have that a session copies to another topic (:func:`limit_copies`)."""
+    return int(spark.conf.get(COPY_BYTES, str(MAX_COPY_BYTES)))
+
+
+def fitting(limit: int, value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
     """Return value and headers of a record for another topic, or its reference where the copy would be refused.
 
     The reference has no value, and in place of ``headers`` the header ``omitted`` with the size in bytes.
 
+    :param limit: see :func:`copy_limit`
     :param headers: those of the record that is copied
     :param own: those that are added, which are few and small; of a repeated name the last counts
     """
@@ -214,7 +223,7 @@ def fitting(spark: SparkSession, value: Column, headers: Column, own: Column) ->
         F.coalesce(F.length(value), F.lit(0)),
         lambda total, one: total + F.length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0)) + HEADER_BYTES,
     )
-    fits = size <= int(spark.conf.get(COPY_BYTES, str(MAX_COPY_BYTES)))
+    fits = size <= limit
     omitted = F.array(header_entry(record_headers.OMITTED, size.cast("string")))
     return F.when(fits, value), F.concat(F.when(fits, headers).otherwise(omitted), own)
 

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack, state_name
-from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, read_metadata, with_headers
+from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, projected, read_metadata
 from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
@@ -61,7 +61,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     limit = settings.persist.max_offsets_per_trigger
     stream = source(spark, settings.kafka, {"messages": EARLIEST}, job=NAME, limit=limit, headers=True)
     deferred = DeferredAcks(spark, settings, Checkpoint(spark, settings.lake.checkpoint(NAME)))
-    query = batches.start(stream, settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
+    query = batches.start(projected(stream), settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
     return query
 
@@ -111,14 +111,13 @@ class PersistFold:
         self._day = 0
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Fold one batch, write its messages and states, acknowledge its publishers."""
+        """Fold one batch of :func:`projected` records, write its messages and states, acknowledge its publishers."""
         spark, began = frame.sparkSession, monotonic_ms()
         if self._table is None:
             self._table = StoredStates(spark, self._settings, query_id)
             self._states = self._table.before(batch_id)
         # read twice, which costs less than keeping the values in between
-        found = with_headers(frame)
-        headers = metadata_table(found)
+        headers = metadata_table(frame)
         if not headers.num_rows:
             return
         self._recall(self._table, headers, batch_id)
@@ -129,7 +128,7 @@ class PersistFold:
         for client, ack in result.acks:
             if is_durability_ack(ack):
                 durable.setdefault(client, []).append(ack)
-        steps = [partial(self._append_messages, found, result, headers.num_rows, query_id, batch)]
+        steps = [partial(self._append_messages, frame, result, headers.num_rows, query_id, batch)]
         if result.changed:
             steps.append(partial(self._append_states, spark, result, durable, query_id, batch))
         batches.at_once(spark, steps)
@@ -156,8 +155,8 @@ class PersistFold:
             if unknown := clients - self._states.keys():
                 self._states |= table.before(batch_id, unknown)
 
-    def _append_messages(self, found: DataFrame, result: PersistResult, count: int, query_id: str, batch: int) -> None:
-        rows = message_rows(found, result.rejected, query_id, batch)
+    def _append_messages(self, frame: DataFrame, result: PersistResult, count: int, query_id: str, batch: int) -> None:
+        rows = message_rows(frame, result.rejected, query_id, batch)
         tables.append(rows, self._settings.lake, "messages", query_id, batch, count=count)
 
     def _append_states(

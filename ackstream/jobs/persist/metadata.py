@@ -39,7 +39,7 @@ HEADER_COLUMNS = {
     "command": record_headers.COMMAND,
     "cid": record_headers.CID,
     "ack": record_headers.ACK,
-    "subject": record_headers.TOPIC,
+    "topic": record_headers.TOPIC,
     "ttl": record_headers.TTL,
     "first": record_headers.FIRST,
     "conflation": record_headers.ACK_CONFLATION,
@@ -47,7 +47,7 @@ HEADER_COLUMNS = {
     "window": record_headers.WINDOW,
     "immediately": record_headers.ACK_IMMEDIATELY,
 }
-"""The record header of each column."""
+"""The record header of each field of the metadata."""
 
 SHORT_BYTES, LONG_BYTES = 64, MAX_TOPIC_BYTES
 """How much of a header is read, and a byte more, so that what is longer is no valid number, name or topic: the driver
@@ -164,23 +164,42 @@ def _messages(table: pa.Table, start: int, count: int) -> list[MessageMetadata]:
     return [MessageMetadata(*row) for row in zip(*columns, strict=True)]
 
 
-def with_headers(frame: DataFrame) -> DataFrame:
-    """Give each of the service's headers a column; the application's own remain in ``headers``."""
-    found = {name: F.col("found")[header] for name, header in {**HEADER_COLUMNS, "key": record_headers.KEY}.items()}
+def projected(records: DataFrame) -> DataFrame:
+    """Lay out Kafka's records for both readings of a batch: what its rows hold, and ``metadata`` for the driver.
+
+    It is applied to the stream: in a batch each of these expressions would be a call to the JVM.
+
+    :return: the columns of ``messages``, of which those are null that :func:`message_rows` gives; and ``metadata`` with
+        the fields of :class:`MessageMetadata`
+    """
     service = sorted(record_headers.PUBLISHER)
     count = sum((F.col("found")[name].isNotNull().cast("int") for name in service), F.lit(0))
     own = F.transform(
         F.filter("headers", lambda header: ~header["key"].isin(service)),
         lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")),
     )
-    # functions over arrays are slow: only records with headers of their own pay for them
-    others = F.when(F.size("headers") > count, own)
     texts = {name: F.expr(_text(name, header)) for name, header in HEADER_COLUMNS.items()}
-    return frame.withColumn("found", F.map_from_entries("headers")).select(
-        *("topic", "partition", "offset", "timestamp", "value"),
-        found["key"].alias("key"),
-        others.alias("headers"),
-        *[value.alias(name) for name, value in texts.items()],
+    columns = {
+        "client": texts["client"],
+        "received_at": F.col("timestamp"),
+        "seq": texts["seq"].try_cast("long"),
+        "subject": texts["topic"],
+        "ttl_ms": texts["ttl"].try_cast("long"),
+        "key": F.col("found")[record_headers.KEY],
+        # functions over arrays are slow: only records with headers of their own pay for them
+        "headers": F.when(F.size("headers") > count, own),
+        "day": F.to_date("timestamp"),
+        **{name: F.lit(None).cast(MESSAGES[name].dataType) for name in ("batch", "query_id", "reason")},
+    }
+    metadata = {
+        "timestamp": F.unix_millis("timestamp"),
+        "size": F.coalesce(F.length("value"), F.lit(0)),
+        **texts,
+    }
+    fields = [metadata.get(name, F.col(name)).alias(name) for name in MessageMetadata.__struct_fields__]
+    return records.withColumn("found", F.map_from_entries("headers")).select(
+        *[columns.get(name, F.col(name)).alias(name) for name in MESSAGES.fieldNames()],
+        F.struct(*fields).alias("metadata"),
     )
 
 
@@ -191,31 +210,19 @@ def _text(name: str, header: str) -> str:
 
 
 def metadata_table(records: DataFrame) -> pa.Table:
-    """Bring the records to the driver without their values, in the columns of ``MessageMetadata``."""
-    return records.select(
-        "partition",
-        "offset",
-        F.unix_millis("timestamp").alias("timestamp"),
-        F.coalesce(F.length("value"), F.lit(0)).alias("size"),
-        *[F.col(name).alias("topic" if name == "subject" else name) for name in HEADER_COLUMNS],
-    ).toArrow()
+    """Bring :func:`projected` records to the driver without their values, in the columns of ``MessageMetadata``."""
+    return records.select("metadata.*").toArrow()
 
 
 def message_rows(records: DataFrame, rejected: Sequence[RejectedRecord], query_id: str, batch: int) -> DataFrame:
-    """Return the rows to append to ``messages``: rejected ones with their reason; commands and duplicates dropped."""
-    own = {
-        "received_at": F.col("timestamp"),
-        "query_id": F.lit(query_id),
-        "batch": F.lit(batch).cast("long"),
-        "seq": F.expr("try_cast(seq AS BIGINT)"),
-        "ttl_ms": F.expr("try_cast(ttl AS BIGINT)"),
-        "day": F.to_date("timestamp"),
-    }
+    """Return the rows to append to ``messages``: rejected ones with their reason; commands and duplicates dropped.
+
+    :param records: as :func:`projected` gives them
+    """
+    own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long")}
     if rejected:
         known = F.broadcast(records.sparkSession.createDataFrame(batches.arrow(rejected, _REJECTED)))
         same = (F.col("partition") == F.col("rejected_partition")) & (F.col("offset") == F.col("rejected_offset"))
         joined = records.join(known, same, "left").withColumn("reason", F.col("rejected_reason"))
         records = joined.where(F.col("rejected_offset").isNull() | F.col("reason").isNotNull())
-    else:
-        records = records.withColumn("reason", F.lit(None).cast("string"))
-    return records.withColumns(own).select(*MESSAGES.fieldNames())
+    return records.withColumns(own).drop("metadata", *_REJECTED.names)

@@ -70,7 +70,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     # clients have given up older commands, and deleting twice is not deleting once
     topics, limit = {"queries": LATEST, "stored": LATEST}, settings.query.max_offsets_per_trigger
     stream = source(spark, settings.kafka, topics, job=NAME, limit=limit, headers=True)
-    return batches.start(stream, settings.lake, NAME, QueryFold(settings).write, trigger)
+    return batches.start(projected(stream), settings.lake, NAME, QueryFold(settings).write, trigger)
 
 
 JOB = Job(
@@ -102,7 +102,7 @@ class QueryFold:
         self._told = True
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
-        """Carry out the commands of one batch, and deliver the messages that are new in the log."""
+        """Carry out the commands among :func:`projected` records, and deliver the messages that are new in the log."""
         spark, kafka = frame.sparkSession, self._settings.kafka
         records = collect(frame)
         if not records:
@@ -276,10 +276,15 @@ _COLUMNS = (
 )
 
 
+def projected(records: DataFrame) -> DataFrame:
+    """Lay out Kafka's records for the driver, each with a limited number of bytes; it is applied to the stream."""
+    return records.selectExpr(*_COLUMNS)
+
+
 def collect(frame: DataFrame) -> Sequence[QueryRecord]:
-    """Bring the records of a batch to the driver, in order, each with a limited number of bytes."""
+    """Bring the :func:`projected` records of a batch to the driver, in order."""
     found = []
-    for row in frame.selectExpr(*_COLUMNS).toArrow().to_pylist():
+    for row in frame.toArrow().to_pylist():
         headers = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
         found.append(QueryRecord(**{**row, "headers": headers}))
     topics = sorted({record.topic for record in found})

@@ -8,7 +8,7 @@ other headers are ``id`` (the same for a replayed batch), ``cid``, ``sub_id``, a
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,11 +22,12 @@ from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
-from ackstream.spark.kafka import fitting, header_entry
+from ackstream.spark.kafka import copy_limit, fitting, header_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.jobs.query.plan import Step
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_ORDER = ("step", "rank", *POSITION)
 _RESULTS = pa.schema(
-    [("step", pa.int64()), ("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+    [(name, pa.int64()) for name in _ORDER]
+    + [("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
 )
 _SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
 _SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCRIBER)}>>"
-_ORDER = ("step", "rank", *POSITION)
 
 
 def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, start: Moment) -> DataFrame:
@@ -51,13 +53,16 @@ def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int,
     :param newest: the last batch of the log
     :param start: that of the first step
     """
-    parts = [_acknowledgements(spark, steps)]
+    parts = []
     for number, step in enumerate(steps):
         if isinstance(step, Selected):
             found = selected(spark, lake, step.request, newest, start.after(number))
             parts.append(_records(found, step.request, number))
         elif isinstance(step, LogDelivered):
             parts.append(_messages(spark, lake, step, number))
+    marks = _marks(steps)
+    if marks.num_rows or not parts:
+        parts.append(spark.createDataFrame(marks))
     whole = reduce(lambda one, other: one.unionByName(other), parts)
     # one task keeps each client's records in order
     return whole.coalesce(1).sortWithinPartitions(*_ORDER).select("key", "value", "headers")
@@ -83,17 +88,18 @@ def condition(spark: SparkSession, request: QueryRequest) -> Column:
     return fits(spark.sparkContext, request.command.filter)
 
 
-def _acknowledgements(spark: SparkSession, steps: Sequence[Step]) -> DataFrame:
+def _marks(steps: Sequence[Step]) -> pa.Table:
+    """Return the records of the steps that have no message."""
     rows: list[dict[str, Any]] = []
     for number, step in enumerate(steps):
+        place = {**dict.fromkeys(_ORDER, 0), "step": number}
         if isinstance(step, Acknowledged):
             headers = _headers("ack", step.id, step.ack.cid, step.ack.sub_id)
-            rows.append({"step": number, "key": step.ack.client, "value": encode_ack(step.ack), "headers": headers})
+            rows.append({**place, "key": step.ack.client, "value": encode_ack(step.ack), "headers": headers})
         elif isinstance(step, GroupMark):
             headers = _headers(step.mark, step.id, step.request.command.cid, None)
-            rows.append({"step": number, "key": step.request.client, "value": None, "headers": headers})
-    unplaced = {name: F.lit(0).cast("long") for name in _ORDER if name != "step"}
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=_RESULTS)).withColumns(unplaced)
+            rows.append({**place, "key": step.request.client, "value": None, "headers": headers})
+    return pa.Table.from_pylist(rows, schema=_RESULTS)
 
 
 def _headers(*values: str | None) -> list[dict[str, Any]]:
@@ -114,7 +120,6 @@ def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:
         "sub_id": F.lit(None).cast("string"),
         "origin": F.lit(request.origin),
         "tag": F.lit(queries.tag(request.topic)),
-        "rank": F.col("rank").cast("long"),
     }
     return _addressed(ranked.withColumns(own), "sow", number)
 
@@ -139,14 +144,23 @@ def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) 
         }
         wanted.setdefault((subscription.topic, subscription.filter), []).append(receiver)
     found = lake_messages.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto)
+    receivers = tuple((*what, _encode(who).decode()) for what, who in wanted.items())
+    messages = _with_text(found).withColumn("for", _receivers(spark.sparkContext, receivers))
+    return _addressed(messages.select("*", "for.*"), "publish", number)
+
+
+@lru_cache(maxsize=64)
+def _receivers(context: SparkContext, wanted: tuple[tuple[str, str | None, str], ...]) -> Column:
+    """Return who gets a message, one by one; kept, since subscriptions last and each part of it is a call to the JVM.
+
+    :param wanted: topic, filter, and who wants what fits them, as JSON
+    """
     # the subscribers are a constant: no join
-    matching = []
-    for (topic, text), receivers in wanted.items():
-        listed = F.from_json(F.lit(_encode(receivers).decode()), _SUBSCRIBERS)
-        matching.append(F.when((F.col("subject") == topic) & fits(spark.sparkContext, text), listed))
-    messages = _with_text(found).withColumn("for", F.explode(F.flatten(F.array_compact(F.array(*matching)))))
-    own = {name: F.col("for")[name] for name in _SUBSCRIBER}
-    return _addressed(messages.withColumns({**own, "rank": F.lit(0).cast("long")}), "publish", number)
+    matching = [
+        F.when((F.col("subject") == topic) & fits(context, text), F.from_json(F.lit(who), _SUBSCRIBERS))
+        for topic, text, who in wanted
+    ]
+    return F.explode(F.flatten(F.array_compact(F.array(*matching))))
 
 
 def _with_text(messages: DataFrame) -> DataFrame:
@@ -154,7 +168,16 @@ def _with_text(messages: DataFrame) -> DataFrame:
 
 
 def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
-    """Turn messages into records; the columns to, cid, sub_id, origin, tag and rank give their receivers."""
+    """Turn messages into records; the columns to, cid, sub_id, origin and tag give their receivers, and ``rank``."""
+    spark = messages.sparkSession
+    return messages.select(
+        F.lit(number).cast("long").alias("step"), *_laid_out(spark.sparkContext, command, copy_limit(spark))
+    )
+
+
+@lru_cache(maxsize=8)
+def _laid_out(_context: SparkContext, command: str, limit: int) -> tuple[Column, ...]:
+    """Return the columns of a message's record after its step; kept, as in :func:`_receivers`."""
     place = F.concat_ws("|", *POSITION)
     values = {
         record_headers.COMMAND: F.lit(command),
@@ -176,11 +199,11 @@ def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:
     key = F.when(F.col("key").isNotNull(), F.array(header_entry(record_headers.KEY, F.col("key"))))
     copied = F.concat(application, F.coalesce(key, F.array()))
     known = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
-    value, headers = fitting(messages.sparkSession, F.col("body"), copied, known)
-    return messages.select(
-        F.lit(number).cast("long").alias("step"),
-        "rank",
-        *POSITION,
+    value, headers = fitting(limit, F.col("body"), copied, known)
+    rank = F.col("rank") if command == "sow" else F.lit(0)
+    return (
+        rank.cast("long").alias("rank"),
+        *map(F.col, POSITION),
         F.col("to").alias("key"),
         value.alias("value"),
         headers.alias("headers"),

@@ -30,7 +30,17 @@ from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job, is_new_checkpoint
-from ackstream.spark.kafka import CLOCK, LATEST, fitting, header_entry, limit_copies, source, tick_time, ticked
+from ackstream.spark.kafka import (
+    CLOCK,
+    LATEST,
+    copy_limit,
+    fitting,
+    header_entry,
+    limit_copies,
+    source,
+    tick_time,
+    ticked,
+)
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate
 
 if TYPE_CHECKING:
@@ -71,10 +81,7 @@ _TYPES = {
     "received_at": _TIME,
 }  # fmt: skip
 _EVENTS = pa.schema([(name, _TYPES.get(name, pa.string())) for name in Event.__struct_fields__])
-_RECORDS = pa.schema(
-    [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())]
-    + [(name, pa.string()) for name in (record_headers.REASON, "partition", "offset")]
-)
+_WHERE = (record_headers.REASON, "partition", "offset")
 _decode = msgspec.json.Decoder(Event).decode
 
 
@@ -286,24 +293,21 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         own = {"query_id": query_id, "batch_id": batch_id}
         rows = _columns(events)
         tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id, own=own, day_of="at")
-    dead_letters, deliveries = map(settings.kafka.topic, ("dead-letters", "queue-deliveries"))
+    dead_letters, deliveries, reports = map(settings.kafka.topic, ("dead-letters", "queue-deliveries", REPORTS))
     parts = []
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:
-        parts.append(_dead_letters(spark, settings, dead).withColumn("topic", F.lit(dead_letters)))
-    records: list[Record] = [(dead_letters, *record[:3], *map(str, record[3:])) for record in found["unreadable"]]
-    records += [(deliveries, *record[:2], None, None, None) for record in found["answer"]]
+        parts.append(_dead_letters(spark, settings, dead))
+    records = [
+        (dead_letters, key, value, [*zip(_WHERE, map(str, where), strict=True), ("topic", reports)])
+        for key, value, *where in found["unreadable"]
+    ]
+    records += [(deliveries, key, value, []) for key, value, *_ in found["answer"]]
     if records:
-        of_dead = F.array(
-            *(header_entry(name, F.col(name)) for name in (record_headers.REASON, "partition", "offset")),
-            header_entry("topic", F.lit(settings.kafka.topic(REPORTS))),
-        )
-        frame = spark.createDataFrame(batches.arrow(records, _RECORDS))
-        parts.append(frame.withColumn("headers", F.when(F.col("reason").isNotNull(), of_dead)))
+        parts.append(spark.createDataFrame(spark_kafka.arrow_records(records)))
     count(events, len(found["unreadable"]))
     if parts:
-        union = reduce(DataFrame.unionByName, [part.select("topic", "key", "value", "headers") for part in parts])
-        spark_kafka.write(union, settings.kafka)
+        spark_kafka.write(reduce(DataFrame.unionByName, parts), settings.kafka)
 
 
 def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]) -> DataFrame:
@@ -327,8 +331,9 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
     why.append(header_entry("deliveries", F.col("count").cast("string")))
     known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
-    value, headers = fitting(spark, F.col("value"), own, known)
-    return letters.select("key", value.alias("value"), headers.alias("headers"))
+    value, headers = fitting(copy_limit(spark), F.col("value"), own, known)
+    topic = F.lit(settings.kafka.topic("dead-letters"))
+    return letters.select(topic.alias("topic"), "key", value.alias("value"), headers.alias("headers"))
 
 
 def _columns(events: Sequence[Event]) -> pa.Table:

@@ -224,21 +224,32 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
 
 
 def commands(signals: DataFrame, settings: Settings) -> DataFrame:
-    """Return the records of the signals topic that may be twin commands.
+    """Return the records of the signals topic that may be twin commands, in the columns of :class:`SignalRecord`.
 
-    It is applied to the stream, which is analysed once, and not to each batch.
+    Small values are in ``small``; ``value`` has all of them, and ``size`` their bytes. It is applied to the stream,
+    which is analysed once, and not to each batch.
     """
     value = F.col("value")
     marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
     spring = F.coalesce(F.length(header(record_headers.SPRING_CORRELATION_ID)), F.lit(0))
     # what is larger is refused by correlate
     found = signals.where((F.length(value) <= settings.correlate.max_value_bytes) & (spring <= MAX_BYTES) & marked)
-    time, correlation_id = F.unix_millis("timestamp"), _correlation_id()
     chosen = F.coalesce(header(record_headers.REPLY_TO), header(record_headers.SPRING_REPLY_TOPIC))
-    named = F.substring(chosen, 1, MAX_TOPIC + 1).alias("reply_topic")
     return found.select(
-        time.alias("time"), "partition", "offset", correlation_id.alias("correlation_id"), "value", named
+        F.unix_millis("timestamp").alias("time"),
+        "partition",
+        "offset",
+        _correlation_id().alias("correlation_id"),
+        F.when(F.length(value) <= small_bytes(settings), value).alias("small"),
+        F.substring(chosen, 1, MAX_TOPIC + 1).alias("reply_topic"),
+        F.length(value).alias("size"),
+        "value",
     )
+
+
+def small_bytes(settings: Settings) -> int:
+    """Return up to how many bytes the values of a batch are fetched all at once."""
+    return FETCH_BYTES // settings.twin.max_offsets_per_trigger
 
 
 def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]:
@@ -246,18 +257,15 @@ def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]
 
     Large values are fetched only when it is their turn, several at a time.
     """
-    value, small = F.col("value"), FETCH_BYTES // settings.twin.max_offsets_per_trigger
-    at_once = F.when(F.length(value) <= small, value)
-    rows = found.select("time", "partition", "offset", "correlation_id", at_once, "reply_topic", F.length(value))
     records, sizes = [], {}
-    for *fields, size in batches.collect(rows):
+    for *fields, size in batches.collect(found.drop("value")):
         record = SignalRecord(*fields)
         records.append(record)
         if record.value is None:
             sizes[record.partition, record.offset] = size
     if not sizes:
         return iter(ordered(records))
-    return _with_values(found.where(F.length(value) > small), ordered(records), sizes)
+    return _with_values(found.where(F.col("size") > small_bytes(settings)), ordered(records), sizes)
 
 
 def _with_values(
