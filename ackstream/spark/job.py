@@ -26,7 +26,7 @@ from ackstream.kafka.topics import prepare
 from ackstream.settings import Settings
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, compare_batches, compare_topics, topic_ids
 from ackstream.spark.clock import Watched, clock
-from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN
+from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN, disconnect
 from ackstream.spark.observation import observed
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, planned_offsets
@@ -180,6 +180,7 @@ class Job:
         if self.topics:
             prepare(settings, self.topics, PARTIES[self.name])
         with ExitStack() as stack:
+            stack.callback(disconnect, self.name)
             own = None
             if self.lease is not None and (self.ticks is None or ticks):
                 # its run begins before the query and ends after it

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
+from ackstream.kafka.outbox import Outbox
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from ackstream.kafka.outbox import OutgoingRecord
     from ackstream.settings import Kafka
 
     Start = int | Mapping[int, int] | datetime
@@ -131,10 +133,33 @@ def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
     writer.save()
 
 
-def arrow_records(
-    records: Iterable[tuple[str, str | bytes | None, bytes | None, Sequence[tuple[str, str | bytes]]]],
-) -> pa.Table:
-    """Lay out records for :func:`write`, at least one: topic, key, value and headers of each."""
+FEW, FEW_BYTES = 500, 256 * 1024
+"""So many records, and bytes of values, are sent before a Spark job would have begun."""
+
+_OUTBOXES: dict[tuple[str, str], Outbox] = {}
+"""By job and connection: what writes batches is not told the end of its query."""
+
+
+def send(spark: SparkSession, records: Sequence[OutgoingRecord], kafka: Kafka, job: str) -> None:
+    """Write records that are on the driver to Kafka, those of a key in order.
+
+    :param job: whose they are: what one job cannot send holds up no other
+    """
+    if len(records) > FEW or sum(len(value or b"") for _, _, value, _ in records) > FEW_BYTES:
+        write(spark.createDataFrame(arrow_records(records)), kafka)
+    elif records:
+        connection = kafka.model_dump_json(include={"bootstrap", "security", "options"})
+        _OUTBOXES.setdefault((job, connection), Outbox(kafka)).send(records)
+
+
+def disconnect(job: str) -> None:
+    """Close what :func:`send` has opened for a job."""
+    for key in [key for key in _OUTBOXES if key[0] == job]:
+        _OUTBOXES.pop(key).close()
+
+
+def arrow_records(records: Iterable[OutgoingRecord]) -> pa.Table:
+    """Lay out records for :func:`write`, at least one."""
     topics, keys, values, headers = zip(*records, strict=True)
     entries = list(itertools.chain.from_iterable(headers))
     names, texts = zip(*entries, strict=True) if entries else ((), ())

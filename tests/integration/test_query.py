@@ -451,9 +451,9 @@ def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(
         "command": "sow_and_subscribe", "cid": "again", "topic": topic, "ack": "processed,completed,stats",
     }.items()]  # fmt: skip
     frame = _batch(system, ("queries", 10_000, b"crashed", b"", headers))
-    query_job.QueryFold(system.settings).write(query_job.projected(frame), 0, "crashed")
+    query_job.QueryFold(system.settings).write(frame, 0, "crashed")
     system.publish(topic, [{"n": 2}])
-    query_job.QueryFold(system.settings).write(query_job.projected(frame), 0, "crashed")
+    query_job.QueryFold(system.settings).write(frame, 0, "crashed")
     told = [(record.headers, record.value) for record in system.records("query-results", "crashed")]
     assert told[: len(told) // 2] == told[len(told) // 2 :]
     assert system.seen("crashed", "again")[: len(told) // 2] == [
@@ -483,6 +483,7 @@ def _batch(system: System, *rows: tuple[str, int, bytes, bytes, list[tuple[str, 
     for key, value in query_job.JOB.conf(system.settings).items():
         session.conf.set(key, value)
     placed = [(system.kafka.topic(topic), 0, offset, None, *rest) for topic, offset, *rest in rows]
-    return session.createDataFrame(placed, COLUMNS).selectExpr(
+    records = session.createDataFrame(placed, COLUMNS).selectExpr(
         "topic", "partition", "offset", "timestamp_millis(1) AS timestamp", "key", "value", "headers"
     )
+    return query_job.projected(records)

@@ -329,7 +329,7 @@ def test_after_a_crash_between_commit_and_answer_the_answers_come_and_no_row_com
     with closing(System(settings)) as system:
         system.say(_ack("A", "w1", 2, (1, 4)), _ack("A", "w1", 1, (1, 1)))
         with monkeypatch.context() as patched, JOB.running(spark, settings) as query:
-            patched.setattr(spark_kafka, "write", fail)
+            patched.setattr(spark_kafka, "send", fail)
             with pytest.raises(Exception, match="the broker is away"):
                 query.awaitTermination(PATIENCE_SECONDS)
         committed = system.rows("deliveries")

@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from kafka import TopicPartition
@@ -23,7 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.jobs.persist.backlog import Backlog, DestinationChange
 from ackstream.jobs.persist.pacing import AckPacing
 from ackstream.jobs.persist.stored_states import earlier_batches
-from ackstream.kafka.clients import close_producer, connect_consumer, connect_producer, monotonic_ms
+from ackstream.kafka.clients import connect_consumer, monotonic_ms
+from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
@@ -89,7 +90,7 @@ class DeferredAcks:
         self._pacing = AckPacing()
         self._outgoing: list[PacedAck] = []
         self._lock, self._sending = threading.Lock(), threading.Lock()
-        self._producer: Any = None
+        self._outbox = Outbox(settings.kafka, SEND_SECONDS)
         self._follows = bool(sync)
         self._source = source_id(spark, settings.lake) if sync else ""
         self._changes: list[DestinationChange] = []
@@ -170,24 +171,9 @@ class DeferredAcks:
             if not outgoing:
                 return
             topic = self._settings.kafka.topic("publisher-acks")
-            try:
-                if self._producer is None:
-                    self._producer = connect_producer(
-                        self._settings.kafka, topic, delivery_timeout=SEND_SECONDS, linger_ms=5
-                    )
-                sent = [self._producer.send(topic, encode_ack(paced.ack), paced.client.encode()) for paced in outgoing]
-                for future in sent:
-                    future.get(SEND_SECONDS)
-            except Exception:
-                self._disconnect()
-                raise
+            self._outbox.send([(topic, paced.client, encode_ack(paced.ack), ()) for paced in outgoing])
             with self._lock:
                 del self._outgoing[: len(outgoing)]
-
-    def _disconnect(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            close_producer(producer, 1)
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
@@ -208,8 +194,7 @@ class DeferredAcks:
                 step()
             except Exception as error:  # noqa: BLE001 - the next start sends them
                 log.warning("Sending the last acks failed; the next start sends them: %r", error)
-        with self._sending:
-            self._disconnect()
+        self._outbox.close()
 
     def _reports(self) -> TopicReader:
         kafka = self._settings.kafka

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 NAME, LEASE = "persist", "persist-lease"
 
 _STATES = to_arrow_schema(PUBLISHERS)
-_RECORDS = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
 
 _encode = msgspec.json.Encoder().encode
 
@@ -187,7 +186,6 @@ class PersistFold:
 def publish(spark: SparkSession, settings: Settings, acks: Acks, stored: Sequence[StoredRange]) -> None:
     """Write stored ranges, and acks of arrival, to their topics, those of a client in order."""
     kafka = settings.kafka
-    records = [(kafka.topic("stored"), record.client, write_stored(record)) for record in stored]
-    records += [(kafka.topic("publisher-acks"), client, encode_ack(ack)) for client, ack in acks]
-    if records:
-        spark_kafka.write(spark.createDataFrame(batches.arrow(records, _RECORDS)), kafka)
+    records = [(kafka.topic("stored"), record.client, write_stored(record), ()) for record in stored]
+    records += [(kafka.topic("publisher-acks"), client, encode_ack(ack), ()) for client, ack in acks]
+    spark_kafka.send(spark, records, kafka, NAME)

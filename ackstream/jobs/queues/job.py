@@ -8,7 +8,7 @@ same answers, with the same numbers.
 
 from __future__ import annotations
 
-from functools import partial, reduce
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -294,20 +294,16 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         rows = _columns(events)
         tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id, own=own, day_of="at")
     dead_letters, deliveries, reports = map(settings.kafka.topic, ("dead-letters", "queue-deliveries", REPORTS))
-    parts = []
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:
-        parts.append(_dead_letters(spark, settings, dead))
+        spark_kafka.write(_dead_letters(spark, settings, dead), settings.kafka, dead_letters)
     records = [
         (dead_letters, key, value, [*zip(_WHERE, map(str, where), strict=True), ("topic", reports)])
         for key, value, *where in found["unreadable"]
     ]
     records += [(deliveries, key, value, []) for key, value, *_ in found["answer"]]
-    if records:
-        parts.append(spark.createDataFrame(spark_kafka.arrow_records(records)))
+    spark_kafka.send(spark, records, settings.kafka, NAME)
     count(events, len(found["unreadable"]))
-    if parts:
-        spark_kafka.write(reduce(DataFrame.unionByName, parts), settings.kafka)
 
 
 def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]) -> DataFrame:
@@ -332,8 +328,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
     known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
     value, headers = fitting(copy_limit(spark), F.col("value"), own, known)
-    topic = F.lit(settings.kafka.topic("dead-letters"))
-    return letters.select(topic.alias("topic"), "key", value.alias("value"), headers.alias("headers"))
+    return letters.select("key", value.alias("value"), headers.alias("headers"))
 
 
 def _columns(events: Sequence[Event]) -> pa.Table:

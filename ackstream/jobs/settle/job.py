@@ -192,9 +192,10 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
             at = rows.column_names.index(time)
             rows = rows.set_column(at, time, rows.column(time).cast(pa.timestamp("ms", "UTC")))
             tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id, own=own, day_of=time)
-    messages = _of(settled, MESSAGE, MESSAGE_FIELDS)
-    if messages.num_rows:
-        spark_kafka.write(spark.createDataFrame(messages), settings.kafka, settings.kafka.topic("publisher-acks"))
+    topic, messages = settings.kafka.topic("publisher-acks"), _of(settled, MESSAGE, MESSAGE_FIELDS)
+    keys, values = (messages.column(name).to_pylist() for name in MESSAGE_FIELDS)
+    records = [(topic, key, value, ()) for key, value in zip(keys, values, strict=True)]
+    spark_kafka.send(spark, records, settings.kafka, NAME)
     count(settled)
 
 

@@ -299,9 +299,7 @@ def _among(rows: DataFrame, records: Iterable[SignalRecord]) -> DataFrame:
 
 def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage]) -> None:
     """Write messages to their topics, in order."""
-    if messages:
-        records = kafka.arrow_records(addressed(message, settings.kafka) for message in messages)
-        kafka.write(spark.createDataFrame(records), settings.kafka)
+    kafka.send(spark, [addressed(message, settings.kafka) for message in messages], settings.kafka, NAME)
 
 
 def addressed(message: TwinMessage, kafka: Kafka) -> tuple[str, str, bytes, list[tuple[str, str]]]:
