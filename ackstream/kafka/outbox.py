@@ -33,7 +33,7 @@ class Outbox:
         """
         self._kafka, self._seconds = kafka, seconds
         self._producer: Any = None
-        # whoever sends next gets a place behind all of these records
+        # the records of one call stay together
         self._lock = threading.Lock()
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:

@@ -19,6 +19,7 @@ from ackstream.lake import tables
 from ackstream.protocol import messages
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
+from tests.harness.calls import count_calls
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -154,6 +155,18 @@ def test_with_its_defaults_a_healthy_system_is_sent_nothing_twice(settings: Sett
             publisher.publish(b"%d" % number, topic="open").result(PATIENCE_SECONDS)
         assert publisher.statistics.resent == 0
     assert running.exception() is None
+
+
+@pytest.mark.usefixtures("running")
+def test_a_batch_is_few_calls_to_the_jvm(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Publisher(settings.kafka, name="p1", conflation_ms=10) as publisher:
+        # the first batch loads what later ones have
+        publisher.publish(b"first", topic="open").result(PATIENCE_SECONDS)
+        calls = count_calls(monkeypatch, job.NAME)
+        for seq in range(3):
+            publisher.publish(b"%d" % seq, topic="open").result(PATIENCE_SECONDS)
+    # 2,000 where each batch builds the columns of its records
+    assert 0 < max(calls.values()) < 400
 
 
 def test_a_topic_without_a_log_is_acknowledged_message_by_message_and_has_no_rows(

@@ -35,6 +35,7 @@ from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.model import QueryRule
 from tests.harness import pages
+from tests.harness.calls import count_calls
 from tests.harness.kafka import records
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -437,6 +438,21 @@ def test_an_example_of_the_page_runs(
 ) -> None:
     system.publish("orders", [{"id": n, "n": n, "price": n, "state": "open"} for n in range(20)], keyed=True)
     pages.run(example, Settings(kafka=system.kafka), tmp_path, monkeypatch)
+
+
+def test_a_batch_of_messages_is_few_calls_to_the_jvm(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = "orders-40"
+    with system.client("busy") as client:
+        messages = client.subscribe(topic)
+        # the first of them lays out what is kept
+        system.publish(topic, [{"n": 0}])
+        assert _numbers(_next(messages, 1)) == [0]
+        calls = count_calls(monkeypatch, query_job.NAME)
+        for n in range(1, 4):
+            system.publish(topic, [{"n": n}])
+            assert _numbers(_next(messages, 1)) == [n]
+    # 1,600 where each batch builds the columns of its results
+    assert 0 < max(calls.values()) < 500
 
 
 def test_a_batch_that_runs_again_says_the_same_again_although_the_log_has_grown(system: System) -> None:

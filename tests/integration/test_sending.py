@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
+from ackstream.kafka import clients
 from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
 from ackstream.spark import kafka as spark_kafka
 from tests.harness.kafka import records
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,3 +62,21 @@ def test_what_the_broker_refuses_is_an_error_and_the_next_records_go_out(kafka: 
     outbox.send([(topic, "a", b"fine", ())])
     outbox.close()
     assert [record.value for record in records(kafka, "events")] == [b"fine"]
+
+
+def test_a_topic_that_the_broker_does_not_tell_yet_is_waited_for(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[str] = []
+    send = KafkaProducer.send
+
+    def counted(producer: Any, topic: str, **record: Any) -> Any:
+        attempts.append(topic)
+        return send(producer, topic, **record)
+
+    monkeypatch.setattr(KafkaProducer, "send", counted)
+    monkeypatch.setattr(clients, "RECONNECT_MS", 50)
+    with closing(Outbox(kafka)) as outbox, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(outbox.send, [(kafka.topic("events"), "a", b"late", ())])
+        eventually(lambda: len(attempts) > 2, "several attempts")
+        ensure_topics(Settings(kafka=kafka), ["events"])
+        sending.result(PATIENCE_SECONDS)
+    assert [record.value for record in records(kafka, "events")] == [b"late"]
