@@ -59,6 +59,8 @@ def producer(bootstrap: str, **more: Any) -> Producer:
     return Producer(
         {
             "bootstrap.servers": bootstrap,
+            # else a request that is repeated is overtaken by later ones: a publisher's numbers come out of order
+            "enable.idempotence": True,
             "linger.ms": 20,
             "queue.buffering.max.messages": 200_000,
             "queue.buffering.max.kbytes": 512 * 1024,
