@@ -18,7 +18,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import SettingsError, StartError
-from ackstream.kafka.clients import connect_producer
+from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
@@ -88,14 +88,14 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
     topic = settings.kafka.topic("destinations")
     with (
         HEALTH.expecting(COPY, COPY_SECONDS),
-        closing(connect_producer(settings.kafka, topic, delivery_timeout=SEND_SECONDS)) as producer,
+        closing(Outbox(settings.kafka, SEND_SECONDS)) as outbox,
     ):
         reported = None
         while True:
             last = mirror.last
             if last != reported:
                 value = messages.write_replicated(Replicated(destination.name, mirror.source, last))
-                producer.send(topic, value, destination.name.encode()).get(SEND_SECONDS)
+                outbox.send([(topic, destination.name, value, ())])
                 reported = last
                 FIGURES.set(MIRRORED, destination.name, value=last)
             HEALTH.beat(COPY, time.monotonic())

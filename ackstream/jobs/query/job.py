@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.query.plan import LogSubscription, Step
     from ackstream.jobs.query.requests import QueryRequest
+    from ackstream.kafka.outbox import OutgoingRecord
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
@@ -135,7 +136,7 @@ class QueryFold:
             records_to_send = results.records(spark, self._settings.lake, steps, self._newest, start)
             spark_kafka.write(records_to_send, kafka, kafka.topic("query-results"))
         if dead:
-            spark_kafka.write(dead_letters(spark, dead), kafka, kafka.topic("dead-letters"))
+            spark_kafka.send(spark, dead_letters(dead, kafka.topic("dead-letters")), kafka, NAME)
             FIGURES.count(DEAD_LETTERS, NAME, "unreadable", by=len(dead))
         self._known = self._newest
         if self._rows >= PRUNED_EVERY:
@@ -320,13 +321,13 @@ def read_queries(
     return asked, dead
 
 
-def dead_letters(spark: SparkSession, dead: Sequence[tuple[QueryRecord, str]]) -> DataFrame:
-    """Return dead letters as records: key, value, and in the headers the reason and the coordinates."""
-    rows = []
+def dead_letters(dead: Iterable[tuple[QueryRecord, str]], topic: str) -> list[OutgoingRecord]:
+    """Return dead letters as records of a topic, with the reason and the coordinates in the headers."""
+    rows: list[OutgoingRecord] = []
     for record, reason in dead:
         headers = {"reason": reason, "topic": record.topic, "partition": record.partition, "offset": record.offset}
-        rows.append((record.key, record.value, [(name, str(value).encode()) for name, value in headers.items()]))
-    return spark.createDataFrame(rows, "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+        rows.append((topic, record.key, record.value, [(name, str(value)) for name, value in headers.items()]))
+    return rows
 
 
 UNSOUND = "The types of what it compares or calculates do not fit."

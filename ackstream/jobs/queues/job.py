@@ -16,7 +16,6 @@ import msgspec
 import pandas as pd
 import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
@@ -46,7 +45,7 @@ from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.jobs.queues.endpoint import Unreadable
