@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 """A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
@@ -35,6 +39,10 @@ CONFLICTS = (
 CHECKED = "ackstream.checked"
 """The application that all appends with a check are versions of, beside their own."""
 
+_CHECKPOINTS = ThreadPoolExecutor(1, "ackstream-checkpoints")
+"""Makes the checkpoints of logs, one at a time, and finishes the one at hand when the process ends. Its thread is in
+Spark's default pool, which comes after the jobs that clients wait for."""
+
 
 def java(spark: SparkSession, name: str) -> Any:
     """Return a class of the JVM, where Python has no public way to what it does."""
@@ -48,34 +56,36 @@ def _java(jvm: Any, name: str) -> Any:
 
 
 @lru_cache(maxsize=4)
-def _appending(jvm: Any) -> tuple[Any, Any]:
-    """Return Scala's ``None``, and the operation of a transaction that appends."""
+def _appending(jvm: Any) -> tuple[Any, Any, Any]:
+    """Return Scala's ``None``, the operation of a transaction that appends, and what it does of itself after that."""
     none = _java(jvm, "scala.Option").empty()
     append = _java(jvm, "org.apache.spark.sql.SaveMode").Append
-    return none, _java(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8)
+    hook = getattr(_java(jvm, "org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
+    return none, _java(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write")(append, *[none] * 8), hook
 
 
 def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Return Delta's log of a table and its view of it as it is now; the version is -1 where there is no table."""
-    log = java(spark, "org.apache.spark.sql.delta.DeltaLog")
-    found = log.forTableWithSnapshot(spark._jsparkSession, path)  # noqa: SLF001
+    tables = java(spark, "org.apache.spark.sql.delta.DeltaLog")
+    found = tables.forTableWithSnapshot(spark._jsparkSession, path)  # noqa: SLF001
     return found._1(), found._2()  # noqa: SLF001 - names of Scala
 
 
 def known_snapshot(spark: SparkSession, path: str) -> Any:
     """Return Delta's view of a table as this process knows it, which costs nothing; or else as it is now.
 
-    It is taken anew once it has more commits than a checkpoint is made after: a commit adds itself to what is known,
-    and nothing but a look at the log takes up the checkpoint in place of the commits. And it is taken anew if its
-    newest commit is no longer there. Then the log was cleaned up meanwhile, or the table is another one: the next
-    version may be missing there although it was committed, so that a commit by what is known would not conflict.
+    It is taken anew once it has twice the commits that a checkpoint is made after: a commit adds itself to what is
+    known, and nothing but a look at the log takes up the checkpoint in place of the commits, which another process may
+    have made. And it is taken anew if its newest commit is no longer there. Then the log was cleaned up meanwhile, or
+    the table is another one: the next version may be missing there although it was committed, so that a commit by what
+    is known would not conflict.
     """
-    log = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
-    snapshot = log.unsafeVolatileSnapshot()
+    table = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
+    snapshot = table.unsafeVolatileSnapshot()
     commits = snapshot.logSegment().deltas()
-    if 0 < commits.size() <= log.checkpointInterval(snapshot.metadata()):
+    if 0 < commits.size() <= 2 * table.checkpointInterval(snapshot.metadata()):
         newest = commits.last().getPath()
-        if newest.getFileSystem(log.newDeltaHadoopConf()).exists(newest):
+        if newest.getFileSystem(table.newDeltaHadoopConf()).exists(newest):
             return snapshot
     return log_and_snapshot(spark, path)[1]
 
@@ -119,11 +129,13 @@ def commit(
 ) -> None:
     """Append files to a table as a version of an application, unless the table has that version or a later one.
 
+    The commit does not wait for the checkpoint of the log that may be due then, which takes seconds.
+
     :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
     :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
         conflict with each other, so none comes between the check and the commit
     """
-    none, operation = _appending(spark._jvm)  # noqa: SLF001
+    none, operation, checkpoint_hook = _appending(spark._jvm)  # noqa: SLF001
     names = [application] if check is None else [application, CHECKED]
     attempts = itertools.count()
 
@@ -135,17 +147,33 @@ def commit(
             check(found)
         if found.get(application, -1) >= version:
             return
-        log = snapshot.deltaLog()
-        transaction = log.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
+        table = snapshot.deltaLog()
+        transaction = table.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
+        transaction.postCommitHooks().subtractOne(checkpoint_hook)
         for name in names:
             # what Delta's own look for the version does: it lets commits of the same application conflict
             transaction.readTxn().append(name)
-        now = log.clock().getTimeMillis()
+        now = table.clock().getTimeMillis()
         own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
-        transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
+        committed = transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
+        # as the hook has it
+        if committed % table.checkpointInterval(transaction.metadata()) == 0:
+            _CHECKPOINTS.submit(_checkpoint, spark, path)
 
     # a job that starts may be adding a column, or changing a property
     retried(attempt)
+
+
+def _checkpoint(spark: SparkSession, path: str) -> None:
+    """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit."""
+    try:
+        table, snapshot = log_and_snapshot(spark, path)
+        table.checkpoint(snapshot, _appending(spark._jvm)[0])  # noqa: SLF001
+        # takes it up
+        log_and_snapshot(spark, path)
+    except Exception as error:
+        # readers of the log have more to read until then
+        log.warning("There is no new checkpoint of the log of %s; the next one is due later.", path, exc_info=error)
 
 
 def added(spark: SparkSession, actions: Iterable[dict[str, Any]]) -> Any:

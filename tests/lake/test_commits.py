@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 
 from ackstream.errors import StoppedError
 from ackstream.lake import commits, files, schemas, tables
+from tests.harness.waiting import eventually
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
@@ -175,14 +177,59 @@ def test_a_table_without_a_checksum_still_knows_its_versions(spark: SparkSession
     assert tables.read(spark, lake, JOURNAL).count() == 6
 
 
-def test_a_process_that_only_appends_takes_up_its_checkpoints(spark: SparkSession, lake: Lake) -> None:
+def test_a_commit_does_not_wait_for_the_checkpoint_that_is_due_after_it(spark: SparkSession, lake: Lake) -> None:
     few = lake.model_copy(update={"checkpoint_interval": 3})
     tables.create(spark, few, [JOURNAL])
-    for version in range(10):
+    place = tables.location(few, JOURNAL)
+
+    def pending() -> int:
+        found: int = commits.known_snapshot(spark, place).logSegment().deltas().size()
+        return found
+
+    busy = threading.Event()
+    commits._CHECKPOINTS.submit(busy.wait, 60)
+    try:
+        for version in range(5):
+            append(spark, few, version)
+        assert pending() == 6
+        assert list((Path(few.table(JOURNAL)) / "_delta_log").glob("*.checkpoint.parquet")) == []
+    finally:
+        busy.set()
+    # the process that made it takes it up, and reads no more than it has to
+    eventually(lambda: pending() < 3, "the checkpoint")
+    assert tables.read(spark, few, JOURNAL).count() == 15
+    assert deltalake.DeltaTable(few.table(JOURNAL)).to_pyarrow_table().num_rows == 15
+
+
+def test_checkpoints_that_another_process_makes_are_taken_up_later(spark: SparkSession, lake: Lake) -> None:
+    few = lake.model_copy(update={"checkpoint_interval": 3})
+    tables.create(spark, few, [JOURNAL])
+    for version in range(7):
         append(spark, few, version)
-        known = commits.known_snapshot(spark, tables.location(few, JOURNAL))
-        assert known.logSegment().deltas().size() <= 3
-    assert tables.read(spark, few, JOURNAL).count() == 30
+        deltalake.DeltaTable(few.table(JOURNAL)).create_checkpoint()
+        assert commits.known_snapshot(spark, tables.location(few, JOURNAL)).logSegment().deltas().size() <= 6
+    assert tables.read(spark, few, JOURNAL).count() == 21
+
+
+def test_a_checkpoint_that_cannot_be_made_is_said_and_the_next_one_is_made(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = lake.model_copy(update={"checkpoint_interval": 2})
+    tables.create(spark, few, [JOURNAL])
+    append(spark, few, 0)
+
+    def refuse(*_: Any) -> Any:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(commits, "log_and_snapshot", refuse)
+    append(spark, few, 1)
+    eventually(lambda: "There is no new checkpoint of the log of" in caplog.text, "what is said")
+    assert "no space left on device" in caplog.text
+    monkeypatch.undo()
+    for version in (2, 3):
+        append(spark, few, version)
+    eventually((Path(few.table(JOURNAL)) / "_delta_log" / "_last_checkpoint").exists, "the next checkpoint")
+    assert tables.read(spark, few, JOURNAL).count() == 12
 
 
 def by_another_process(lake: Lake, application: str, version: int) -> deltalake.DeltaTable:
