@@ -11,7 +11,7 @@ import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from delta import exceptions
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 ATTEMPTS = 20
 """A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
@@ -104,19 +106,52 @@ def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     return {one["appId"]: one["version"] for one in json.loads(text)}
 
 
-def retried(work: Callable[[], object], attempts: int = ATTEMPTS) -> None:
+class AddedFile(NamedTuple):
+    """A data file that a commit has added: Delta's own action, and the same as the log has it."""
+
+    action: Any
+    told: dict[str, Any]
+
+
+def changed_files(spark: SparkSession, table: Any, after: int, upto: int) -> tuple[list[AddedFile], set[str]] | None:
+    """Return the files that are in a table at a version and were not at an earlier one, and the paths of the reverse.
+
+    They are read from the commits in between, without a Spark job.
+
+    :param table: its ``DeltaLog``
+    :return: ``None`` if not all of those commits are in the log any more
+    """
+    added: dict[str, AddedFile] = {}
+    removed: set[str] = set()
+    commits = table.getChanges(after + 1, upto, _appending(spark._jvm)[0], False)  # noqa: FBT003, SLF001 - Scala's
+    version = after
+    while commits.hasNext():
+        found = commits.next()
+        if found._1() != version + 1:  # noqa: SLF001 - a name of Scala
+            return None
+        version += 1
+        actions = found._2()  # noqa: SLF001 - a name of Scala
+        for number in range(actions.size()):
+            action = actions.apply(number)
+            told = json.loads(action.json())
+            if "add" in told:
+                added[told["add"]["path"]] = AddedFile(action, told["add"])
+            elif "remove" in told and added.pop(told["remove"]["path"], None) is None:
+                removed.add(told["remove"]["path"])
+    return ([*added.values()], removed) if version == upto else None
+
+
+def retried(work: Callable[[], _Result], attempts: int = ATTEMPTS) -> _Result:
     """Run a commit to a table; retry it if another one conflicts with it.
 
     :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
     """
-    for attempt in range(1, attempts + 1):
+    for _ in range(attempts - 1):
         try:
-            work()
+            return work()
         except CONFLICTS:
-            if attempt == attempts:
-                raise
-        else:
-            return
+            continue
+    return work()
 
 
 def commit(
@@ -126,7 +161,7 @@ def commit(
     version: int,
     write: Callable[[Any], Any],
     check: Callable[[dict[str, int]], None] | None = None,
-) -> None:
+) -> bool:
     """Append files to a table as a version of an application, unless the table has that version or a later one.
 
     The commit does not wait for the checkpoint of the log that may be due then, which takes seconds.
@@ -134,19 +169,20 @@ def commit(
     :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
     :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
         conflict with each other, so none comes between the check and the commit
+    :return: whether they were appended
     """
     none, operation, checkpoint_hook = _appending(spark._jvm)  # noqa: SLF001
     names = [application] if check is None else [application, CHECKED]
     attempts = itertools.count()
 
-    def attempt() -> None:
+    def attempt() -> bool:
         # a commit of another process conflicts, and only then is the log listed
         snapshot = log_and_snapshot(spark, path)[1] if next(attempts) else known_snapshot(spark, path)
         found = versions(spark, snapshot)
         if check is not None:
             check(found)
         if found.get(application, -1) >= version:
-            return
+            return False
         table = snapshot.deltaLog()
         transaction = table.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
         transaction.postCommitHooks().subtractOne(checkpoint_hook)
@@ -159,9 +195,10 @@ def commit(
         # as the hook has it
         if committed % table.checkpointInterval(transaction.metadata()) == 0:
             _CHECKPOINTS.submit(_checkpoint, spark, path)
+        return True
 
     # a job that starts may be adding a column, or changing a property
-    retried(attempt)
+    return retried(attempt)
 
 
 def _checkpoint(spark: SparkSession, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Data files of a table that the driver writes itself, without a Spark job: rows in Arrow, a Parquet file per day.
+"""Data files of a table that the driver writes and reads itself, without a Spark job: rows in Arrow, Parquet files.
 
 For a few hundred rows, planning and starting a job takes longer than all the rest of an append. The files go through
 Hadoop's file systems, as Spark's own do: to every store, and with the same permissions.
@@ -7,7 +7,9 @@ Hadoop's file systems, as Spark's own do: to every store, and with the same perm
 from __future__ import annotations
 
 import json
+import logging
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +21,22 @@ from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION
 from ackstream.lake.commits import java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from pyspark.sql import SparkSession
+
+    from ackstream.lake.commits import AddedFile
+
+_log = logging.getLogger(__name__)
 
 TEXT_CHARACTERS = 32
 """Texts in statistics are not longer, as Delta's own."""
 
 LAST_CHARACTER = "\U0010ffff"
 _COMPRESSION = "snappy"
+_ROWS_AT_ONCE = 64
+"""So few, as one of them may take a megabyte, and many of them the same one in the file."""
 
 
 def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]:
@@ -70,21 +78,71 @@ def _partitions(rows: pa.Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
 
 
 def _store(spark: SparkSession, log: Any, path: str, rows: pa.Table) -> Any:
-    """Write a file of the table; return its ``FileStatus``.
-
-    It is handed over as PySpark does with rows, in a directory of this machine: bytes that go through the connection to
-    the JVM are a text on the way.
-    """
+    """Write a file of the table; return its ``FileStatus``."""
     file = java(spark, "org.apache.hadoop.fs.Path")(log.dataPath(), path)
     system = file.getFileSystem(log.newDeltaHadoopConf())
-    made = Path(spark.sparkContext._temp_dir) / Path(path).name  # noqa: SLF001 - there is no public way
-    try:
-        pq.write_table(rows, made, compression=_COMPRESSION, store_schema=False)
-        source = java(spark, "org.apache.hadoop.fs.Path")(str(made))
-        system.copyFromLocalFile(True, False, source, file)  # noqa: FBT003 - Java's signature
-    finally:
-        made.unlink(missing_ok=True)
+    with _handed_over(spark) as (own, place):
+        pq.write_table(rows, own, compression=_COMPRESSION, store_schema=False)
+        system.copyFromLocalFile(True, False, place, file)  # noqa: FBT003 - Java's signature
     return system.getFileStatus(file)
+
+
+@contextmanager
+def _handed_over(spark: SparkSession) -> Iterator[tuple[Path, Any]]:
+    """Give a place for a file between Python and the JVM, for both of them.
+
+    It is in a directory of this machine, as PySpark has it with rows: bytes that go through the connection to the JVM
+    are a text on the way.
+    """
+    own = Path(spark.sparkContext._temp_dir) / f"{uuid.uuid4()}.parquet"  # noqa: SLF001 - there is no public way
+    try:
+        yield own, java(spark, "org.apache.hadoop.fs.Path")(str(own))
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def read(spark: SparkSession, log: Any, added: AddedFile, columns: pa.Schema, most: int) -> pa.Table | None:
+    """Return the rows of a data file in the columns of a table; those that it does not have are null.
+
+    :param log: the table's ``DeltaLog``
+    :param most: how many bytes the rows may take in memory
+    :return: ``None`` if they take more, or cannot be read without Spark
+    """
+    if added.told["size"] > most:
+        return None
+    file = added.action.absolutePath(log)
+    with _handed_over(spark) as (own, place):
+        system = file.getFileSystem(log.newDeltaHadoopConf())
+        system.copyToLocalFile(False, file, place, True)  # noqa: FBT003 - Java's signature
+        try:
+            found = _held(own, most)
+            return None if found is None else _in_columns(found, columns, added.told["partitionValues"])
+        except pa.ArrowException as error:
+            _log.warning("The file %s of a table is left to Spark: %s", added.told["path"], error)
+            return None
+
+
+def _held(file: Path, most: int) -> pa.Table | None:
+    with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as source:
+        parts: list[pa.RecordBatch] = []
+        for part in source.iter_batches(_ROWS_AT_ONCE):
+            most -= part.nbytes
+            if most < 0:
+                return None
+            parts.append(part)
+        return pa.Table.from_batches(parts, source.schema_arrow)
+
+
+def _in_columns(rows: pa.Table, columns: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
+    def column(field: pa.Field) -> pa.ChunkedArray | pa.Array:
+        if field.name in rows.column_names:
+            return rows.column(field.name).cast(field.type)
+        value = partition.get(field.name)
+        if value is None:
+            return pa.nulls(rows.num_rows, field.type)
+        return pa.repeat(pa.scalar(value), rows.num_rows).cast(field.type)
+
+    return pa.Table.from_arrays([column(field) for field in columns], schema=columns)
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:

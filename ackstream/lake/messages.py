@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from ackstream.lake.tail import Tail
     from ackstream.settings import Lake
 
 
+TABLE = "messages"
 POSITION = ("batch", "partition", "offset")
 """The columns that order the log."""
 
@@ -49,16 +51,18 @@ class Moment(NamedTuple):
 
 def source_id(spark: SparkSession, lake: Lake) -> str:
     """Return the id of the table ``messages``, by which its copies know it."""
-    return str(DeltaTable.forPath(spark, tables.location(lake, "messages")).detail().select("id").collect()[0][0])
+    return str(DeltaTable.forPath(spark, tables.location(lake, TABLE)).detail().select("id").collect()[0][0])
 
 
-def between(
-    spark: SparkSession, lake: Lake, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]
-) -> DataFrame:
-    """Return the messages of topics after one position, up to and including another."""
+def between(tail: Tail, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]) -> DataFrame:
+    """Return the messages of topics after one position, up to and including another.
+
+    :param tail: of the table
+    """
     # as text, which has numbers alone: expressions are calls to the JVM. Only batch has statistics to skip files by
     position, near = f"struct({', '.join(POSITION)})", f"batch BETWEEN {after[0]} AND {upto[0]}"
-    found = _accepted(spark, lake, topics)
+    # of that batch some may be after the position
+    found = _accepted(tail.frame(after[0] - 1), topics)
     return found.where(f"{near} AND {position} > {_struct(after)} AND {position} <= {_struct(upto)}")
 
 
@@ -68,7 +72,7 @@ def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Mome
     :param newest: the last batch of the log to include
     :param moment: deletes before it are applied
     """
-    messages = _accepted(spark, lake, [topic]).where(F.col("batch") <= newest)
+    messages = _accepted(tables.read(spark, lake, TABLE), [topic]).where(F.col("batch") <= newest)
     itself = F.when(F.col("key").isNull(), F.struct(*_IDENTITY))
     last = F.max_by(F.struct(*_COLUMNS), F.struct(*POSITION)).alias("last")
     records = messages.groupBy("key", itself.alias("itself")).agg(last).select("last.*")
@@ -95,8 +99,8 @@ STEPS = 1_000_000
 """An upper bound of the steps of a batch."""
 
 
-def _accepted(spark: SparkSession, lake: Lake, topics: Iterable[str]) -> DataFrame:
-    accepted = tables.read(spark, lake, "messages").where("reason IS NULL")
+def _accepted(rows: DataFrame, topics: Iterable[str]) -> DataFrame:
+    accepted = rows.where("reason IS NULL")
     return accepted.where(F.col("subject").isin(sorted(topics)))
 
 

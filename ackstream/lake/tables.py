@@ -118,15 +118,16 @@ def newest_batch(rows: DataFrame, column: str = "batch") -> int:
     return -1 if newest is None else int(newest)
 
 
-def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int, count: int = 1) -> None:
+def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int, count: int = 1) -> bool:
     """Append the rows of a frame to a table, unless it already has rows of this version.
 
     :param application: who counts the versions, such as a query; each table counts for itself
     :param count: the number of rows, if they may need more than one file
+    :return: whether they were appended
     """
     frame = rows.coalesce(-(-count // ROWS_PER_FILE))
     write = partial(commits.written, rows=frame)
-    commits.commit(rows.sparkSession, location(lake, name), f"{application}/{name}", version, write)
+    return commits.commit(rows.sparkSession, location(lake, name), f"{application}/{name}", version, write)
 
 
 def append_rows(
@@ -140,7 +141,7 @@ def append_rows(
     own: Mapping[str, object] | None = None,
     day_of: str | None = None,
     check: Callable[[Mapping[str, int]], None] | None = None,
-) -> None:
+) -> bool:
     """Append rows that are on the driver to a table, unless it already has rows of this version: without a Spark job.
 
     :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out
@@ -148,24 +149,39 @@ def append_rows(
     :param day_of: the column with the time whose day is the table's partition
     :param check: gets the table's :func:`transactions`, and raises to refuse the append; no other append with a check
         comes in between
+    :return: whether they were appended
     """
     for column, value in (own or {}).items():
         rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
     if day_of is not None:
         rows = rows.append_column(PARTITION, rows.column(day_of).cast(pa.date32()))
-    columns = to_arrow_schema(ALL_TABLES[name].schema, timezone="UTC")
+    columns = arrow_schema(name)
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
         # what someone has made of the table may ask for more than a file: column mapping, constraints, other partitions
         partitions = f"struct<{PARTITION}:date>" if PARTITION in columns.names else "struct<>"
         as_ours = transaction.metadata().partitionSchema().simpleString() == partitions
-        if not as_ours or transaction.protocol().minWriterVersion() > WRITER_VERSION:
+        if not as_ours or not is_plain(transaction):
             return commits.written(transaction, spark.createDataFrame(rows))
         return commits.added(spark, files.write(spark, transaction.deltaLog(), rows))
 
     checked = None if check is None else lambda found: check(_named(found, name))
-    commits.commit(spark, location(lake, name), f"{application}/{name}", version, write, checked)
+    return commits.commit(spark, location(lake, name), f"{application}/{name}", version, write, checked)
+
+
+def is_plain(table: Any) -> bool:
+    """Return whether the files of a table have what the table has: all its columns by name, and no row too many.
+
+    :param table: a snapshot or a transaction of it
+    """
+    plain: bool = table.protocol().minWriterVersion() <= WRITER_VERSION
+    return plain
+
+
+def arrow_schema(name: str) -> pa.Schema:
+    """Return the columns of a table as Arrow has them."""
+    return to_arrow_schema(ALL_TABLES[name].schema, timezone="UTC")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

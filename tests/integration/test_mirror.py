@@ -288,6 +288,25 @@ def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(
         Mirror(spark, elsewhere, destination)
 
 
+def test_a_few_messages_are_mirrored_without_a_spark_job(spark: SparkSession, settings: Settings) -> None:
+    tables.create(spark, settings.lake, ["messages"])
+    _put(spark, settings, (0, 2))
+    mirror = Mirror(spark, settings, settings.destinations[0])
+    assert (mirror.copy(), mirror.last) == (False, 0)
+    context = spark.sparkContext
+    for batch in (1, 2):
+        _put(spark, settings, (batch, 3))
+        context.setJobGroup(f"copy {batch}", "few rows")
+        try:
+            assert (mirror.copy(), mirror.last) == (False, batch)
+            assert (mirror.copy(), mirror.last) == (False, batch)
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)
+    # the first append reads the log of the destination
+    assert list(context.statusTracker().getJobIdsForGroup("copy 2")) == []
+    assert _rows(_there(settings)) == _rows(settings.lake)
+
+
 def _put(spark: SparkSession, settings: Settings, *batches: tuple[int, int]) -> None:
     """Write so many rows of each batch."""
     numbers = [(batch, 10 * batch + number) for batch, count in batches for number in range(count)]

@@ -14,6 +14,8 @@ from contextlib import closing
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
@@ -22,8 +24,9 @@ from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
-from ackstream.lake.messages import source_id
+from ackstream.lake.messages import TABLE, source_id
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.lake.tail import Tail
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
 from ackstream.spark.session import driver, run_with_settings
@@ -35,12 +38,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ackstream.settings import Destination, Settings
 
 TOPICS = ("destinations",)
-TABLE = "messages"
 SOURCE = "ackstream.source"
 """The property of a destination's table that names the table its rows come from."""
 
@@ -120,9 +122,15 @@ class Mirror:
         self._claim()
         self.last = tables.newest_batch(tables.read(spark, self._there, TABLE))
         """The batch up to which the destination has everything; -1: none."""
+        self._tail = Tail(spark, self._here, TABLE)
 
     def copy(self) -> bool:
         """Copy new batches, up to a limit; return whether there are more."""
+        few = self._tail.after(self.last)
+        if few is not None:
+            if few.num_rows:
+                self._append(few, pc.max(few.column("batch")).as_py())
+            return False
         new = tables.read(self._spark, self._here, TABLE).where(F.col("batch") > self.last)
         counts = new.groupBy("batch").count().orderBy("batch").limit(BATCHES_AT_ONCE).collect()
         if not counts:
@@ -133,10 +141,17 @@ class Mirror:
         # the source may have columns of its owner, or of another release
         known = [name for name in ALL_TABLES[TABLE].schema.fieldNames() if name in new.columns]
         copied = new.where(F.col("batch") <= until).select(*known)
-        tables.append(copied, self._there, TABLE, f"{self.source}/{self.last}", 0, count=rows)
-        # not what was meant to be written, but what is in the table
-        self.last = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
+        self._append(copied, until, rows)
         return whole < len(counts) or len(counts) == BATCHES_AT_ONCE
+
+    def _append(self, rows: DataFrame | pa.Table, until: int, count: int = 1) -> None:
+        where = self._there, TABLE, f"{self.source}/{self.last}", 0
+        if isinstance(rows, pa.Table):
+            appended = tables.append_rows(self._spark, rows, *where)
+        else:
+            appended = tables.append(rows, *where, count=count)
+        # not what was meant to be written, but what is in the table
+        self.last = until if appended else tables.newest_batch(tables.read(self._spark, self._there, TABLE))
 
     def _claim(self) -> None:
         """Record in the table's properties which table its rows come from."""

@@ -28,6 +28,7 @@ from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState
 from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment
+from ackstream.lake.tail import Tail
 from ackstream.protocol import queries, record_headers
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
@@ -98,6 +99,7 @@ class QueryFold:
         """Load nothing yet: the first batch with records knows the batch number to restore."""
         self._settings = settings
         self._state: QueryState | None = None
+        self._tail: Tail | None = None
         self._first = self._known = self._newest = self._stored = self._rows = 0
         # whether persist has said since the last look that the log has grown; the table alone says how far
         self._told = True
@@ -133,7 +135,8 @@ class QueryFold:
             if stored is not None:
                 stored.result()
         if steps:
-            records_to_send = results.records(spark, self._settings.lake, steps, self._newest, start)
+            self._tail = self._tail or Tail(spark, self._settings.lake, messages.TABLE)
+            records_to_send = results.records(spark, self._settings.lake, self._tail, steps, self._newest, start)
             spark_kafka.write(records_to_send, kafka, kafka.topic("query-results"))
         if dead:
             spark_kafka.send(spark, dead_letters(dead, kafka.topic("dead-letters")), kafka, NAME)
@@ -187,7 +190,7 @@ class QueryFold:
         batch = self._first + batch_id
         before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
         own = rows.where(F.col("batch") == batch).collect()
-        self._newest = own[0]["position"] if own else tables.newest_batch(tables.read(spark, lake, "messages"))
+        self._newest = own[0]["position"] if own else tables.newest_batch(tables.read(spark, lake, messages.TABLE))
         self._state = _decode(before[0]["state"]) if before else QueryState()
         self._known = self._stored = before[0]["position"] if before else self._newest
         for client, why in withdraw(self._state, self._objection).items():
@@ -294,7 +297,7 @@ def collect(frame: DataFrame) -> Sequence[QueryRecord]:
 
 def newest_batch_in_table(spark: SparkSession, lake: Lake) -> int:
     """Return the last batch that persist has committed; -1 if there is none."""
-    return max(tables.transactions(spark, lake, "messages").values(), default=-1)
+    return max(tables.transactions(spark, lake, messages.TABLE).values(), default=-1)
 
 
 def read_queries(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.query.plan import Step
     from ackstream.jobs.query.requests import QueryRequest
+    from ackstream.lake.tail import Tail
     from ackstream.settings import Lake
 
 _encode = msgspec.json.Encoder().encode
@@ -46,9 +47,12 @@ _SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
 _SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCRIBER)}>>"
 
 
-def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int, start: Moment) -> DataFrame:
+def records(
+    spark: SparkSession, lake: Lake, tail: Tail, steps: Sequence[Step], newest: int, start: Moment
+) -> DataFrame:
     """Return the records of the steps, in order: key, value, headers.
 
+    :param tail: of the table ``messages``
     :param steps: without :class:`Counted`, which the job has turned into acknowledgements
     :param newest: the last batch of the log
     :param start: that of the first step
@@ -59,7 +63,7 @@ def records(spark: SparkSession, lake: Lake, steps: Sequence[Step], newest: int,
             found = selected(spark, lake, step.request, newest, start.after(number))
             parts.append(_records(found, step.request, number))
         elif isinstance(step, LogDelivered):
-            parts.append(_messages(spark, lake, step, number))
+            parts.append(_messages(tail, step, number))
     marks = _marks(steps)
     if marks.num_rows or not parts:
         parts.append(spark.createDataFrame(marks))
@@ -131,7 +135,7 @@ def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
     return [key.desc_nulls_last() if descending else key.asc_nulls_last() for key in keys]
 
 
-def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) -> DataFrame:
+def _messages(tail: Tail, step: LogDelivered, number: int) -> DataFrame:
     """Match messages once for all subscriptions with the same topic and filter."""
     wanted: dict[tuple[str, str | None], list[dict[str, str | None]]] = {}
     for subscription in step.subscriptions:
@@ -143,9 +147,9 @@ def _messages(spark: SparkSession, lake: Lake, step: LogDelivered, number: int) 
             "tag": queries.tag(subscription.topic),
         }
         wanted.setdefault((subscription.topic, subscription.filter), []).append(receiver)
-    found = lake_messages.between(spark, lake, {topic for topic, _ in wanted}, step.after, step.upto)
+    found = lake_messages.between(tail, {topic for topic, _ in wanted}, step.after, step.upto)
     receivers = tuple((*what, _encode(who).decode()) for what, who in wanted.items())
-    messages = _with_text(found).withColumn("for", _receivers(spark.sparkContext, receivers))
+    messages = _with_text(found).withColumn("for", _receivers(found.sparkSession.sparkContext, receivers))
     return _addressed(messages.select("*", "for.*"), "publish", number)
 
 
