@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import deltalake
 from msgspec.json import encode
 
+from ackstream.jobs.persist import deferred_acks
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.jobs.persist.stored_states import StoredStates
 from ackstream.lake import tables
 from ackstream.lake.schemas import PUBLISHERS
-from ackstream.settings import Lake, Settings
+from ackstream.protocol.messages import CommandAck
+from ackstream.settings import Destination, Lake, Settings
 from ackstream.spark.checkpoint import Planned
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.sql import SparkSession
 
 OLD, NEW = "old query", "new query"
+ACK = CommandAck(ack_type="persisted", status="success", first=1, seq=2)
 
 
 Row: TypeAlias = "tuple[str, int, str, int | None, str | None]"
@@ -112,6 +116,38 @@ def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledg
     _put_message(spark, lake, NEW, 9)
     assert waiting(Planned(NEW, 1)) == [6, 8, 9]
     assert _load(spark, settings, 0) == (8, {"a": PublisherState(watermark=6)})
+
+
+def test_acks_that_wait_are_here_or_in_the_table(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = Destination(name="east", path=str(lake.table("east")), type="sync")
+    settings = Settings(lake=lake, destinations=[destination])
+    tables.create(spark, lake, ["publishers", "messages"])
+    _put(spark, lake, ("a", 6, NEW, 5, encode([ACK]).decode()))
+    _put_message(spark, lake, NEW, 6)
+    checkpoint: Any = SimpleNamespace(planned=None)
+    deferred = DeferredAcks(spark, settings, checkpoint)
+    asked: list[list[int]] = []
+    real = deferred._stored
+    monkeypatch.setattr(deferred, "_stored", lambda numbers: [asked.append(numbers), real(numbers)][1])
+    monkeypatch.setattr(deferred_acks, "MAX_HELD", 5)
+    state = PublisherState(conflation=0)
+    result: Any = SimpleNamespace(changed={"a": state, "b": state}, urgent=frozenset("b"))
+    for batch in (7, 8, 9):
+        _put(spark, lake, *[(client, batch, NEW, 5, encode([ACK]).decode()) for client in "ab"])
+        deferred.committed(batch, {"a": [ACK], "b": [ACK]}, result, stored=True, began=0)
+    paced: list[tuple[int, str, bool]] = []
+    monkeypatch.setattr(
+        deferred._pacing, "add", lambda client, _, batch, urgent, **__: paced.append((batch, client, urgent))
+    )
+    for batch in (6, 8, 9):
+        deferred._backlog.report("east", batch)
+        deferred._catch_up()
+    # one was there before, and there is no room for the last one
+    assert asked == [[6], [9]]
+    assert sorted(paced) == [(6, "a", True), *[(batch, who, who == "b") for batch in (7, 8, 9) for who in "ab"]]
+    assert (deferred._held, deferred._urgent) == ({}, {})
 
 
 def test_a_publisher_that_has_been_silent_is_loaded_when_it_sends_again(spark: SparkSession, lake: Lake) -> None:

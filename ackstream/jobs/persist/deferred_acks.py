@@ -1,9 +1,10 @@
 """Acks about durability on their way: until the sync destinations have the messages, until their publisher is due.
 
 The acks of a batch are in its rows of the table ``publishers``, so they survive the process, and a destination that is
-silent for hours fills no memory. The column ``told`` of each row is the batch up to which acks had been sent when it
-was written; those sent since then are sent again after a crash, perhaps merged differently. One lock keeps the acks of
-a publisher in order, whether the batch or the thread beside the query sends them.
+silent for hours fills no memory: of those that wait there are some here too, up to a number. The column ``told`` of
+each row is the batch up to which acks had been sent when it was written; those sent since then are sent again after a
+crash, perhaps merged differently. One lock keeps the acks of a publisher in order, whether the batch or the thread
+beside the query sends them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from kafka import TopicPartition
@@ -50,9 +51,23 @@ RETRY_SECONDS = 1.0
 STEP_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BATCHES_AT_ONCE = 200
-"""The acks of this many batches are in memory at most."""
+"""The acks of this many batches are read from the table at a time."""
+MAX_HELD = 10_000
+"""How many acks that wait are in memory at most: reading the table for each batch takes half a second of a core."""
 
 _decode = msgspec.json.Decoder(list[CommandAck]).decode
+
+
+class _Waiting(NamedTuple):
+    """The acks of a publisher in a batch, and how it wants to be told.
+
+    :ivar conflation: in milliseconds
+    """
+
+    client: str
+    acks: Sequence[CommandAck]
+    conflation: int
+    window: int
 
 
 class DeferredAcks:
@@ -87,6 +102,8 @@ class DeferredAcks:
         )
         self._restored = written
         self._urgent: dict[int, frozenset[str]] = {}
+        self._held: dict[int, list[_Waiting]] = {}
+        """The acks of batches that wait, of those that there was room for."""
         self._pacing = AckPacing()
         self._outgoing: list[PacedAck] = []
         self._lock, self._sending = threading.Lock(), threading.Lock()
@@ -133,15 +150,17 @@ class DeferredAcks:
         :param began: the time of its beginning, in monotonic milliseconds
         """
         with self._lock:
+            states = result.changed
+            told = [_Waiting(name, own, states[name].conflation, states[name].window) for name, own in acks.items()]
             if self._backlog.defers(batch):
                 self._backlog.add(batch, monotonic_ms(), stored=stored)
                 self._urgent[batch] = result.urgent
+                # those of a batch that is replayed are what its row says
+                if batch > self._restored and sum(map(len, acks.values())) <= MAX_HELD - self._count_held():
+                    self._held[batch] = told
             else:
                 self._backlog.pass_over(batch)
-                for client, own in acks.items():
-                    state = result.changed[client]
-                    due, urgent = began + state.conflation, client in result.urgent
-                    self._pacing.add(client, own, batch=batch, due=due, window=state.window, urgent=urgent)
+                self._pace(batch, told, began, result.urgent)
         try:
             self._release(monotonic_ms())
         except Exception as error:  # noqa: BLE001 - the thread beside the query sends them
@@ -221,18 +240,37 @@ class DeferredAcks:
             ready = self._backlog.ready(BATCHES_AT_ONCE)
         if not ready:
             return
-        publishers = tables.read(self._spark, self._settings.lake, "publishers")
-        of_ready = F.col("batch").isin(*ready) & F.col("acks").isNotNull()
-        terms = [F.get_json_object("state", f"$.{name}").cast("long") for name in ("conflation", "window")]
-        rows = publishers.where(of_ready).orderBy("batch").select("client", "batch", "acks", *terms).collect()
+        # Spark is asked once, or not at all
+        missing = [number for number in ready if number not in self._held]
+        found = self._stored(missing) if missing else {}
         with self._lock:
             now = monotonic_ms()
-            for client, number, acks, conflation, window in rows:
-                urgent = number <= self._restored or client in self._urgent.get(number, ())
-                due = now + (CONFLATION_MS if conflation is None else conflation)
-                self._pacing.add(client, _decode(acks), batch=number, due=due, window=window or 0, urgent=urgent)
+            for number in ready:
+                told = self._held.get(number) or found.get(number, [])
+                everyone = frozenset(one.client for one in told) if number <= self._restored else frozenset()
+                self._pace(number, told, now, self._urgent.get(number, frozenset()) | everyone)
             self._backlog.confirm(ready[-1])
             self._urgent = {number: clients for number, clients in self._urgent.items() if number > ready[-1]}
+            self._held = {number: told for number, told in self._held.items() if number > ready[-1]}
+
+    def _stored(self, numbers: Sequence[int]) -> dict[int, list[_Waiting]]:
+        """Return the acks of batches as the table has them."""
+        publishers = tables.read(self._spark, self._settings.lake, "publishers")
+        own = publishers.where(F.col("batch").isin(*numbers) & F.col("acks").isNotNull())
+        terms = [F.get_json_object("state", f"$.{name}").cast("long") for name in ("conflation", "window")]
+        found: dict[int, list[_Waiting]] = {}
+        for number, client, acks, conflation, window in own.select("batch", "client", "acks", *terms).collect():
+            pause = CONFLATION_MS if conflation is None else conflation
+            found.setdefault(number, []).append(_Waiting(client, _decode(acks), pause, window or 0))
+        return found
+
+    def _pace(self, batch: int, told: Sequence[_Waiting], since: int, urgent: frozenset[str]) -> None:
+        for one in told:
+            due, at_once = since + one.conflation, one.client in urgent
+            self._pacing.add(one.client, one.acks, batch=batch, due=due, window=one.window, urgent=at_once)
+
+    def _count_held(self) -> int:
+        return len(self._held) + sum(len(one.acks) for told in self._held.values() for one in told)
 
     def _read_report(self, value: bytes | None) -> None:
         try:
