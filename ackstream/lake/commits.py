@@ -10,8 +10,9 @@ import itertools
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from delta import exceptions
 
@@ -42,8 +43,10 @@ CHECKED = "ackstream.checked"
 """The application that all appends with a check are versions of, beside their own."""
 
 _CHECKPOINTS = ThreadPoolExecutor(1, "ackstream-checkpoints")
-"""Makes the checkpoints of logs, one at a time, and finishes the one at hand when the process ends. Its thread is in
-Spark's default pool, which comes after the jobs that clients wait for."""
+"""Makes the checkpoints of logs, one at a time; those that are due when the process ends are made before it has ended.
+Its thread is in Spark's default pool, which comes after the jobs that clients wait for."""
+_DUE: set[str] = set()
+"""The tables that wait for it."""
 
 
 def java(spark: SparkSession, name: str) -> Any:
@@ -106,38 +109,37 @@ def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     return {one["appId"]: one["version"] for one in json.loads(text)}
 
 
-class AddedFile(NamedTuple):
-    """A data file that a commit has added: Delta's own action, and the same as the log has it."""
+def changed_files(
+    spark: SparkSession, table: Any, after: int, upto: int
+) -> tuple[list[dict[str, Any]], set[str]] | None:
+    """Return the files that the commits after one version and up to another have added and not removed again.
 
-    action: Any
-    told: dict[str, Any]
-
-
-def changed_files(spark: SparkSession, table: Any, after: int, upto: int) -> tuple[list[AddedFile], set[str]] | None:
-    """Return the files that are in a table at a version and were not at an earlier one, and the paths of the reverse.
-
-    They are read from the commits in between, without a Spark job.
+    They are read from the log, without a Spark job.
 
     :param table: its ``DeltaLog``
-    :return: ``None`` if not all of those commits are in the log any more
+    :return: the files as the log has them, and the paths that were removed before; a file with new statistics is among
+        the added ones, one that was brought back among both. ``None`` if a commit is no longer in the log
     """
-    added: dict[str, AddedFile] = {}
+    added: dict[str, dict[str, Any]] = {}
     removed: set[str] = set()
-    commits = table.getChanges(after + 1, upto, _appending(spark._jvm)[0], False)  # noqa: FBT003, SLF001 - Scala's
+    conf, store = table.newDeltaHadoopConf(), table.store()
+    found = table.getChangeLogFiles(after + 1, upto, _appending(spark._jvm)[0], False)  # noqa: FBT003, SLF001 - Scala's
     version = after
-    while commits.hasNext():
-        found = commits.next()
-        if found._1() != version + 1:  # noqa: SLF001 - a name of Scala
+    while found.hasNext():
+        commit = found.next()
+        if commit._1() != version + 1:  # noqa: SLF001 - a name of Scala
             return None
         version += 1
-        actions = found._2()  # noqa: SLF001 - a name of Scala
-        for number in range(actions.size()):
-            action = actions.apply(number)
-            told = json.loads(action.json())
-            if "add" in told:
-                added[told["add"]["path"]] = AddedFile(action, told["add"])
-            elif "remove" in told and added.pop(told["remove"]["path"], None) is None:
-                removed.add(told["remove"]["path"])
+        # all lines in one call: a compaction has one for each file of a day
+        for line in store.read(commit._2(), conf).mkString("\n").split("\n"):  # noqa: SLF001 - a name of Scala
+            kind = line[:12]
+            if '"add"' in kind:
+                file = json.loads(line)["add"]
+                added[file["path"]] = file
+            elif '"remove"' in kind:
+                path = json.loads(line)["remove"]["path"]
+                if added.pop(path, None) is None:
+                    removed.add(path)
     return ([*added.values()], removed) if version == upto else None
 
 
@@ -161,6 +163,7 @@ def commit(
     version: int,
     write: Callable[[Any], Any],
     check: Callable[[dict[str, int]], None] | None = None,
+    follows: int | None = None,
 ) -> bool:
     """Append files to a table as a version of an application, unless the table has that version or a later one.
 
@@ -169,6 +172,7 @@ def commit(
     :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
     :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
         conflict with each other, so none comes between the check and the commit
+    :param follows: the newest version that the table may have instead, where versions have gaps
     :return: whether they were appended
     """
     none, operation, checkpoint_hook = _appending(spark._jvm)  # noqa: SLF001
@@ -181,7 +185,7 @@ def commit(
         found = versions(spark, snapshot)
         if check is not None:
             check(found)
-        if found.get(application, -1) >= version:
+        if found.get(application, -1) > (version - 1 if follows is None else follows):
             return False
         table = snapshot.deltaLog()
         transaction = table.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
@@ -194,22 +198,33 @@ def commit(
         committed = transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
         # as the hook has it
         if committed % table.checkpointInterval(transaction.metadata()) == 0:
-            _CHECKPOINTS.submit(_checkpoint, spark, path)
+            _checkpoint_later(spark, path)
         return True
 
     # a job that starts may be adding a column, or changing a property
     return retried(attempt)
 
 
+def _checkpoint_later(spark: SparkSession, path: str) -> None:
+    if path not in _DUE:
+        _DUE.add(path)
+        # the process may be ending
+        with suppress(RuntimeError):
+            _CHECKPOINTS.submit(_checkpoint, spark, path)
+
+
 def _checkpoint(spark: SparkSession, path: str) -> None:
-    """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit."""
+    """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit.
+
+    If that fails, Delta says why, and readers of the log have more to read until the next one.
+    """
+    _DUE.discard(path)
     try:
         table, snapshot = log_and_snapshot(spark, path)
         table.checkpoint(snapshot, _appending(spark._jvm)[0])  # noqa: SLF001
-        # takes it up
+        # takes it up, unless a commit is under way
         log_and_snapshot(spark, path)
     except Exception as error:
-        # readers of the log have more to read until then
         log.warning("There is no new checkpoint of the log of %s; the next one is due later.", path, exc_info=error)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 
 from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION
 from ackstream.lake.commits import java
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pyspark.sql import SparkSession
-
-    from ackstream.lake.commits import AddedFile
 
 _log = logging.getLogger(__name__)
 
@@ -101,24 +100,27 @@ def _handed_over(spark: SparkSession) -> Iterator[tuple[Path, Any]]:
         own.unlink(missing_ok=True)
 
 
-def read(spark: SparkSession, log: Any, added: AddedFile, columns: pa.Schema, most: int) -> pa.Table | None:
+def read(spark: SparkSession, log: Any, added: Mapping[str, Any], columns: pa.Schema, most: int) -> pa.Table | None:
     """Return the rows of a data file in the columns of a table; those that it does not have are null.
 
     :param log: the table's ``DeltaLog``
+    :param added: the file, as the log has it
     :param most: how many bytes the rows may take in memory
-    :return: ``None`` if they take more, or cannot be read without Spark
+    :return: ``None`` if they take more, or cannot be read here: Spark tries more, and more often
     """
-    if added.told["size"] > most:
+    if added["size"] > most:
         return None
-    file = added.action.absolutePath(log)
+    # it decodes the path, which may be a whole one
+    paths = getattr(java(spark, "org.apache.spark.sql.delta.util.DeltaFileOperations$"), "MODULE$")
+    file = paths.absolutePath(log.dataPath().toString(), added["path"])
     with _handed_over(spark) as (own, place):
-        system = file.getFileSystem(log.newDeltaHadoopConf())
-        system.copyToLocalFile(False, file, place, True)  # noqa: FBT003 - Java's signature
         try:
+            system = file.getFileSystem(log.newDeltaHadoopConf())
+            system.copyToLocalFile(False, file, place, True)  # noqa: FBT003 - Java's signature
             found = _held(own, most)
-            return None if found is None else _in_columns(found, columns, added.told["partitionValues"])
-        except pa.ArrowException as error:
-            _log.warning("The file %s of a table is left to Spark: %s", added.told["path"], error)
+            return None if found is None else _in_columns(found, columns, added["partitionValues"])
+        except (pa.ArrowException, OSError, Py4JJavaError) as error:
+            _log.warning("The file %s is left to Spark: %s", file, str(error).partition("\n")[0])
             return None
 
 
@@ -137,7 +139,8 @@ def _in_columns(rows: pa.Table, columns: pa.Schema, partition: Mapping[str, str 
     def column(field: pa.Field) -> pa.ChunkedArray | pa.Array:
         if field.name in rows.column_names:
             return rows.column(field.name).cast(field.type)
-        value = partition.get(field.name)
+        # an empty text is null, by the protocol
+        value = partition.get(field.name) or None
         if value is None:
             return pa.nulls(rows.num_rows, field.type)
         return pa.repeat(pa.scalar(value), rows.num_rows).cast(field.type)

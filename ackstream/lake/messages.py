@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables
 from ackstream.lake.schemas import SOW_DELETES
+from ackstream.protocol.queries import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,8 +62,8 @@ def between(tail: Tail, topics: Iterable[str], after: tuple[int, int, int], upto
     """
     # as text, which has numbers alone: expressions are calls to the JVM. Only batch has statistics to skip files by
     position, near = f"struct({', '.join(POSITION)})", f"batch BETWEEN {after[0]} AND {upto[0]}"
-    # of that batch some may be after the position
-    found = _accepted(tail.frame(after[0] - 1), topics)
+    # unless the position is its end, some of that batch are after it
+    found = _accepted(tail.frame(after[0] if after == end(after[0]) else after[0] - 1), topics)
     return found.where(f"{near} AND {position} > {_struct(after)} AND {position} <= {_struct(upto)}")
 
 

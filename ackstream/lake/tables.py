@@ -118,19 +118,30 @@ def newest_batch(rows: DataFrame, column: str = "batch") -> int:
     return -1 if newest is None else int(newest)
 
 
-def append(rows: DataFrame, lake: Lake, name: str, application: str, version: int, count: int = 1) -> bool:
+def append(
+    rows: DataFrame,
+    lake: Lake,
+    name: str,
+    application: str,
+    version: int,
+    *,
+    count: int = 1,
+    follows: int | None = None,
+) -> bool:
     """Append the rows of a frame to a table, unless it already has rows of this version.
 
     :param application: who counts the versions, such as a query; each table counts for itself
     :param count: the number of rows, if they may need more than one file
+    :param follows: the newest version that the table may have instead, where versions have gaps
     :return: whether they were appended
     """
     frame = rows.coalesce(-(-count // ROWS_PER_FILE))
     write = partial(commits.written, rows=frame)
-    return commits.commit(rows.sparkSession, location(lake, name), f"{application}/{name}", version, write)
+    place = location(lake, name)
+    return commits.commit(rows.sparkSession, place, f"{application}/{name}", version, write, follows=follows)
 
 
-def append_rows(
+def append_rows(  # noqa: PLR0913 - what the rows lack, and what the append depends on
     spark: SparkSession,
     rows: pa.Table,
     lake: Lake,
@@ -141,6 +152,7 @@ def append_rows(
     own: Mapping[str, object] | None = None,
     day_of: str | None = None,
     check: Callable[[Mapping[str, int]], None] | None = None,
+    follows: int | None = None,
 ) -> bool:
     """Append rows that are on the driver to a table, unless it already has rows of this version: without a Spark job.
 
@@ -149,6 +161,7 @@ def append_rows(
     :param day_of: the column with the time whose day is the table's partition
     :param check: gets the table's :func:`transactions`, and raises to refuse the append; no other append with a check
         comes in between
+    :param follows: see :func:`append`
     :return: whether they were appended
     """
     for column, value in (own or {}).items():
@@ -167,7 +180,8 @@ def append_rows(
         return commits.added(spark, files.write(spark, transaction.deltaLog(), rows))
 
     checked = None if check is None else lambda found: check(_named(found, name))
-    return commits.commit(spark, location(lake, name), f"{application}/{name}", version, write, checked)
+    place = location(lake, name)
+    return commits.commit(spark, place, f"{application}/{name}", version, write, checked, follows)
 
 
 def is_plain(table: Any) -> bool:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ackstream.lake import commits, files, tables
+from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,38 +49,42 @@ class Tail:
         self._parts: dict[str, _Part] = {}
 
     def frame(self, batch: int) -> DataFrame:
-        """Return rows of the table, among them all of batches later than the given one (:meth:`after`)."""
-        found = self.after(batch)
+        """Return rows of the table, all of later batches than the given one among them: see :meth:`advance`."""
+        found = self.advance(batch)
         if found is None:
             return tables.read(self._spark, self._lake, self._name)
-        return self._spark.createDataFrame(found)
+        # Spark takes no table of Arrow without a row that has lists
+        return self._spark.createDataFrame(found if found.num_rows else [], ALL_TABLES[self._name].schema)
 
-    def after(self, batch: int) -> pa.Table | None:
-        """Return the rows of the batches later than the given one, which are all that is kept for the next call.
+    def advance(self, batch: int) -> pa.Table | None:
+        """Forget the rows up to a batch, and return those of all later ones.
 
         :return: ``None`` if not all of them are here: the table has them
         """
+        self._forget(batch)
         self._follow()
         if self._seen is None or batch < self._behind:
             return None
-        self._behind = batch
-        self._parts = {path: part for path, part in self._parts.items() if part.newest > batch}
         rows = pa.concat_tables([self._columns.empty_table(), *(part.rows for part in self._parts.values())])
         return rows.filter(pc.field("batch") > batch)
+
+    def _forget(self, batch: int) -> None:
+        self._behind = max(self._behind, batch)
+        self._parts = {path: part for path, part in self._parts.items() if part.newest > self._behind}
 
     def _follow(self) -> None:
         """Read what was committed since the last time."""
         table, snapshot = commits.log_and_snapshot(self._spark, tables.location(self._lake, self._name))
-        version = snapshot.version()
-        if self._seen is not None and self._seen[1] == version:
+        now = snapshot.metadata().id(), snapshot.version()
+        if self._seen == now:
             return
-        now = snapshot.metadata().id(), version
         if not tables.is_plain(snapshot):
             # Spark knows how to read it
             self._parts, self._seen = {}, None
         elif not self._read(table, now):
             self._parts, self._seen = {}, now
-            # looked up after that version, so that all later batches have come after it
+            # looked up after that version, so that all later batches have come after it; and among the rows: the names
+            # of appends count batches only where the table is no copy
             self._behind = tables.newest_batch(tables.read(self._spark, self._lake, self._name))
 
     def _read(self, table: Any, now: tuple[str, int]) -> bool:
@@ -93,16 +98,15 @@ class Tail:
         added, removed = changed
         for path in removed:
             self._parts.pop(path, None)
-        room = MOST_BYTES - sum(part.rows.nbytes for part in self._parts.values())
         for file in added:
+            room = MOST_BYTES - sum(part.rows.nbytes for part in self._parts.values())
             rows = files.read(self._spark, table, file, self._columns, room)
             if rows is None:
-                newest = json.loads(file.told.get("stats") or "{}").get("maxValues", {}).get("batch")
+                newest = json.loads(file.get("stats") or "{}").get("maxValues", {}).get("batch")
                 if newest is None:
                     return False
-                self._behind = max(self._behind, newest)
+                self._forget(newest)
             elif rows.num_rows:
-                room -= rows.nbytes
-                self._parts[file.told["path"]] = _Part(pc.max(rows.column("batch")).as_py(), rows)
+                self._parts[file["path"]] = _Part(pc.max(rows.column("batch")).as_py(), rows)
         self._seen = now
         return True

@@ -302,9 +302,23 @@ def test_a_few_messages_are_mirrored_without_a_spark_job(spark: SparkSession, se
             assert (mirror.copy(), mirror.last) == (False, batch)
         finally:
             context.setLocalProperty("spark.jobGroup.id", None)
-    # the first append reads the log of the destination
+    # the first look at a log may be one
     assert list(context.statusTracker().getJobIdsForGroup("copy 2")) == []
     assert _rows(_there(settings)) == _rows(settings.lake)
+
+
+def test_batches_are_counted_on_where_the_destination_takes_over(spark: SparkSession, settings: Settings) -> None:
+    tables.create(spark, settings.lake, ["messages"])
+    _put(spark, settings, (0, 2), (7, 1))
+    mirror = Mirror(spark, settings, settings.destinations[0])
+    mirror.copy()
+    versions = tables.transactions(spark, _there(settings), "messages")
+    assert versions == {mirror.source: 7}
+    assert tables.first_and_newest(versions, "of a persist there") == (8, -1)
+    # what is erased there is not copied again
+    DeltaTable.forPath(spark, tables.location(_there(settings), "messages")).delete("batch = 7")
+    again = Mirror(spark, settings, settings.destinations[0])
+    assert (again.last, again.copy()) == (7, False)
 
 
 def _put(spark: SparkSession, settings: Settings, *batches: tuple[int, int]) -> None:

@@ -131,7 +131,7 @@ def test_acks_that_wait_are_here_or_in_the_table(
     asked: list[list[int]] = []
     real = deferred._stored
     monkeypatch.setattr(deferred, "_stored", lambda numbers: [asked.append(numbers), real(numbers)][1])
-    monkeypatch.setattr(deferred_acks, "MAX_HELD", 5)
+    monkeypatch.setattr(deferred_acks, "MAX_ACKS_HELD", 5)
     state = PublisherState(conflation=0)
     result: Any = SimpleNamespace(changed={"a": state, "b": state}, urgent=frozenset("b"))
     for batch in (7, 8, 9):

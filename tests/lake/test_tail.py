@@ -14,6 +14,8 @@ from ackstream.lake.messages import TABLE
 from ackstream.lake.tail import Tail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from ackstream.settings import Lake
@@ -70,7 +72,7 @@ def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"old", b"older")
     found = Tail(spark, lake, TABLE)
-    assert ordered(found.after(0)) == []
+    assert ordered(found.advance(0)) == []
     place = tables.location(lake, TABLE)
     table = DeltaTable.forPath(spark, place)
     steps = [
@@ -96,26 +98,28 @@ def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it
     for step in steps:
         step()
         own = in_table(spark, lake, 0)
-        assert ordered(found.after(0)) == own
+        assert ordered(found.advance(0)) == own
     assert {row["batch"] for row in own} == {1, 2, 4, 5, 6}
-    assert ordered(found.after(4)) == in_table(spark, lake, 4)
+    assert ordered(found.advance(4)) == in_table(spark, lake, 4)
     # those are gone from here
-    assert found.after(3) is None
+    assert found.advance(3) is None
     assert found.frame(3).where("batch > 3").count() == 4
-    assert found.frame(4).count() == 2
+    assert ordered(found.frame(4).toArrow().cast(tables.arrow_schema(TABLE))) == in_table(spark, lake, 4)
+    none = found.frame(6)
+    assert (none.columns, none.count()) == (tables.arrow_schema(TABLE).names, 0)
 
 
 def test_a_table_is_followed_without_a_spark_job(spark: SparkSession, lake: Lake) -> None:
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"first")
     found = Tail(spark, lake, TABLE)
-    found.after(0)
+    found.advance(0)
     context = spark.sparkContext
     context.setJobGroup("follow", "rows of the driver")
     try:
         for batch in (1, 2):
             put(spark, lake, batch, b"new", b"newer")
-            assert len(ordered(found.after(batch - 1))) == 2
+            assert len(ordered(found.advance(batch - 1))) == 2
         assert list(context.statusTracker().getJobIdsForGroup("follow")) == []
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
@@ -125,17 +129,17 @@ def test_rows_that_take_too_much_memory_are_left_to_the_table(spark: SparkSessio
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"first")
     found = Tail(spark, lake, TABLE)
-    assert ordered(found.after(0)) == []
+    assert ordered(found.advance(0)) == []
     # in the file they are one value
     put(spark, lake, 1, *[b"x" * 100_000] * 200)
     put(spark, lake, 2, b"small")
-    assert found.after(0) is None
+    assert found.advance(0) is None
     assert found.frame(0).where("batch > 0").count() == 201
-    assert [row["value"] for row in ordered(found.after(1))] == [b"small"]
+    assert [row["value"] for row in ordered(found.advance(1))] == [b"small"]
     put(spark, lake, 3, *[b"%06d" % number * 10_000 for number in range(200)])
-    assert found.after(2) is None
+    assert found.advance(2) is None
     put(spark, lake, 4, b"small again")
-    assert [row["value"] for row in ordered(found.after(3))] == [b"small again"]
+    assert [row["value"] for row in ordered(found.advance(3))] == [b"small again"]
 
 
 def test_a_tail_that_was_away_for_long_begins_again(
@@ -145,12 +149,12 @@ def test_a_tail_that_was_away_for_long_begins_again(
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"first")
     found = Tail(spark, lake, TABLE)
-    assert ordered(found.after(0)) == []
+    assert ordered(found.advance(0)) == []
     for batch in (1, 2, 3):
         put(spark, lake, batch, b"new")
-    assert found.after(0) is None
+    assert found.advance(0) is None
     put(spark, lake, 4, b"newer")
-    assert [row["value"] for row in ordered(found.after(3))] == [b"newer"]
+    assert [row["value"] for row in ordered(found.advance(3))] == [b"newer"]
 
 
 @pytest.mark.parametrize(
@@ -167,23 +171,47 @@ def test_a_table_whose_files_are_not_what_it_shows_is_left_to_spark(
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"first")
     found = Tail(spark, lake, TABLE)
-    assert ordered(found.after(0)) == []
+    assert ordered(found.advance(0)) == []
     spark.sql(f"ALTER TABLE delta.`{tables.location(lake, TABLE)}` SET TBLPROPERTIES ({changed})")
     put(spark, lake, 1, b"new")
-    assert found.after(0) is None
+    assert found.advance(0) is None
     assert found.frame(0).where("batch > 0").count() == 1
 
 
-def test_a_file_that_arrow_cannot_read_is_left_to_spark(spark: SparkSession, lake: Lake) -> None:
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"PAR1 and nothing else")
+
+
+@pytest.mark.parametrize("harm", [cut, empty, Path.unlink])
+def test_a_file_that_cannot_be_read_is_left_to_spark(
+    spark: SparkSession, lake: Lake, harm: Callable[[Path], None]
+) -> None:
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"first")
     found = Tail(spark, lake, TABLE)
-    assert ordered(found.after(0)) == []
+    assert ordered(found.advance(0)) == []
     put(spark, lake, 1, b"new")
     for file in Path(lake.table(TABLE)).rglob("*.parquet"):
         # the checksum beside it would be for the other content
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-        file.write_bytes(b"PAR1 and nothing else")
-    assert found.after(0) is None
+        harm(file)
+    assert found.advance(0) is None
     put(spark, lake, 2, b"newer")
-    assert [row["value"] for row in ordered(found.after(1))] == [b"newer"]
+    assert [row["value"] for row in ordered(found.advance(1))] == [b"newer"]
+
+
+def test_what_was_returned_takes_no_room_from_what_comes(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "MOST_BYTES", 30_000)
+    tables.create(spark, lake, [TABLE])
+    put(spark, lake, 0, b"first")
+    found = Tail(spark, lake, TABLE)
+    assert ordered(found.advance(0)) == []
+    for batch in range(1, 4):
+        put(spark, lake, batch, b"%05d" % batch * 5_000)
+        assert [row["batch"] for row in ordered(found.advance(batch - 1))] == [batch]

@@ -2,8 +2,8 @@
 
 The destination's newest batch is its position, since batches are copied whole and in order. So there is no checkpoint
 that could be lost or be older than the table; compaction of either table does no harm; and what an append wrote before
-a crash is not written again. Each append is named by the batch it follows: if two mirrors are started by mistake, Delta
-drops the append of the second.
+a crash is not written again. Each append is a transaction with its last batch as the version, and there is none if the
+table has a later one than it follows: if two mirrors are started by mistake, the second adds nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import closing
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from ackstream.settings import Destination, Settings
 
@@ -120,16 +119,18 @@ class Mirror:
         self.source = source_id(spark, self._here)
         tables.create(spark, self._there, [TABLE])
         self._claim()
-        self.last = tables.newest_batch(tables.read(spark, self._there, TABLE))
+        self.last = self._position()
         """The batch up to which the destination has everything; -1: none."""
         self._tail = Tail(spark, self._here, TABLE)
 
     def copy(self) -> bool:
         """Copy new batches, up to a limit; return whether there are more."""
-        few = self._tail.after(self.last)
+        few = self._tail.advance(self.last)
         if few is not None:
             if few.num_rows:
-                self._append(few, pc.max(few.column("batch")).as_py())
+                until = pc.max(few.column("batch")).as_py()
+                where = self._there, TABLE, self.source, until
+                self._advance(until, appended=tables.append_rows(self._spark, few, *where, follows=self.last))
             return False
         new = tables.read(self._spark, self._here, TABLE).where(F.col("batch") > self.last)
         counts = new.groupBy("batch").count().orderBy("batch").limit(BATCHES_AT_ONCE).collect()
@@ -141,17 +142,18 @@ class Mirror:
         # the source may have columns of its owner, or of another release
         known = [name for name in ALL_TABLES[TABLE].schema.fieldNames() if name in new.columns]
         copied = new.where(F.col("batch") <= until).select(*known)
-        self._append(copied, until, rows)
+        where = self._there, TABLE, self.source, until
+        self._advance(until, appended=tables.append(copied, *where, count=rows, follows=self.last))
         return whole < len(counts) or len(counts) == BATCHES_AT_ONCE
 
-    def _append(self, rows: DataFrame | pa.Table, until: int, count: int = 1) -> None:
-        where = self._there, TABLE, f"{self.source}/{self.last}", 0
-        if isinstance(rows, pa.Table):
-            appended = tables.append_rows(self._spark, rows, *where)
-        else:
-            appended = tables.append(rows, *where, count=count)
-        # not what was meant to be written, but what is in the table
-        self.last = until if appended else tables.newest_batch(tables.read(self._spark, self._there, TABLE))
+    def _advance(self, until: int, *, appended: bool) -> None:
+        # another one may have appended otherwise: then not what was meant to be written, but what is in the table
+        self.last = until if appended else self._position()
+
+    def _position(self) -> int:
+        """Return the newest batch in the destination: of its rows, or of appends whose rows were deleted since."""
+        newest = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
+        return max(newest, tables.transactions(self._spark, self._there, TABLE).get(self.source, -1))
 
     def _claim(self) -> None:
         """Record in the table's properties which table its rows come from."""
@@ -165,9 +167,7 @@ class Mirror:
                 f"The table at {path} has the messages of another lake: empty the directory, or point the"
                 " destination's path to another one."
             )
-        # the names of appends must be known for as long as two mirrors may overlap
-        properties = f"'{SOURCE}' = '{self.source}', 'delta.setTransactionRetentionDuration' = 'interval 1 days'"
-        self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({properties})")
+        self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{SOURCE}' = '{self.source}')")
 
 
 def part(counts: Sequence[int], rows: int) -> int:

@@ -52,13 +52,13 @@ STEP_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BATCHES_AT_ONCE = 200
 """The acks of this many batches are read from the table at a time."""
-MAX_HELD = 10_000
+MAX_ACKS_HELD = 10_000
 """How many acks that wait are in memory at most: reading the table for each batch takes half a second of a core."""
 
 _decode = msgspec.json.Decoder(list[CommandAck]).decode
 
 
-class _Waiting(NamedTuple):
+class _BatchAcks(NamedTuple):
     """The acks of a publisher in a batch, and how it wants to be told.
 
     :ivar conflation: in milliseconds
@@ -102,7 +102,7 @@ class DeferredAcks:
         )
         self._restored = written
         self._urgent: dict[int, frozenset[str]] = {}
-        self._held: dict[int, list[_Waiting]] = {}
+        self._held: dict[int, list[_BatchAcks]] = {}
         """The acks of batches that wait, of those that there was room for."""
         self._pacing = AckPacing()
         self._outgoing: list[PacedAck] = []
@@ -151,16 +151,18 @@ class DeferredAcks:
         """
         with self._lock:
             states = result.changed
-            told = [_Waiting(name, own, states[name].conflation, states[name].window) for name, own in acks.items()]
+            own = [
+                _BatchAcks(name, found, states[name].conflation, states[name].window) for name, found in acks.items()
+            ]
             if self._backlog.defers(batch):
                 self._backlog.add(batch, monotonic_ms(), stored=stored)
                 self._urgent[batch] = result.urgent
                 # those of a batch that is replayed are what its row says
-                if batch > self._restored and sum(map(len, acks.values())) <= MAX_HELD - self._count_held():
-                    self._held[batch] = told
+                if batch > self._restored and sum(map(len, acks.values())) <= MAX_ACKS_HELD - self._count_held():
+                    self._held[batch] = own
             else:
                 self._backlog.pass_over(batch)
-                self._pace(batch, told, began, result.urgent)
+                self._pace(batch, own, began, result.urgent)
         try:
             self._release(monotonic_ms())
         except Exception as error:  # noqa: BLE001 - the thread beside the query sends them
@@ -246,31 +248,31 @@ class DeferredAcks:
         with self._lock:
             now = monotonic_ms()
             for number in ready:
-                told = self._held.get(number) or found.get(number, [])
-                everyone = frozenset(one.client for one in told) if number <= self._restored else frozenset()
-                self._pace(number, told, now, self._urgent.get(number, frozenset()) | everyone)
+                own = self._held.get(number) or found.get(number, [])
+                everyone = frozenset(one.client for one in own) if number <= self._restored else frozenset()
+                self._pace(number, own, now, self._urgent.get(number, frozenset()) | everyone)
             self._backlog.confirm(ready[-1])
             self._urgent = {number: clients for number, clients in self._urgent.items() if number > ready[-1]}
-            self._held = {number: told for number, told in self._held.items() if number > ready[-1]}
+            self._held = {number: own for number, own in self._held.items() if number > ready[-1]}
 
-    def _stored(self, numbers: Sequence[int]) -> dict[int, list[_Waiting]]:
+    def _stored(self, numbers: Sequence[int]) -> dict[int, list[_BatchAcks]]:
         """Return the acks of batches as the table has them."""
         publishers = tables.read(self._spark, self._settings.lake, "publishers")
-        own = publishers.where(F.col("batch").isin(*numbers) & F.col("acks").isNotNull())
+        rows = publishers.where(F.col("batch").isin(*numbers) & F.col("acks").isNotNull())
         terms = [F.get_json_object("state", f"$.{name}").cast("long") for name in ("conflation", "window")]
-        found: dict[int, list[_Waiting]] = {}
-        for number, client, acks, conflation, window in own.select("batch", "client", "acks", *terms).collect():
+        found: dict[int, list[_BatchAcks]] = {}
+        for number, client, acks, conflation, window in rows.select("batch", "client", "acks", *terms).collect():
             pause = CONFLATION_MS if conflation is None else conflation
-            found.setdefault(number, []).append(_Waiting(client, _decode(acks), pause, window or 0))
+            found.setdefault(number, []).append(_BatchAcks(client, _decode(acks), pause, window or 0))
         return found
 
-    def _pace(self, batch: int, told: Sequence[_Waiting], since: int, urgent: frozenset[str]) -> None:
-        for one in told:
+    def _pace(self, batch: int, acks: Sequence[_BatchAcks], since: int, urgent: frozenset[str]) -> None:
+        for one in acks:
             due, at_once = since + one.conflation, one.client in urgent
             self._pacing.add(one.client, one.acks, batch=batch, due=due, window=one.window, urgent=at_once)
 
     def _count_held(self) -> int:
-        return len(self._held) + sum(len(one.acks) for told in self._held.values() for one in told)
+        return len(self._held) + sum(len(one.acks) for own in self._held.values() for one in own)
 
     def _read_report(self, value: bytes | None) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Results of commands: steps as records for ``query-results``; rows of tables go there without passing the driver.
+"""Results of commands: steps as records for ``query-results``; only few new rows of tables pass the driver on the way.
 
 The key of a record is the client's name. Its header ``command`` names its kind: ``ack`` (the value is the
 acknowledgement as JSON), ``group_begin`` and ``group_end`` around ``sow`` (a record), ``publish`` (a message). The

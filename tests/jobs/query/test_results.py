@@ -183,6 +183,12 @@ def test_messages_are_delivered_in_the_order_of_the_log_to_each_subscription_the
     assert _ids(_told(apart, lake, stop)) == ["old", "old", 0]
 
 
+def test_batches_without_a_message_deliver_nothing(apart: SparkSession, lake: Lake) -> None:
+    """As those in which all was discarded."""
+    subscribers = (LogSubscription("a", "all", "c1", "0-1", "orders"),)
+    assert _told(apart, lake, LogDelivered(subscribers, queries.end(1), queries.end(3)), newest=3) == []
+
+
 def test_deleted_records_are_gone_for_later_commands_only(apart: SparkSession, lake: Lake) -> None:
     request = _request("sow_delete", filter="/id >= 3")
     moment = Moment(5, 2)
