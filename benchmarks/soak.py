@@ -3,8 +3,8 @@
 ``python -m benchmarks.soak`` runs a Kafka of its own, all jobs and clients, and the tables' maintenance. It finds the
 rate that no plane falls behind at, goes on at half of it, and measures every minute from outside: processes, disk,
 batches, backlogs, latency; a rate that is given is doubled at the end instead, to see whether it is at most half of
-what is carried. ``results/soak.json`` (written every minute) has the samples and, per series, what it should do and the
-verdict; ``soak.png`` shows them. ``--judge FILE`` makes both again from the samples of an earlier run.
+what is carried. ``results/soak.json`` has the samples and, per series, what it should do and the verdict; ``soak.png``
+shows them. The samples so far are in ``.ackstream/soak/soak.json``: ``--judge FILE`` makes both of them.
 """
 
 from __future__ import annotations
@@ -300,8 +300,8 @@ class Run:
             time.sleep(min(left, 1.0))
 
 
-def run(minutes: float, rate: float | None, place: Path, console: Console) -> dict[str, Any]:
-    """Run the soak, and write the samples every minute."""
+def run(minutes: float, rate: float | None, console: Console) -> dict[str, Any]:
+    """Run the soak, and write the samples every minute, to where its logs go."""
     warm_up = min(WARM_UP, minutes / 6)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackstream-soak-")))
@@ -327,7 +327,8 @@ def run(minutes: float, rate: float | None, place: Path, console: Console) -> di
             one.minute(number, count_objects=number % min(HISTOGRAM_MINUTES, every) == 0 or last)
             if number % every == every // 2:
                 soak.maintain(number, soak.lake.path, soak.standby.path)
-            write(one.report(minutes, warm_up), place)
+            # the last whole run stays what it is until this one is whole
+            write(one.report(minutes, warm_up), LOGS)
         if rate is not None:
             one.double()
     return one.report(minutes, warm_up)
@@ -363,7 +364,7 @@ def main() -> None:
         place, report = arguments.judge.parent, read(arguments.judge)
     else:
         place.mkdir(parents=True, exist_ok=True)
-        report = run(arguments.minutes, arguments.rate, place, console)
+        report = run(arguments.minutes, arguments.rate, console)
     sys.exit(0 if conclude(report, place, console) else 1)
 
 
