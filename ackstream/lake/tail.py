@@ -1,7 +1,7 @@
-"""The newest rows of a table of appends, for who follows it: read by the driver from the files of new commits.
+"""The newest rows of a table of appends, for a job that follows it: the driver reads the files of new commits.
 
-A query over a Delta table has Spark read the log anew after each commit: 0.3 to 0.9 s of a core, however few rows were
-added. Whoever asks after each commit what it has added asks here.
+After each commit the next query of Spark over a Delta table reads the log anew: 0.3 to 0.9 s of a core, however few
+rows were added.
 """
 
 from __future__ import annotations

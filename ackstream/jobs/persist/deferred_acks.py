@@ -59,7 +59,7 @@ _decode = msgspec.json.Decoder(list[CommandAck]).decode
 
 
 class _BatchAcks(NamedTuple):
-    """The acks of a publisher in a batch, and how it wants to be told.
+    """The acks of a publisher in a batch, and how it wants them.
 
     :ivar conflation: in milliseconds
     """
@@ -242,7 +242,7 @@ class DeferredAcks:
             ready = self._backlog.ready(BATCHES_AT_ONCE)
         if not ready:
             return
-        # Spark is asked once, or not at all
+        # one query for all of them, or none
         missing = [number for number in ready if number not in self._held]
         found = self._stored(missing) if missing else {}
         with self._lock:
