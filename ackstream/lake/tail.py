@@ -83,8 +83,8 @@ class Tail:
             self._parts, self._seen = {}, None
         elif not self._read(table, now):
             self._parts, self._seen = {}, now
-            # looked up after that version, so that all later batches have come after it; and among the rows: the names
-            # of appends count batches only where the table is no copy
+            # looked up after that version, so that all later batches have come after it; and among the rows: those of a
+            # table that was made as a copy have no transactions
             self._behind = tables.newest_batch(tables.read(self._spark, self._lake, self._name))
 
     def _read(self, table: Any, now: tuple[str, int]) -> bool:
