@@ -60,6 +60,9 @@ RULES = (
     Rule("files/*", "files of the table's newest version: maintenance compacts them", floor=50),
     # merged, one row per thing: as many as there are things
     Rule("live/things*", "bytes of the newest version: one row per thing", "MB", MB, floor=MB),
+    # pruned every 300 batches, compacted with each maintenance: rows and bytes are sawteeth of different lengths
+    Rule("live/publishers", "bytes of the newest version: rows of the last batches, until they are pruned", "MB", MB,
+         floor=MB),
     Rule("live/*", "bytes of the newest version, per row", "B per row", per="rows"),
     Rule("disk/*", KEPT, "MB", MB, judged=False),
     Rule("disk-files/*", KEPT, judged=False),
