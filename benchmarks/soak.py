@@ -29,7 +29,7 @@ from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
 from benchmarks.progress import percentiles
 from benchmarks.soaking import probe
-from benchmarks.soaking.load import Requests
+from benchmarks.soaking.load import ANSWERS, Requests
 from benchmarks.soaking.probe import Probe
 from benchmarks.soaking.series import growing, judge, plot, read, rounded, write
 from tests.harness import programs
@@ -257,7 +257,7 @@ class Run:
         latencies, statuses, unexpected = self._requests.take()
         values = {f"latency/{key}": value for key, value in percentiles(latencies, (50, 95)).items() if value}
         temporary, files = probe.usage(directory / "spark")
-        self._errors.update({f"HTTP {status}": count for status, count in statuses.items() if status in (0, 500, 503)})
+        self._errors.update({f"HTTP {status}": count for status, count in statuses.items() if status not in ANSWERS})
         return values | {
             "open/gateway": float(self._requests.open),
             "failed/gateway": float(unexpected),

@@ -39,6 +39,10 @@ SHUTDOWN_SECONDS = 5
 HEADER_SECONDS = 10.0
 """The time within which a client sends the head of a request, from the connection on or from the last response."""
 
+KEEP_SECONDS = 8
+"""How long an idle connection stays open: longer than httpx keeps it, which would send a request on one that closes;
+shorter than a client may take for its next head."""
+
 UNREAD_SECONDS = 30.0
 """The time within which a client reads something of what waits for it."""
 
@@ -86,6 +90,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 # the application itself believes those of gateway.proxy
                 proxy_headers=False,
+                timeout_keep_alive=KEEP_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
             )
         )

@@ -15,6 +15,7 @@ ABSENT_EVERY = 20
 """Every so many commands one asks for an acknowledgement that nobody issues: it times out."""
 SECONDS, ABSENT_SECONDS = 55, 10
 EXPECTED = {True: (408, 424), False: (200,)}
+ANSWERS = frozenset().union(*EXPECTED.values())
 
 
 class Requests:
@@ -27,7 +28,7 @@ class Requests:
         self.sent = 0
         self.open = 0
         self._latencies: list[float] = []
-        self._statuses: Counter[int] = Counter()
+        self._statuses: Counter[int | str] = Counter()
         self._unexpected = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -38,7 +39,7 @@ class Requests:
         self._stopped.set()
         self._thread.join()
 
-    def take(self) -> tuple[list[float], Counter[int], int]:
+    def take(self) -> tuple[list[float], Counter[int | str], int]:
         """Return what has come since the last call: latencies of complete answers, statuses, unexpected ones."""
         found = self._latencies, self._statuses, self._unexpected
         self._latencies, self._statuses, self._unexpected = [], Counter(), 0
@@ -70,9 +71,9 @@ class Requests:
         }
         began = time.monotonic()
         try:
-            status = (await client.put(f"{self._base}{number % THINGS}", **options)).status_code
-        except httpx.HTTPError:
-            status = 0
+            status: int | str = (await client.put(f"{self._base}{number % THINGS}", **options)).status_code
+        except httpx.HTTPError as error:
+            status = type(error).__name__
         self._statuses[status] += 1
         if status not in EXPECTED[absent]:
             self._unexpected += 1

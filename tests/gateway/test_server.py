@@ -166,6 +166,14 @@ def test_a_body_that_is_too_large_is_refused_before_its_end_and_not_read_for_eve
                 client.sendall(chunk)
 
 
+def test_an_idle_connection_stays_open_for_longer_than_a_client_of_httpx_uses_it() -> None:
+    with serving() as running:
+        kept = running.gateway.config.timeout_keep_alive
+    used = httpx.Limits().keepalive_expiry
+    assert used is not None
+    assert used + 1 < kept < HEADER_SECONDS
+
+
 def test_clients_that_send_no_request_or_a_part_of_one_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_SECONDS", 0.5)
     monkeypatch.setattr(server, "_TICKS", 1)
