@@ -66,8 +66,7 @@ DRIVERS = {
 }
 """Which jobs share a driver: on a small machine all of them, or each JVM compiles the same code."""
 DRIVER_MEMORY = "4g"
-INTERVALS = ("TWIN_TRIGGER", "PERSIST_INTERVAL", "SETTLE_INTERVAL", "QUEUE_INTERVAL", "QUERY_INTERVAL")
-INTERVAL, FOLLOWED_INTERVAL, INDEX_INTERVAL = "5s", "10s", "30s"
+INTERVAL, REQUESTS_INTERVAL, FOLLOWED_INTERVAL, INDEX_INTERVAL = "5s", "2s", "10s", "30s"
 """Between two batches. Nine queries share the machine, and each batch of theirs costs it the more the fewer records it
 has: with batches each second both cores of a small one are busy at any rate, and nothing says what half of it is."""
 
@@ -76,21 +75,19 @@ class Soak(Storm):
     """All planes, run as a user runs them: code is compiled, and queues have their default limits."""
 
     window = 5_000
+    interval = mirror_interval = INTERVAL
 
     def __init__(self, kafka: Kafka, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
         temporary = directory / "spark"
         temporary.mkdir()
-        standby = {"name": "standby", "path": str(directory / "standby"), "type": "sync"}
         options = {
             "JDK_JAVA_OPTIONS": "",
             "ACKSTREAM_SPARK_CONF": "{}",
             "ACKSTREAM_SPARK_DRIVER_MEMORY": DRIVER_MEMORY,
             "ACKSTREAM_QUEUES": json.dumps([{"name": QUEUE, "topics": [QUEUE], "backoff": {"initial": "200ms"}}]),
             "SPARK_LOCAL_DIRS": str(temporary),
-            "ACKSTREAM_DESTINATIONS": json.dumps([{**standby, "ack_conflation_interval": INTERVAL}]),
-            "ACKSTREAM_CORRELATE_TRIGGER": "2s",
-            **{f"ACKSTREAM_{key}": INTERVAL for key in INTERVALS},
+            "ACKSTREAM_CORRELATE_TRIGGER": REQUESTS_INTERVAL,
             "ACKSTREAM_ARCHIVE_TRIGGER": FOLLOWED_INTERVAL,
             "ACKSTREAM_TWIN_INDEX_TRIGGER": INDEX_INTERVAL,
         }

@@ -111,7 +111,7 @@ def read(spark: SparkSession, log: Any, added: Mapping[str, Any], columns: pa.Sc
     if added["size"] > most:
         return None
     # it decodes the path, which may be a whole one
-    paths = getattr(java(spark, "org.apache.spark.sql.delta.util.DeltaFileOperations$"), "MODULE$")
+    paths = java(spark, "org.apache.spark.sql.delta.util.DeltaFileOperations")
     file = paths.absolutePath(log.dataPath().toString(), added["path"])
     with _handed_over(spark) as (own, place):
         try:

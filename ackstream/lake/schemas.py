@@ -5,6 +5,10 @@ JSON inside a row (headers, values, payloads, replies) is text that holds JSON. 
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from ackstream.lake.catalog import CATALOG
@@ -25,6 +29,9 @@ from ackstream.lake.columns import (
     schema,
     written,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DISPOSITIONS = (
     "accepted: it counts; duplicate: the label was acknowledged before; unrequested: its request did not ask for it; "
@@ -309,3 +316,9 @@ ALL_TABLES = {
 }
 TABLES = {name: table for name, table in ALL_TABLES.items() if table.writer == "archive"}
 """The tables of the ledger."""
+
+
+@cache
+def arrow_schema(name: str) -> pa.Schema:
+    """Return the columns of a table as Arrow has them."""
+    return to_arrow_schema(ALL_TABLES[name].schema, timezone="UTC")

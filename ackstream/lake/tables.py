@@ -10,13 +10,12 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.errors import StartError
 from ackstream.lake import commits, files
 from ackstream.lake.catalog import absent, in_full
 from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
-from ackstream.lake.schemas import ALL_TABLES, TABLES
+from ackstream.lake.schemas import ALL_TABLES, TABLES, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -191,11 +190,6 @@ def is_plain(table: Any) -> bool:
     """
     plain: bool = table.protocol().minWriterVersion() <= WRITER_VERSION
     return plain
-
-
-def arrow_schema(name: str) -> pa.Schema:
-    """Return the columns of a table as Arrow has them."""
-    return to_arrow_schema(ALL_TABLES[name].schema, timezone="UTC")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

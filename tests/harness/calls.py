@@ -1,8 +1,9 @@
-"""How often the batches of a query call the JVM: each call takes a millisecond where the cores are busy."""
+"""What a batch asks of the JVM: calls, a millisecond each where the cores are busy, and Spark jobs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from py4j.clientserver import ClientServerConnection
@@ -10,7 +11,10 @@ from py4j.clientserver import ClientServerConnection
 from ackstream.telemetry import logs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import pytest
+    from pyspark.sql import SparkSession
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, query: str) -> Counter[int]:
@@ -26,3 +30,17 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, query: str) -> Counter[int]:
 
     monkeypatch.setattr(ClientServerConnection, "send_command", send_command)
     return counted
+
+
+@contextmanager
+def spark_jobs(spark: SparkSession, group: str) -> Iterator[Callable[[], list[int]]]:
+    """Give a function that returns the Spark jobs that this thread has started within the block.
+
+    :param group: a name that no other test uses
+    """
+    context = spark.sparkContext
+    context.setJobGroup(group, group)
+    try:
+        yield lambda: list(context.statusTracker().getJobIdsForGroup(group))
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)

@@ -47,9 +47,12 @@ class Storm:
     """Everything that runs, and what it has done so far.
 
     :cvar window: how many messages a publisher sends ahead
+    :cvar interval: between two batches of a job, but for correlate
+    :cvar mirror_interval: between two looks of the mirror
     """
 
     window = 50
+    interval, mirror_interval = "1s", "500ms"
 
     def __init__(
         self,
@@ -115,7 +118,8 @@ class Storm:
         return ["-c", programs.PUBLISHER, client, *map(str, places), topic, str(self.rate), str(window)]
 
     def _environment(self) -> dict[str, str]:
-        destination = {"name": "standby", "path": self.standby.path, "type": "sync", "ack_conflation_interval": "500ms"}
+        destination = {"name": "standby", "path": self.standby.path, "type": "sync"}
+        destination["ack_conflation_interval"] = self.mirror_interval
         queue = {"name": QUEUE, "topics": [QUEUE], "max_backlog": 200, "backoff": {"initial": "200ms"}}
         return {
             "ACKSTREAM_GATEWAY_PORT": str(self.port),
@@ -130,11 +134,11 @@ class Storm:
             # nine queries share the machine: a batch has much rather than many batches little
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
             "ACKSTREAM_CORRELATE_TRIGGER": "1s",
-            "ACKSTREAM_TWIN_TRIGGER": "1s",
-            "ACKSTREAM_PERSIST_INTERVAL": "1s",
-            "ACKSTREAM_SETTLE_INTERVAL": "1s",
-            "ACKSTREAM_QUEUE_INTERVAL": "1s",
-            "ACKSTREAM_QUERY_INTERVAL": "1s",
+            "ACKSTREAM_TWIN_TRIGGER": self.interval,
+            "ACKSTREAM_PERSIST_INTERVAL": self.interval,
+            "ACKSTREAM_SETTLE_INTERVAL": self.interval,
+            "ACKSTREAM_QUEUE_INTERVAL": self.interval,
+            "ACKSTREAM_QUERY_INTERVAL": self.interval,
         }
 
     # -- the load ------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ackstream.lake.schemas import DESTINATIONS
 from ackstream.protocol import messages
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Destination, Kafka, Lake, Persist, PublishRule, Settings
+from tests.harness.calls import spark_jobs
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -293,17 +294,13 @@ def test_a_few_messages_are_mirrored_without_a_spark_job(spark: SparkSession, se
     _put(spark, settings, (0, 2))
     mirror = Mirror(spark, settings, settings.destinations[0])
     assert (mirror.copy(), mirror.last) == (False, 0)
-    context = spark.sparkContext
     for batch in (1, 2):
         _put(spark, settings, (batch, 3))
-        context.setJobGroup(f"copy {batch}", "few rows")
-        try:
+        with spark_jobs(spark, f"copy {batch}") as started:
             assert (mirror.copy(), mirror.last) == (False, batch)
             assert (mirror.copy(), mirror.last) == (False, batch)
-        finally:
-            context.setLocalProperty("spark.jobGroup.id", None)
     # the first look at a log may be one
-    assert list(context.statusTracker().getJobIdsForGroup("copy 2")) == []
+    assert started() == []
     assert _rows(_there(settings)) == _rows(settings.lake)
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from ackstream.lake.schemas import ALL_TABLES
+from ackstream.lake.schemas import ALL_TABLES, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,8 +42,7 @@ def write(lake: Lake, name: str, rows: Iterable[dict[str, Any]] = ()) -> None:
         {field.name: None if field.nullable else _FILLED[field.dataType.typeName()] for field in schema} | row
         for row in rows
     ]
-    arrow = to_arrow_schema(schema, timezone="UTC")
-    write_deltalake(lake.table(name), pa.Table.from_pylist(filled, schema=arrow), mode="append")
+    write_deltalake(lake.table(name), pa.Table.from_pylist(filled, schema=arrow_schema(name)), mode="append")
 
 
 def message(seq: int, seconds: float, client: str = "orders", **more: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from ackstream.errors import StoppedError
 from ackstream.lake import commits, files, schemas, tables
+from tests.harness.calls import spark_jobs
 from tests.harness.waiting import eventually
 from tests.lake.changes import change, table
 
@@ -79,14 +80,10 @@ def test_an_append_of_rows_of_the_driver_starts_no_spark_job(spark: SparkSession
     tables.create(spark, lake, [JOURNAL])
     # the table's first look at the log may be one
     append(spark, lake, 1)
-    context = spark.sparkContext
-    context.setJobGroup("append", "rows of the driver")
-    try:
+    with spark_jobs(spark, "append") as started:
         append(spark, lake, 2)
         assert tables.transactions(spark, lake, JOURNAL) == {"q": 2}
-        assert list(context.statusTracker().getJobIdsForGroup("append")) == []
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", None)
+        assert started() == []
     assert tables.read(spark, lake, JOURNAL).count() == 6
 
 

@@ -11,7 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables, tail
 from ackstream.lake.messages import TABLE
+from ackstream.lake.schemas import arrow_schema
 from ackstream.lake.tail import Tail
+from tests.harness.calls import spark_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +28,7 @@ HEADERS = [[("colour", b"red"), ("none", None)], [], None]
 
 def rows(batch: int, *values: bytes | None) -> pa.Table:
     """Return a message of two days for each value."""
-    columns = {name: [] for name in tables.arrow_schema(TABLE).names}
+    columns = {name: [] for name in arrow_schema(TABLE).names}
     for number, value in enumerate(values):
         at = TIME.replace(day=21 + number % 2)
         row = {
@@ -36,7 +38,7 @@ def rows(batch: int, *values: bytes | None) -> pa.Table:
         }  # fmt: skip
         for name, column in columns.items():
             column.append(row.get(name))
-    return pa.table(columns, schema=tables.arrow_schema(TABLE))
+    return pa.table(columns, schema=arrow_schema(TABLE))
 
 
 def put(spark: SparkSession, lake: Lake, batch: int, *values: bytes | None) -> None:
@@ -55,24 +57,30 @@ def put_without_headers(spark: SparkSession, lake: Lake, batch: int) -> None:
 
 def ordered(found: pa.Table | None) -> list[dict[str, Any]]:
     assert found is not None
-    assert found.schema == tables.arrow_schema(TABLE)
+    assert found.schema == arrow_schema(TABLE)
     return sorted(found.to_pylist(), key=lambda row: (row["batch"], row["offset"]))
 
 
 def in_table(spark: SparkSession, lake: Lake, after: int) -> list[dict[str, Any]]:
-    known = tables.arrow_schema(TABLE)
+    known = arrow_schema(TABLE)
     return ordered(
         tables.read(spark, lake, TABLE).where(F.col("batch") > after).select(known.names).toArrow().cast(known)
     )
 
 
-def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it(
-    spark: SparkSession, lake: Lake
-) -> None:
+def following(spark: SparkSession, lake: Lake) -> Tail:
+    """Make the table with a batch 0; return a tail that has looked at it."""
     tables.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"old", b"older")
     found = Tail(spark, lake, TABLE)
     assert ordered(found.advance(0)) == []
+    return found
+
+
+def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it(
+    spark: SparkSession, lake: Lake
+) -> None:
+    found = following(spark, lake)
     place = tables.location(lake, TABLE)
     table = DeltaTable.forPath(spark, place)
     steps = [
@@ -104,32 +112,22 @@ def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it
     # those are gone from here
     assert found.advance(3) is None
     assert found.frame(3).where("batch > 3").count() == 4
-    assert ordered(found.frame(4).toArrow().cast(tables.arrow_schema(TABLE))) == in_table(spark, lake, 4)
+    assert ordered(found.frame(4).toArrow().cast(arrow_schema(TABLE))) == in_table(spark, lake, 4)
     none = found.frame(6)
-    assert (none.columns, none.count()) == (tables.arrow_schema(TABLE).names, 0)
+    assert (none.columns, none.count()) == (arrow_schema(TABLE).names, 0)
 
 
 def test_a_table_is_followed_without_a_spark_job(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [TABLE])
-    put(spark, lake, 0, b"first")
-    found = Tail(spark, lake, TABLE)
-    found.advance(0)
-    context = spark.sparkContext
-    context.setJobGroup("follow", "rows of the driver")
-    try:
+    found = following(spark, lake)
+    with spark_jobs(spark, "follow") as started:
         for batch in (1, 2):
             put(spark, lake, batch, b"new", b"newer")
             assert len(ordered(found.advance(batch - 1))) == 2
-        assert list(context.statusTracker().getJobIdsForGroup("follow")) == []
-    finally:
-        context.setLocalProperty("spark.jobGroup.id", None)
+        assert started() == []
 
 
 def test_rows_that_take_too_much_memory_are_left_to_the_table(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [TABLE])
-    put(spark, lake, 0, b"first")
-    found = Tail(spark, lake, TABLE)
-    assert ordered(found.advance(0)) == []
+    found = following(spark, lake)
     # in the file they are one value
     put(spark, lake, 1, *[b"x" * 100_000] * 200)
     put(spark, lake, 2, b"small")
@@ -146,10 +144,7 @@ def test_a_tail_that_was_away_for_long_begins_again(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MOST_COMMITS", 2)
-    tables.create(spark, lake, [TABLE])
-    put(spark, lake, 0, b"first")
-    found = Tail(spark, lake, TABLE)
-    assert ordered(found.advance(0)) == []
+    found = following(spark, lake)
     for batch in (1, 2, 3):
         put(spark, lake, batch, b"new")
     assert found.advance(0) is None
@@ -168,10 +163,7 @@ def test_a_tail_that_was_away_for_long_begins_again(
 def test_a_table_whose_files_are_not_what_it_shows_is_left_to_spark(
     spark: SparkSession, lake: Lake, changed: str
 ) -> None:
-    tables.create(spark, lake, [TABLE])
-    put(spark, lake, 0, b"first")
-    found = Tail(spark, lake, TABLE)
-    assert ordered(found.advance(0)) == []
+    found = following(spark, lake)
     spark.sql(f"ALTER TABLE delta.`{tables.location(lake, TABLE)}` SET TBLPROPERTIES ({changed})")
     put(spark, lake, 1, b"new")
     assert found.advance(0) is None
@@ -190,10 +182,7 @@ def empty(file: Path) -> None:
 def test_a_file_that_cannot_be_read_is_left_to_spark(
     spark: SparkSession, lake: Lake, harm: Callable[[Path], None]
 ) -> None:
-    tables.create(spark, lake, [TABLE])
-    put(spark, lake, 0, b"first")
-    found = Tail(spark, lake, TABLE)
-    assert ordered(found.advance(0)) == []
+    found = following(spark, lake)
     put(spark, lake, 1, b"new")
     for file in Path(lake.table(TABLE)).rglob("*.parquet"):
         # the checksum beside it would be for the other content
@@ -208,10 +197,7 @@ def test_what_was_returned_takes_no_room_from_what_comes(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "MOST_BYTES", 30_000)
-    tables.create(spark, lake, [TABLE])
-    put(spark, lake, 0, b"first")
-    found = Tail(spark, lake, TABLE)
-    assert ordered(found.advance(0)) == []
+    found = following(spark, lake)
     for batch in range(1, 4):
         put(spark, lake, batch, b"%05d" % batch * 5_000)
         assert [row["batch"] for row in ordered(found.advance(batch - 1))] == [batch]

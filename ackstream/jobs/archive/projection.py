@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 
 from ackstream.jobs.archive.reading import JSON_TEXTS, PART_OF, malformed, plain, read
 from ackstream.lake.columns import BYTES, LONG, PARTITION, TEXT, TIME
-from ackstream.lake.schemas import TABLES
+from ackstream.lake.schemas import TABLES, arrow_schema
 from ackstream.spark.operator import spare_collections
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ SMALL = 2 * 1024 * 1024
 """Rows of so many bytes come to the driver together with their summary."""
 
 _ARROW = to_arrow_schema(PROJECTED)
-_COLUMNS = {name: to_arrow_schema(table.schema, timezone="UTC") for name, table in TABLES.items()}
 
 
 def parse(frame: DataFrame) -> DataFrame:
@@ -201,7 +200,7 @@ def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[
 
 def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
     """Lay out parts as rows of their table."""
-    columns = _COLUMNS[table]
+    columns = arrow_schema(table)
     # the second column is the row's time
     time = columns.field(1).name
     arrays = []

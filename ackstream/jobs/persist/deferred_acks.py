@@ -62,12 +62,14 @@ class _BatchAcks(NamedTuple):
     """The acks of a publisher in a batch, and how it wants them.
 
     :ivar conflation: in milliseconds
+    :ivar urgent: as :meth:`AckPacing.add` has it
     """
 
     client: str
     acks: Sequence[CommandAck]
     conflation: int
     window: int
+    urgent: bool
 
 
 class DeferredAcks:
@@ -101,9 +103,10 @@ class DeferredAcks:
             now=monotonic_ms(),
         )
         self._restored = written
-        self._urgent: dict[int, frozenset[str]] = {}
         self._held: dict[int, list[_BatchAcks]] = {}
         """The acks of batches that wait, of those that there was room for."""
+        self._urgent: dict[int, frozenset[str]] = {}
+        """Who wants those of the others at once."""
         self._pacing = AckPacing()
         self._outgoing: list[PacedAck] = []
         self._lock, self._sending = threading.Lock(), threading.Lock()
@@ -150,19 +153,21 @@ class DeferredAcks:
         :param began: the time of its beginning, in monotonic milliseconds
         """
         with self._lock:
-            states = result.changed
+            states, urgent = result.changed, result.urgent
             own = [
-                _BatchAcks(name, found, states[name].conflation, states[name].window) for name, found in acks.items()
+                _BatchAcks(name, found, states[name].conflation, states[name].window, name in urgent)
+                for name, found in acks.items()
             ]
             if self._backlog.defers(batch):
                 self._backlog.add(batch, monotonic_ms(), stored=stored)
-                self._urgent[batch] = result.urgent
                 # those of a batch that is replayed are what its row says
                 if batch > self._restored and sum(map(len, acks.values())) <= MAX_ACKS_HELD - self._count_held():
                     self._held[batch] = own
+                else:
+                    self._urgent[batch] = urgent
             else:
                 self._backlog.pass_over(batch)
-                self._pace(batch, own, began, result.urgent)
+                self._pace(batch, own, began)
         try:
             self._release(monotonic_ms())
         except Exception as error:  # noqa: BLE001 - the thread beside the query sends them
@@ -248,9 +253,7 @@ class DeferredAcks:
         with self._lock:
             now = monotonic_ms()
             for number in ready:
-                own = self._held.get(number) or found.get(number, [])
-                everyone = frozenset(one.client for one in own) if number <= self._restored else frozenset()
-                self._pace(number, own, now, self._urgent.get(number, frozenset()) | everyone)
+                self._pace(number, self._held.get(number) or found.get(number, []), now)
             self._backlog.confirm(ready[-1])
             self._urgent = {number: clients for number, clients in self._urgent.items() if number > ready[-1]}
             self._held = {number: own for number, own in self._held.items() if number > ready[-1]}
@@ -263,13 +266,14 @@ class DeferredAcks:
         found: dict[int, list[_BatchAcks]] = {}
         for number, client, acks, conflation, window in rows.select("batch", "client", "acks", *terms).collect():
             pause = CONFLATION_MS if conflation is None else conflation
-            found.setdefault(number, []).append(_BatchAcks(client, _decode(acks), pause, window or 0))
+            urgent = number <= self._restored or client in self._urgent.get(number, ())
+            found.setdefault(number, []).append(_BatchAcks(client, _decode(acks), pause, window or 0, urgent))
         return found
 
-    def _pace(self, batch: int, acks: Sequence[_BatchAcks], since: int, urgent: frozenset[str]) -> None:
+    def _pace(self, batch: int, acks: Sequence[_BatchAcks], since: int) -> None:
         for one in acks:
-            due, at_once = since + one.conflation, one.client in urgent
-            self._pacing.add(one.client, one.acks, batch=batch, due=due, window=one.window, urgent=at_once)
+            due = since + one.conflation
+            self._pacing.add(one.client, one.acks, batch=batch, due=due, window=one.window, urgent=one.urgent)
 
     def _count_held(self) -> int:
         return len(self._held) + sum(len(one.acks) for own in self._held.values() for one in own)

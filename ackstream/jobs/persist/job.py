@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
@@ -24,7 +23,7 @@ from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table
 from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
-from ackstream.lake.schemas import PUBLISHERS
+from ackstream.lake.schemas import arrow_schema
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 NAME, LEASE = "persist", "persist-lease"
 
-_STATES = to_arrow_schema(PUBLISHERS)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -179,7 +177,7 @@ class PersistFold:
             }
             for client, state in result.changed.items()
         ]
-        rows = pa.Table.from_pylist(states, schema=_STATES)
+        rows = pa.Table.from_pylist(states, schema=arrow_schema("publishers"))
         tables.append_rows(spark, rows, self._settings.lake, "publishers", query_id, batch)
 
 
