@@ -78,6 +78,11 @@ def _persisting(spark: SparkSession, settings: Settings) -> Iterator[Any]:
         started.stop()
 
 
+def _patient_publisher(settings: Settings, **options: Any) -> Publisher:
+    """Return a publisher that sends nothing twice: a duplicate has a persisted ack of its own, and is urgent."""
+    return Publisher(settings.kafka, name="p1", ack_timeout=PATIENCE_SECONDS, logon_timeout=PATIENCE_SECONDS, **options)
+
+
 @contextmanager
 def _mirroring(spark: SparkSession, settings: Settings) -> Iterator[None]:
     """Run the mirror of the first destination."""
@@ -132,7 +137,7 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
     spark: SparkSession, settings: Settings
 ) -> None:
     ruled = _ruled(settings, check_interval=100, downgrade_age=AGE_MS, upgrade_age=AGE_MS // 2)
-    with _persisting(spark, ruled) as running, Publisher(settings.kafka, name="p1") as publisher:
+    with _persisting(spark, ruled) as running, _patient_publisher(settings) as publisher:
 
         def publish(*numbers: int) -> list[Any]:
             return [publisher.publish(b"%d" % seq, topic="open") for seq in numbers]
@@ -171,12 +176,8 @@ def test_the_interval_of_a_publisher_begins_when_the_destinations_have_its_messa
     with (
         _persisting(spark, settings),
         _mirroring(spark, settings),
-        # a message that is sent again would be answered at once
-        Publisher(
-            settings.kafka, name="p1", conflation_ms=interval_ms, ack_timeout=PATIENCE_SECONDS,
-            logon_timeout=PATIENCE_SECONDS,
-        ) as publisher,
-    ):  # fmt: skip
+        _patient_publisher(settings, conflation_ms=interval_ms) as publisher,
+    ):
         assert publisher.effective_conflation_ms is None
         assert publisher.publish(b"1", topic="open").result(PATIENCE_SECONDS).seq == 1
     (batch,) = {row["batch"] for row in _rows(settings.lake)}
