@@ -47,14 +47,19 @@ class Tail:
         self._behind = -1
         """The batch up to which rows may be missing here."""
         self._parts: dict[str, _Part] = {}
+        self._frame: tuple[Any, DataFrame] | None = None
+        """The last frame and what it is of: a thousand clients may begin at one batch."""
 
     def frame(self, batch: int) -> DataFrame:
         """Return rows of the table, all of later batches than the given one among them: see :meth:`advance`."""
         found = self.advance(batch)
         if found is None:
             return tables.read(self._spark, self._lake, self._name)
-        # Spark takes no table of Arrow without a row that has lists
-        return self._spark.createDataFrame(found if found.num_rows else [], ALL_TABLES[self._name].schema)
+        if self._frame is None or self._frame[0] != (self._seen, batch):
+            # Spark takes no table of Arrow without a row that has lists
+            rows = found if found.num_rows else []
+            self._frame = (self._seen, batch), self._spark.createDataFrame(rows, ALL_TABLES[self._name].schema)
+        return self._frame[1]
 
     def advance(self, batch: int) -> pa.Table | None:
         """Forget the rows up to a batch, and return those of all later ones.
@@ -99,10 +104,13 @@ class Tail:
         for path in removed:
             self._parts.pop(path, None)
         for file in added:
+            newest = json.loads(file.get("stats") or "{}").get("maxValues", {}).get("batch")
+            if newest is not None and newest <= self._behind:
+                # of a compaction or an erasure of old rows
+                continue
             room = MOST_BYTES - sum(part.rows.nbytes for part in self._parts.values())
             rows = files.read(self._spark, table, file, self._columns, room)
             if rows is None:
-                newest = json.loads(file.get("stats") or "{}").get("maxValues", {}).get("batch")
                 if newest is None:
                     return False
                 self._forget(newest)

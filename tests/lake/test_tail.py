@@ -9,7 +9,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.lake import tables, tail
+from ackstream.lake import files, tables, tail
 from ackstream.lake.messages import TABLE
 from ackstream.lake.schemas import arrow_schema
 from ackstream.lake.tail import Tail
@@ -75,6 +75,31 @@ def following(spark: SparkSession, lake: Lake) -> Tail:
     found = Tail(spark, lake, TABLE)
     assert ordered(found.advance(0)) == []
     return found
+
+
+def test_clients_that_begin_at_one_batch_share_a_frame(spark: SparkSession, lake: Lake) -> None:
+    found = following(spark, lake)
+    put(spark, lake, 1, b"a")
+    first = found.frame(0)
+    assert found.frame(0) is first
+    assert first.count() == 1
+    assert found.frame(1).count() == 0
+    put(spark, lake, 2, b"b")
+    assert found.frame(1).count() == 1
+
+
+def test_files_of_old_batches_alone_are_not_read(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = following(spark, lake)
+    paths: list[str] = []
+    read = files.read
+    monkeypatch.setattr(files, "read", lambda *given: [paths.append(given[2]["path"]), read(*given)][1])
+    # what a deletion leaves of batch 0 is a new file
+    DeltaTable.forPath(spark, tables.location(lake, TABLE)).delete("value = 'old'")
+    put(spark, lake, 1, b"a")
+    assert [row["value"] for row in ordered(found.advance(0))] == [b"a"]
+    assert len(paths) == 1
 
 
 def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it(
