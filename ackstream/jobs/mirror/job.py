@@ -110,7 +110,7 @@ class Mirror:
     def __init__(self, spark: SparkSession, settings: Settings, destination: Destination) -> None:
         """Create the destination's table if it is missing.
 
-        :raises StartError: if there are no messages yet, or the table has those of another lake
+        :raises StartError: if there are no messages yet, or the table has those of another lake, or was restored
         """
         self._spark = spark
         self._here = settings.lake
@@ -151,9 +151,26 @@ class Mirror:
         self.last = until if appended else self._position()
 
     def _position(self) -> int:
-        """Return the newest batch in the destination: of its rows, or of appends whose rows were deleted since."""
+        """Return the newest batch in the destination: of its rows, or of appends whose rows were deleted since.
+
+        :raises StartError: they were not deleted, but the table was restored to an earlier version
+        """
         newest = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
-        return max(newest, tables.transactions(self._spark, self._there, TABLE).get(self.source, -1))
+        appended = tables.transactions(self._spark, self._there, TABLE).get(self.source, -1)
+        if newest < appended and self._was_restored():
+            path = tables.location(self._there, TABLE)
+            raise StartError(
+                f"The table at {path} was restored to an earlier version: it lacks batches"
+                f" {newest + 1} to {appended}, which were copied and reported. Restore it to the version before that,"
+                " or empty the directory, so that everything is copied again."
+            )
+        return max(newest, appended)
+
+    def _was_restored(self) -> bool:
+        """Return whether the destination was restored after the last append; a deletion is its owner's right."""
+        history = DeltaTable.forPath(self._spark, tables.location(self._there, TABLE)).history()
+        last = history.where("operation IN ('RESTORE', 'WRITE')").agg(F.max_by("operation", "version")).collect()[0][0]
+        return bool(last == "RESTORE")
 
     def _claim(self) -> None:
         """Record in the table's properties which table its rows come from."""
