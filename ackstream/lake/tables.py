@@ -205,6 +205,15 @@ def _named(found: Mapping[str, int], name: str) -> dict[str, int]:
     return {key.removesuffix(f"/{name}"): version for key, version in found.items() if key.endswith(f"/{name}")}
 
 
+def newest_versions(spark: SparkSession, lake: Lake, names: Iterable[str]) -> dict[str, int]:
+    """Return the newest version that each application has appended to any of these tables."""
+    versions: dict[str, int] = {}
+    for name in names:
+        for key, version in transactions(spark, lake, name).items():
+            versions[key] = max(version, versions.get(key, -1))
+    return versions
+
+
 def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, int]:
     """Return the number of a query's first batch, where batches are numbered across queries, and its newest; or -1.
 
@@ -223,11 +232,7 @@ def newest_batch_of(names: Iterable[str], spark: SparkSession, settings: Setting
 
 def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
     """Return the same for tables whose batches are numbered across queries, as the query itself numbers it."""
-    versions: dict[str, int] = {}
-    for name in names:
-        for key, version in transactions(spark, settings.lake, name).items():
-            versions[key] = max(version, versions.get(key, -1))
-    first, newest = first_and_newest(versions, query_id)
+    first, newest = first_and_newest(newest_versions(spark, settings.lake, names), query_id)
     return max(newest - first, -1)
 
 

@@ -20,6 +20,7 @@ from ackstream.errors import StartError
 from ackstream.jobs.mirror import job
 from ackstream.jobs.mirror.job import Mirror
 from ackstream.jobs.persist import job as persist_job
+from ackstream.jobs.persist.stored_states import StoredStates
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.lake.schemas import DESTINATIONS
@@ -313,10 +314,30 @@ def test_batches_are_counted_on_where_the_destination_takes_over(spark: SparkSes
     versions = tables.transactions(spark, _there(settings), "messages")
     assert versions == {mirror.source: 7}
     assert tables.first_and_newest(versions, "of a persist there") == (8, -1)
-    # what is erased there is not copied again
+    # what is erased there is not copied again, and its numbers are not given again
     DeltaTable.forPath(spark, tables.location(_there(settings), "messages")).delete("batch = 7")
     again = Mirror(spark, settings, settings.destinations[0])
     assert (again.last, again.copy()) == (7, False)
+    tables.create(spark, _there(settings), ["publishers"])
+    taken_over = settings.model_copy(update={"lake": _there(settings)})
+    assert StoredStates(spark, taken_over, "of a persist there").first == 8
+
+
+def test_a_destination_that_was_restored_is_refused_since_it_lacks_what_was_reported(
+    spark: SparkSession, settings: Settings
+) -> None:
+    tables.create(spark, settings.lake, ["messages"])
+    mirror = Mirror(spark, settings, settings.destinations[0])
+    for batch in (0, 1):
+        _put(spark, settings, (batch, 2))
+        mirror.copy()
+    path = tables.location(_there(settings), "messages")
+    newest = DeltaTable.forPath(spark, path).history(1).collect()[0].version
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {newest - 1}")
+    with pytest.raises(StartError, match=r"was restored .* lacks batches 1 to 1, .* empty the directory"):
+        Mirror(spark, settings, settings.destinations[0])
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {newest}")
+    assert Mirror(spark, settings, settings.destinations[0]).last == 1
 
 
 def _put(spark: SparkSession, settings: Settings, *batches: tuple[int, int]) -> None:

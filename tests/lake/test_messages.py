@@ -118,6 +118,24 @@ def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledg
     assert _load(spark, settings, 0) == (8, {"a": PublisherState(watermark=6)})
 
 
+def test_the_acks_of_a_batch_that_is_about_to_be_replayed_wait_for_its_messages(
+    spark: SparkSession, lake: Lake
+) -> None:
+    settings = Settings(lake=lake)
+    tables.create(spark, lake, ["publishers", "messages"])
+    _put(spark, lake, ("a", 6, OLD, 5, "[]"), ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))
+    # the last batch of the old query has messages alone, that of the new one states alone
+    for query, batch in ((OLD, 6), (OLD, 7), (NEW, 8)):
+        _put_message(spark, lake, query, batch)
+    ready = {}
+    for unfinished in (0, 1):
+        checkpoint: Any = SimpleNamespace(
+            planned=Planned(NEW, 1), is_unfinished=lambda batch, last=unfinished: batch == last
+        )
+        ready[unfinished] = DeferredAcks(spark, settings, checkpoint)._backlog.ready(100)
+    assert ready == {0: [6, 8, 9], 1: [6, 8]}
+
+
 def test_acks_that_wait_are_here_or_in_the_table(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

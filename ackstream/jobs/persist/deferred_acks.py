@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.persist.backlog import Backlog, DestinationChange
 from ackstream.jobs.persist.pacing import AckPacing
-from ackstream.jobs.persist.stored_states import earlier_batches
+from ackstream.jobs.persist.stored_states import TABLES, earlier_batches, first_batch
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
 from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.reader import TopicReader
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.fold import PersistResult
     from ackstream.jobs.persist.pacing import PacedAck
     from ackstream.settings import Settings
-    from ackstream.spark.checkpoint import Checkpoint, Planned
+    from ackstream.spark.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -83,23 +83,27 @@ class DeferredAcks:
         """
         self._spark, self._settings = spark, settings
         sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
-        publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
+        publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
         newest = F.coalesce(F.max("batch"), F.lit(-1))
         acknowledged, written = publishers.agg(F.coalesce(F.max("told"), newest), newest).collect()[0]
         rows = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
         waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
         last = checkpoint.planned
+        replayed = None
         if waiting:
             states, newest_stored = earlier_batches(publishers, messages, None if last is None else last.query_id)
             # the acks of one that was interrupted before it had messages are not true
             waiting = [batch for batch in waiting if batch != states or newest_stored >= states]
+            # nor are those of one that is about to be replayed, before it has them
+            if last is not None and checkpoint.is_unfinished(last.batch):
+                replayed = last.batch + first_batch(spark, settings.lake, last.query_id, (states, newest_stored))
         self._backlog = Backlog(
             settings.destinations,
             acknowledged=acknowledged,
             stored=tables.newest_batch(messages) if sync or waiting else -1,
             written=written,
             deferred=waiting,
-            replayed=written if written in waiting and self._replays(checkpoint, last) else None,
+            replayed=replayed,
             now=monotonic_ms(),
         )
         self._restored = written
@@ -124,13 +128,6 @@ class DeferredAcks:
                 for row in sorted(last)
                 if row.destination in sync
             ]
-
-    def _replays(self, checkpoint: Checkpoint, last: Planned | None) -> bool:
-        """Return whether the newest batch in the table is about to be replayed: its messages may be missing."""
-        if last is None:
-            return False
-        own = tables.newest_own_batch(("publishers",), self._spark, self._settings, last.query_id)
-        return own == last.batch and checkpoint.is_unfinished(last.batch)
 
     # -- for the batches -----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack, state_name
 from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, projected, read_metadata
-from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, StoredStates
+from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, TABLES, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import arrow_schema
@@ -86,7 +86,7 @@ JOB = Job(
     reads=("messages",),
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
-    committed=partial(tables.newest_own_batch, ("messages", "publishers")),
+    committed=partial(tables.newest_own_batch, TABLES),
     decides=DECIDES,
 )
 

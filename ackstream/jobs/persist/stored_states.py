@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ackstream.settings import Settings
+    from ackstream.settings import Lake, Settings
+
+TABLES = ("publishers", "messages")
+"""The tables of persist, which number their batches alike."""
 
 DAYS_IN_MEMORY = 1
 """A publisher that stored nothing today or as many days before is forgotten, until it sends again: the table has it."""
@@ -43,6 +46,18 @@ def earlier_batches(publishers: DataFrame, messages: DataFrame, query_id: str | 
     return last, behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
 
 
+def first_batch(spark: SparkSession, lake: Lake, query_id: str, earlier: tuple[int, int]) -> int:
+    """Return the number of a query's first batch: it follows all that other queries have ever written.
+
+    Rows may have been erased since, so the versions of the appends count; and the rows do where there are none, since
+    the tables were made as a copy.
+
+    :param earlier: :func:`earlier_batches`
+    """
+    begin, _ = tables.first_and_newest(tables.newest_versions(spark, lake, TABLES), query_id)
+    return max(begin, *(batch + 1 for batch in earlier))
+
+
 class StoredStates:
     """The publishers' states in the table.
 
@@ -58,9 +73,9 @@ class StoredStates:
         """
         self.complete = True
         self._spark, self._lake = spark, settings.lake
-        publishers, messages = (tables.read(spark, settings.lake, name) for name in ("publishers", "messages"))
+        publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
         last, newest = earlier_batches(publishers, messages, query_id)
-        self.first = max(last, newest) + 1
+        self.first = first_batch(spark, settings.lake, query_id, (last, newest))
         # messages as late as its states, or later: the last one is whole
         self._whole = (F.col("query_id") == query_id) | (F.col("batch") < (last + 1 if newest >= last else last))
 
