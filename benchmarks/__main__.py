@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 
-from benchmarks import common
+from benchmarks import common, goals
 
 NAMES = (
-    "pure", "settling", "queueing", "throughput", "peers", "latency", "growth", "archive", "twin", "index", "persist",
-    "acks", "gateway", "idle", "scale",
+    "pure", "settling", "queueing", "throughput", "profile", "peers", "latency", "growth", "archive", "twin", "index",
+    "persist", "acks", "gateway", "idle", "scale",
 )  # fmt: skip
 
 
@@ -24,6 +24,8 @@ def main() -> None:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = [name for name in arguments.names or NAMES if _run(name, further) != 0]
+    if not further:
+        goals.main()
     if failed:
         sys.exit(f"Not measured: {', '.join(failed)}")
 

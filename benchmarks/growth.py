@@ -1,4 +1,4 @@
-"""What open and remembered requests cost: the operator alone, and whole batches through Spark."""
+"""What open and remembered requests cost: the operator alone, whole batches through Spark, and a start of the job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark import SparkContext
-
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
@@ -19,8 +17,11 @@ from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import Aside
 from benchmarks import broker, common
+from benchmarks.contenders.running import members
 from benchmarks.progress import batches, rows_read, typical, wait
 from benchmarks.workload import Workload
+from tests.harness.processes import Program, alive
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,9 @@ METHOD = (
     "'batch_seconds' is the sum times the number of shards: seconds of one core for a batch that touches every shard. "
     "Spark: the open requests are read in, then the query starts again with maxOffsetsPerTrigger 1,000 on waiting "
     "messages, two of five about those that were open; median of its batches without the first two. "
-    "'restart_seconds' is from the start of the job to the end of its first batch."
+    "'restart_seconds' is from the start of the query to the end of its first batch. Program: with as many requests "
+    "open, correlate starts as a program of its own and has 1,000 new requests with all their acknowledgements to "
+    "answer; seconds to its first reply, and what its JVM has in memory (resident) after the last."
 )
 
 
@@ -59,7 +62,7 @@ class Size:
     spark_batches: int
 
 
-FULL = Size((8, 64), (10_000, 100_000, 1_000_000), (10_000, 100_000, 1_000_000), 1_000_000, 7, 8)
+FULL = Size((2, 64), (10_000, 100_000, 1_000_000), (10_000, 100_000, 1_000_000), 1_000_000, 7, 8)
 SMALL = Size((2, 8), (400, 2_000), (400, 2_000), 2_000, 3, 4)
 
 
@@ -79,18 +82,28 @@ def measure(bench: Bench) -> dict[str, Any]:
             for row in alone
         ],
     )  # fmt: skip
-    through = _spark(bench, size)
+    through, programs = _spark(bench, size)
     bench.table(
         f"Through Spark: batches of {MESSAGES:,} messages",
-        ("shards", "open", "batch ms", "work ms", "batches", "read in, messages/s", "restart s", "JVM MB", "why not"),
+        ("shards", "open", "batch ms", "work ms", "batches", "read in, messages/s", "restart s", "why not"),
         [
             (str(row["shards"]), row["open"], row.get("batch_ms"), row.get("durations", {}).get("addBatch"),
-             row.get("batches"), row.get("read_in_rate"), row.get("restart_seconds"), row.get("jvm_mb"),
-             row.get("failed", ""))
+             row.get("batches"), row.get("read_in_rate"), row.get("restart_seconds"), row.get("failed", ""))
             for row in through
         ],
     )  # fmt: skip
-    return {"method": METHOD, "messages_a_batch": MESSAGES, "alone": alone, "spark": through}
+    bench.table(
+        "Correlate as a program of its own",
+        ("shards", "open", "first reply after s", "JVM MB"),
+        [(str(row["shards"]), row["open"], row["first_reply_seconds"], row["jvm_mb"]) for row in programs],
+    )
+    return {
+        "method": METHOD,
+        "messages_a_batch": MESSAGES,
+        "alone": alone,
+        "spark": through,
+        "program": programs,
+    }
 
 
 # -- alone ------------------------------------------------------------------------------------------------------------
@@ -168,8 +181,8 @@ def _feed(aside: Aside, shard: CorrelateShard, records: Sequence[Record]) -> Cor
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
-def _spark(bench: Bench, size: Size) -> list[dict[str, Any]]:
-    """Measure batches through Spark; the largest last, in case the machine is too small for it."""
+def _spark(bench: Bench, size: Size) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Measure batches through Spark, the largest last, in case the machine is too small for it; then a start."""
     found = []
     filled = dict.fromkeys(size.shards, 0)
     uses = {shards: bench.settings(f"growth{shards}", correlate={"shards": shards}) for shards in size.shards}
@@ -183,7 +196,8 @@ def _spark(bench: Bench, size: Size) -> list[dict[str, Any]]:
             found.append({"shards": shards, "open": count, **row})
             told = row.get("failed") or f"{row['batch_ms']:,.0f} ms a batch"
             bench.say(f"{shards} shards, {count:,} open: {told}")
-    return found
+    programs = [{"shards": shards, "open": size.spark[-1], **_program(bench, uses[shards])} for shards in size.shards]
+    return found, programs
 
 
 def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int) -> dict[str, Any]:
@@ -201,7 +215,6 @@ def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int
     small = [batch for batch in found if batch.rows >= 0.9 * MESSAGES][2:]
     return {
         "restart_seconds": found[0].end - began,
-        "jvm_mb": _resident(SparkContext._gateway.proc.pid),  # noqa: SLF001 - there is no public way
         "batch_ms": statistics.median(batch.seconds for batch in small) * 1000,
         "batches": len(small),
         "durations": typical(small),
@@ -218,8 +231,30 @@ def _mixed(fill: Workload, rest: Workload, prefix: str) -> Iterator[tuple[str, b
                 yield fill.message(prefix, place // 3 * 7919 % fill.requests, label)
 
 
+def _program(bench: Bench, settings: Settings) -> dict[str, Any]:
+    """Start correlate as an operator does, with new requests waiting."""
+    fresh = Workload(MESSAGES, timeout="1h", missing=0.0, first=30_000_000)
+    broker.produce(settings.kafka.bootstrap, fresh.kafka(settings.kafka.topic_prefix))
+    replies = settings.kafka.topic("replies")
+    before = bench.offsets.count(replies)
+    more = {"JDK_JAVA_OPTIONS": "", "SPARK_LOCAL_DIRS": str(bench.directory)}
+    began = time.monotonic()
+    program = Program("correlate", ["submit", "correlate"], settings, bench.directory, more)
+    try:
+        eventually(lambda: alive([program]) and bench.offsets.count(replies) > before, "a reply")
+        first = time.monotonic() - began
+        eventually(lambda: bench.offsets.count(replies) >= before + fresh.requests, "all replies")
+        return {"first_reply_seconds": first, "jvm_mb": sum(map(_resident, members({program.session})))}
+    finally:
+        program.kill()
+
+
 def _resident(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    """Return the MB of a JVM, 0 of anything else."""
+    place = Path(f"/proc/{pid}")
+    if place.joinpath("comm").read_text("ascii") != "java\n":
+        return 0
+    return int(place.joinpath("statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequence[Batch]:

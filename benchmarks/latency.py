@@ -1,4 +1,4 @@
-"""How long a requester waits for the answer: correlate alone at three rates, and with archive in the same session."""
+"""How long a requester waits for the answer: correlate alone at three rates, and with other jobs in its session."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.archive import job as archive_job
+from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job
+from ackstream.jobs.twin import job as twin
 from benchmarks import common
-from benchmarks.progress import batches, medians, percentiles, typical, wait
+from benchmarks.progress import batches, medians, percentiles, rows_read, typical, wait
+from benchmarks.twin_load import create, produce
+from benchmarks.workload import THINGS, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from ackstream.settings import Settings
+    from ackstream.spark.job import Job
     from benchmarks.common import Bench
     from benchmarks.progress import Batch
 
@@ -29,28 +33,34 @@ METHOD = (
     "acknowledgements follow after 20 to 200 ms, 5 % of them never. The warm-up does not count; the rest is cut in "
     "three windows, each figure is the median of the windows'. 'reply': request due to reply received, for requests "
     "whose acknowledgements all came; 'last_ack': from the sending of the last acknowledgement to the reply; 'late': "
-    "what a request that timed out (after 5 s) waited beyond its deadline. Topics, state and checkpoint start empty."
+    "what a request that timed out (after 5 s) waited beyond its deadline. Topics, state and checkpoint start empty; "
+    "where the twin runs beside it has the things of the commands, so that each command changes one."
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """A rate in requests/s, with archive beside or not, for so many seconds after so many of warm-up."""
+    """A rate in requests/s, for so many seconds after so many of warm-up; further jobs of the session."""
 
     name: str
     rate: int
     warm_up: float
     seconds: float
-    archive: bool = False
+    beside: tuple[Job, ...] = ()
 
 
+ARCHIVE = (archive.JOB,)
+DEMO = (archive.JOB, twin.JOB, twin.INDEX)
+"""What the demo runs beside correlate."""
 FULL = (
-    Case("100/s", 100, 15, 30),
-    Case("500/s", 500, 15, 60),
-    Case("2,000/s", 2000, 15, 30),
-    Case("500/s + archive", 500, 15, 60, archive=True),
+    # the JVM compiles for minutes, at a low rate for longer
+    Case("100/s", 100, 120, 30),
+    Case("500/s", 500, 60, 60),
+    Case("2,000/s", 2000, 30, 30),
+    Case("500/s + archive", 500, 30, 60, ARCHIVE),
+    Case("50/s + archive, twin, index", 50, 60, 60, DEMO),
 )
-SMALL = (Case("50/s", 50, 2, 3), Case("50/s + archive", 50, 2, 3, archive=True))
+SMALL = (Case("50/s", 50, 2, 3), Case("50/s + archive, twin, index", 50, 2, 3, DEMO))
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -82,20 +92,19 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
     spark = bench.spark
     with ExitStack() as stack:
         query = stack.enter_context(job.JOB.running(spark, settings))
-        if case.archive:
-            archiving = archive_job.JOB.start(spark, settings)
-            stack.callback(archiving.stop)
+        others = {beside.name: stack.enter_context(beside.running(spark, settings)) for beside in case.beside}
+        if twin.JOB in case.beside:
+            things = min(THINGS, round(case.rate * (case.warm_up + case.seconds)))
+            produce(settings, (create(number, digits=5) for number in {*map(Workload(0).thing, range(things))}))
+            wait(others[twin.JOB.name], lambda: rows_read(others[twin.JOB.name]) >= things, 120)
         # the first tick: classes are loaded, Python has started
         wait(query, lambda: bool(batches(query)), 120)
         subprocess.run(load(settings, out, case.rate, case.warm_up + case.seconds), cwd=common.ROOT, check=True)
         found = batches(query)
-        beside = []
-        if case.archive:
-            archiving.processAllAvailable()
-            beside = batches(archiving)
-    return evaluate(json.loads(out.read_text("utf-8")), case, found) | (
-        {"archive_batches": len(beside), "archive_durations": typical(beside)} if beside else {}
-    )
+        beside = {name: batches(other) for name, other in others.items()}
+    return evaluate(json.loads(out.read_text("utf-8")), case, found) | {
+        "beside": {name: {"batches": len(done), "durations": typical(done)} for name, done in beside.items()}
+    }
 
 
 def load(settings: Settings, out: Path, rate: float, seconds: float, *, heartbeats: bool = False) -> list[str]:

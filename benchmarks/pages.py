@@ -38,6 +38,12 @@ def part(page: str, name: str) -> str:
     return page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; the first column is text, the others are figures."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
 def peers(report: dict[str, Any]) -> str:
     """Write the tables of the peers."""
     figures = report["figures"]
@@ -72,11 +78,33 @@ def peers(report: dict[str, Any]) -> str:
     lines = [
         f"A backlog of {figures['messages']:,} messages, median of {figures['rounds']} rounds ({_measured(report)}):",
         "",
-        *_table(BACKLOG, backlog),
+        *table(BACKLOG, backlog),
         "",
         f"{figures['rate']} requests/s, in seconds; then kill -9 of all its processes and an immediate restart:",
         "",
-        *_table(LIVE, live),
+        *table(LIVE, live),
+    ]
+    return "\n".join(lines)
+
+
+def profile(report: dict[str, Any]) -> str:
+    """Write the tables of processor time and of a small batch."""
+    backlog, small = report["figures"]["backlog"], report["figures"]["small"]
+    used = backlog["microseconds"]
+    rows = [(where, f"{found:.1f}") for where, found in (*used.items(), ("all", sum(used.values())))]
+    steps = [(step, f"{found:.0f}") for step, found in small["milliseconds"].items()]
+    lines = [
+        f"A backlog in warm batches, {backlog['messages'] / backlog['seconds']:,.0f} messages/s ({_measured(report)}):",
+        "",
+        *table(("processor time per message", "µs"), rows),
+        "",
+        f"{small['rate']} requests/s, {small['messages_a_batch']:.0f} messages per batch (medians):",
+        "",
+        *table(("part of a batch", "ms"), steps),
+        "",
+        f"and the parts of a core that they take, {sum(small['cores'].values()):.2f} in all:",
+        "",
+        *table(("where", "cores"), [(where, f"{found:.2f}") for where, found in small["cores"].items()]),
     ]
     return "\n".join(lines)
 
@@ -98,11 +126,11 @@ def scale(report: dict[str, Any]) -> str:
     lines = [
         f"A backlog on a standalone cluster, executors of one core each ({_measured(report)}):",
         "",
-        *_table(CLUSTER, executors),
+        *table(CLUSTER, executors),
         "",
         "The driver's part:",
         "",
-        *_table(columns, rows),
+        *table(columns, rows),
     ]
     return "\n".join(lines)
 
@@ -118,8 +146,3 @@ def _wrong(counts: dict[str, int]) -> int:
 
 def _seconds(*values: float | None) -> list[str]:
     return ["-" if value is None else f"{value:.2f}" for value in values]
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]

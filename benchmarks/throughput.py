@@ -39,7 +39,7 @@ PATIENCE = 600.0
 METHOD = (
     "Messages are requests and acknowledgements read. All are in Kafka before a contender starts; each round starts "
     "with an empty state and from the topics' beginning; the contenders take turns. "
-    "Spark: one session for all; a first run of correlate and of the copy, in which the JVM compiles, does not count; "
+    "Spark: one session for all; six runs of correlate and of the copy, in which the JVM compiles, do not count; "
     "warm rate = rows / triggerExecution of all full batches but the first two; whole-run "
     "rate = all rows / time from the query's start to the end of the batch that read the last. "
     "quixstreams: processes of their own; warm rate by the broker's times of the replies to complete requests, the "
@@ -50,17 +50,21 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much data: requests for all but the slow contender, its own, and what a batch takes."""
+    """How much data: requests for all but the slow contender, its own, and what a batch takes; runs that do not count.
+
+    After so many the JVM hardly compiles any more, as in a job that has run for minutes.
+    """
 
     requests: int
     batch: int
     slow_requests: int
     slow_batch: int
     rounds: int
+    warm_ups: int
 
 
-FULL = Size(requests=242_000, batch=100_000, slow_requests=4_000, slow_batch=2_400, rounds=ROUNDS)
-SMALL = Size(requests=7_000, batch=4_000, slow_requests=1_000, slow_batch=600, rounds=2)
+FULL = Size(requests=242_000, batch=100_000, slow_requests=4_000, slow_batch=2_400, rounds=ROUNDS, warm_ups=6)
+SMALL = Size(requests=7_000, batch=4_000, slow_requests=1_000, slow_batch=600, rounds=2, warm_ups=1)
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -74,9 +78,12 @@ def measure(bench: Bench) -> dict[str, Any]:
     began = time.monotonic()
     bench.say(f"They came in {seconds:.1f} s. Starting {bench.spark.version}")
     session_seconds = time.monotonic() - began
-    bench.say("A first run of correlate and of the copy, in which the JVM compiles, does not count")
-    _correlate(bench, data, workload, size.batch)
-    _copy(bench, data, workload, size.batch)
+    bench.say(f"{size.warm_ups} runs of correlate and of the copy, in which the JVM compiles, do not count")
+    warming = []
+    for _ in range(size.warm_ups):
+        warming.append(_correlate(bench, data, workload, size.batch)["rates"])
+        _copy(bench, data, workload, size.batch)
+    bench.say(f"correlate meanwhile: {json.dumps(common.rounded(warming))}")
     found: dict[str, list[dict[str, Any]]] = {}
     for number in range(size.rounds):
         for name, contender in (
@@ -118,6 +125,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         "max_offsets_per_trigger": size.batch,
         "produced_in_seconds": seconds,
         "session_start_seconds": session_seconds,
+        "warming": warming,
         "messages_a_second": rates,
         "correlate_is_times": against,
         "rounds": found,

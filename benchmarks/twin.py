@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job
-from benchmarks import broker, common
+from benchmarks import common
 from benchmarks.common import ROUNDS
 from benchmarks.contenders.merge import MergingTwin
 from benchmarks.progress import batches, medians, percentiles, rows_read, typical, wait
-from benchmarks.twin_load import create, modify
+from benchmarks.twin_load import create, modify, produce
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
@@ -70,8 +68,8 @@ def _throughput(bench: Bench, design: str, things: int, commands: int, rounds: i
     settings = bench.settings("twin", twin={"max_offsets_per_trigger": limit, "index_trigger": 10_000})
     for number in range(rounds):
         if number == 0:
-            _produce(settings, (create(thing) for thing in range(things)))
-        _produce(settings, (modify(number * commands + at, things) for at in range(commands)))
+            produce(settings, (create(thing) for thing in range(things)))
+        produce(settings, (modify(number * commands + at, things) for at in range(commands)))
         began = time.monotonic()
         with ExitStack() as stack:
             twin = _start(bench, settings, design)
@@ -100,7 +98,7 @@ def typical_seconds(found: list[Any]) -> float | None:
 def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
     warm_up, seconds = (3, 5) if bench.small else (15, 30)
     settings = bench.settings("twin-latency")
-    _produce(settings, (create(thing) for thing in range(things)))
+    produce(settings, (create(thing) for thing in range(things)))
     out = bench.directory / "twin-load.json"
     with ExitStack() as stack:
         twin = _start(bench, settings, "journal")
@@ -145,12 +143,6 @@ def _start(bench: Bench, settings: Settings, design: str) -> StreamingQuery:
         return job.JOB.start(bench.spark, settings)
     finally:
         job.TwinFold = real  # type: ignore[misc]
-
-
-def _produce(settings: Settings, records: Iterator[tuple[bytes, bytes, str]]) -> None:
-    topic = settings.kafka.topic("signals")
-    messages = ((topic, key, value, [("correlation-id", identity.encode())]) for key, value, identity in records)
-    broker.produce(settings.kafka.bootstrap, messages)
 
 
 if __name__ == "__main__":

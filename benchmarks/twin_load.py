@@ -9,14 +9,20 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks import broker
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackstream.settings import Settings
+
 PATIENCE_SECONDS = 60
 _CREATE = (
-    '{"topic":"org.acme/lamp-%06d/things/twin/commands/create","headers":{"response-required":false,'
+    '{"topic":"org.acme/lamp-%s/things/twin/commands/create","headers":{"response-required":false,'
     '"requested-acks":[]},"path":"/","value":{"definition":"org.acme:lamp:1.0","attributes":{"building":%d,"floor":%d,'
     '"serial":"SN-%08d","installed":"2024-05-01"},"features":{"illumination":{"properties":{"mode":"off",'
     '"brightness":0,"colour":{"hue":0,"saturation":0,"value":0}}},"meter":{"properties":{"energy":0.0,"power":0}}}}}'
@@ -28,10 +34,21 @@ _MODIFY = (
 )
 
 
-def create(number: int) -> tuple[bytes, bytes, str]:
-    """Return key, value and correlation-id of the creation of a thing; nobody waits for its answer."""
-    value = _CREATE % (number, number // 1000, number % 12, number)
-    return b"org.acme:lamp-%06d" % number, value.encode(), f"create-{number}"
+def create(number: int, digits: int = 6) -> tuple[bytes, bytes, str]:
+    """Return key, value and correlation-id of the creation of a thing; nobody waits for its answer.
+
+    :param digits: of the number in the thing's name
+    """
+    name = f"{number:0{digits}d}"
+    value = _CREATE % (name, number // 1000, number % 12, number)
+    return f"org.acme:lamp-{name}".encode(), value.encode(), f"create-{number}"
+
+
+def produce(settings: Settings, commands: Iterable[tuple[bytes, bytes, str]]) -> None:
+    """Write commands, given as key, value and correlation-id."""
+    topic = settings.kafka.topic("signals")
+    messages = ((topic, key, value, [("correlation-id", identity.encode())]) for key, value, identity in commands)
+    broker.produce(settings.kafka.bootstrap, messages)
 
 
 def modify(number: int, things: int) -> tuple[bytes, bytes, str]:

@@ -1,0 +1,135 @@
+"""What was asked of ackstream's speed, and what the results say: a table of README.md."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import common, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COLUMNS = ("figure", "asked", "measured", "reached", "benchmark")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure of a result, and what it should be.
+
+    :param path: the keys to the figure in ``figures`` of the result; a mapping picks the entry of a list that has these
+        values
+    :param limit: asked
+    :param least: whether it should be at least this, not at most
+    :param relative: the path to a figure by which it is divided
+    """
+
+    what: str
+    result: str
+    path: tuple[Any, ...]
+    limit: float
+    least: bool = False
+    relative: tuple[Any, ...] | None = None
+
+    def measured(self, results: Mapping[str, dict[str, Any]]) -> float | None:
+        """Return the figure, None where it has not been measured."""
+        try:
+            figures = results[self.result]["figures"]
+            found: float = _find(figures, self.path)
+            return found if self.relative is None else found / _find(figures, self.relative)
+        except KeyError:
+            return None
+
+    def row(self, results: Mapping[str, dict[str, Any]]) -> Sequence[str]:
+        """Return the row of the table."""
+        measured = self.measured(results)
+        asked = f"{'≥' if self.least else '≤'} {common.show(self.limit)}"
+        if measured is None:
+            return self.what, asked, "-", "not measured", f"`{self.result}`"
+        reached = measured >= self.limit if self.least else measured <= self.limit
+        return self.what, asked, common.show(measured), "yes" if reached else "**no**", f"`{self.result}`"
+
+
+def _find(figures: Any, path: Sequence[Any]) -> Any:
+    for step in path:
+        if isinstance(step, dict):
+            figures = {step.items() <= entry.items(): entry for entry in figures}[True]
+        else:
+            figures = figures[step]
+    return figures
+
+
+def _latency(what: str, case: str, figure: str, p50: float, p95: float) -> tuple[Goal, Goal]:
+    where = ("cases", case, figure)
+    return (
+        Goal(f"{what}, p50, s", "latency", (*where, "p50"), p50),
+        Goal(f"{what}, p95, s", "latency", (*where, "p95"), p95),
+    )
+
+
+def _open(count: int) -> tuple[Any, ...]:
+    return "spark", {"shards": 2, "open": count}, "batch_ms"
+
+
+def _settle(writers: int) -> tuple[Any, ...]:
+    return "open", {"open_samples": 1_000_000, "writers": writers, "holes": 0 if writers > 1_000 else 500}, "batch_ms"
+
+
+MILLION = {"shards": 2, "open": 1_000_000}
+IDLE = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
+ALL = "all in one session"
+TIMES = "correlate_is_times"
+GOALS = (
+    Goal("correlate's throughput, times quixstreams in 1 process", "throughput", (TIMES, "quixstreams, 1 process"), 3,
+         least=True),
+    Goal("times quixstreams in 2 processes", "throughput", (TIMES, "quixstreams, 2 processes"), 2, least=True),
+    Goal("times a plain copy", "throughput", (TIMES, "copy"), 0.5, least=True),
+    *_latency("last acknowledgement to reply, 500/s", "500/s", "last_ack", 0.25, 0.45),
+    *_latency("request due to reply, 500/s", "500/s", "reply", 0.4, 0.6),
+    *_latency("the same, archive in the session", "500/s + archive", "reply", 0.6, 1.0),
+    *_latency("50/s, the demo's jobs in the session", "50/s + archive, twin, index", "reply", 1.0, 2.0),
+    *_latency("a timeout after its deadline, 500/s", "500/s", "late", 0.5, 1.0),
+    *(Goal(f"idle: {job}, of a core", "idle", ("jobs", job, "job"), 0.1) for job in IDLE),
+    Goal("idle: all jobs in one session, of a core", "idle", ("jobs", ALL, "job"), 0.3),
+    Goal("idle: their broker, of a core", "idle", ("jobs", ALL, "broker"), 0.1),
+    Goal("a batch of 1,000 messages, 1,000,000 requests open, ms", "growth", _open(1_000_000), 1_000),
+    Goal("100,000 open, times 10,000", "growth", _open(100_000), 1.2, relative=_open(10_000)),
+    Goal("first reply after a start, 1,000,000 open, s", "growth", ("program", MILLION, "first_reply_seconds"), 20),
+    Goal("its JVM's memory, MB", "growth", ("program", MILLION, "jvm_mb"), 1_500),
+    Goal("settle: a shard's batch, 1,000,000 open samples of 1,000 writers, ms", "settling", _settle(1_000),
+         1_000),
+    Goal("settle: the same of 1,000,000 writers, ms", "settling", _settle(1_000_000), 1_000),
+    Goal("queues: a batch, 1,000,000 messages waiting, ms", "queueing",
+         ("query_waiting", {"messages": 1_000_000}, "batch"), 500),
+    Goal("archive, decisions/s", "archive", ("rates", "records_warm"), 20_000, least=True),
+    Goal("archive, of a plain append of its rows", "archive", ("rates", "of_plain"), 0.7, least=True),
+    Goal("`twin-persisted` at 200/s, correlate in the session, p50, s", "twin",
+         ("latency", "200/s + correlate", "acks", "p50"), 0.8),
+    Goal("twin, changes/s, 100,000 things", "twin", ("throughput", "journal", "rate"), 10_000, least=True),
+    Goal("the same while its index runs", "twin", ("throughput", "journal + index", "rate"), 10_000, least=True),
+    Goal("`things`: bytes written, times those that changed", "index", ("tables", "things", "ratio"), 10),
+    Goal("`things_search`: the same", "index", ("tables", "things_search", "ratio"), 10),
+)  # fmt: skip
+
+
+def table(results: Mapping[str, dict[str, Any]]) -> str:
+    """Write the table."""
+    return "\n".join(pages.table(COLUMNS, [goal.row(results) for goal in GOALS]))
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Read the results there are."""
+    names = {goal.result for goal in GOALS}
+    found = {name: common.RESULTS / f"{name}.json" for name in sorted(names)}
+    return {name: json.loads(path.read_text("utf-8")) for name, path in found.items() if path.exists()}
+
+
+def main() -> None:
+    """Write the table into README.md."""
+    text = common.README.read_text("utf-8")
+    common.README.write_text(pages.with_part(text, "goals", table(results())), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

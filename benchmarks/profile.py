@@ -1,0 +1,304 @@
+"""Where correlate's time goes: processor time per message of a backlog by part, and the parts of a small batch."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ackstream.jobs.correlate import job
+from benchmarks import common, pages
+from benchmarks.contenders.running import TICKS_A_SECOND, listener, processor
+from benchmarks.latency import load
+from benchmarks.progress import batches, typical, wait
+from benchmarks.throughput import FULL, PATIENCE, SMALL, TIMEOUT, WARM_UP, fill
+from benchmarks.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Settings
+    from benchmarks.common import Bench
+    from benchmarks.progress import Batch
+
+RATE, WARM_UP_SECONDS, SECONDS = 500, 20.0, 40.0
+SAMPLE_SECONDS = 0.1
+PERIOD_MS = 10
+METHOD = (
+    "Backlog: that of the benchmark throughput, read by correlate as the product runs it, after six runs in which the "
+    "JVM compiles. Processor seconds of the warm batches by process and, in the JVM, by kind of thread, divided by "
+    "their messages. The time of the threads that carry out tasks is divided as the samples of the flight recorder are "
+    f"in a run of its own (each {PERIOD_MS} ms; the innermost frame that belongs to a part decides; native code is in "
+    "no sample). What the shard itself takes in Python is in the benchmark pure; the rest of the worker is its input "
+    f"and output. Small batches: {RATE} requests/s as in the benchmark latency; medians of what Spark's progress and "
+    "its stages tell, in milliseconds."
+)
+
+KINDS = {
+    "compiler": ("C1 ", "C2 "),
+    "garbage collector": ("GC ", "G1 ", "VM Thread", "VM Periodic", "ParGC", "Parallel"),
+    "tasks": ("Executor task", "stdout writer", "stdin writer"),
+}
+"""Threads of the JVM by the beginnings of their names, as the system knows them."""
+OTHERS = "other threads: driver, Kafka's senders, clock"
+PARTS = {
+    "Kafka source": (
+        "org.apache.kafka.clients.consumer", "org.apache.spark.sql.kafka010.consumer",
+        "org.apache.spark.sql.kafka010.KafkaBatchPartitionReader", "org.apache.spark.sql.kafka010.KafkaRecordToRow",
+    ),
+    "Kafka sink": (
+        "org.apache.kafka.clients.producer", "org.apache.spark.sql.kafka010.KafkaDataWriter",
+        "org.apache.spark.sql.kafka010.KafkaRowWriter", "org.apache.spark.sql.kafka010.KafkaStream",
+    ),
+    "Arrow to Python and back": (
+        "org.apache.arrow", "org.apache.spark.sql.execution.python", "org.apache.spark.api.python",
+        "org.apache.spark.sql.execution.arrow", "org.apache.spark.sql.vectorized",
+    ),
+    "shuffle, sort": (
+        "org.apache.spark.shuffle", "org.apache.spark.util.collection", "org.apache.spark.storage", "net.jpountz",
+        "org.apache.spark.sql.execution.UnsafeRowSerializer", "org.apache.spark.sql.execution.UnsafeExternalRowSorter",
+        "org.apache.spark.sql.execution.exchange", "org.apache.spark.sql.execution.UnsafeKVExternalSorter",
+    ),
+    "state store": ("org.apache.spark.sql.execution.streaming.state",),
+    "columns: correlation-id, headers, rows": ("org.apache.spark.sql.catalyst", "org.apache.spark.unsafe"),
+}  # fmt: skip
+OTHER_PARTS = "the rest of Spark"
+
+
+@dataclass(frozen=True)
+class Used:
+    """Processor seconds so far by process and kind of thread, at a time."""
+
+    time: float
+    seconds: Mapping[str, float]
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Measure a backlog, then small batches; then take samples of the backlog."""
+    size = SMALL if bench.small else FULL
+    workload = Workload(size.requests, timeout=TIMEOUT)
+    data = bench.settings("profile")
+    fill(bench, data, workload)
+    for _ in range(size.warm_ups):
+        _run(bench, data, workload, size.batch)
+    found, used = _run(bench, data, workload, size.batch)
+    small = _small(bench)
+    record = bench.directory / "profile.jfr"
+    # last: the JVM compiles much anew once the recorder begins
+    with _recorded(bench.spark, record):
+        _run(bench, data, workload, size.batch)
+    backlog = _backlog(found, used, size.batch, parts(_samples(bench.spark, record)))
+    bench.table("µs of processor per message", ("where", "µs"), backlog["microseconds"].items())
+    bench.table("A small batch", ("part", "ms"), small["milliseconds"].items())
+    bench.table(f"Parts of a core at {RATE} requests/s", ("where", "cores"), small["cores"].items())
+    return {"method": METHOD, "backlog": backlog, "small": small}
+
+
+# -- a backlog --------------------------------------------------------------------------------------------------------
+
+
+def _backlog(found: Sequence[Batch], used: Sequence[Used], limit: int, samples: Counter[str]) -> dict[str, Any]:
+    """Divide what the warm batches have used; the time of tasks as the samples are."""
+    warm = [batch for batch in found if batch.rows >= 0.9 * limit][WARM_UP:]
+    messages = sum(batch.rows for batch in warm)
+    each = {where: found / messages * 1e6 for where, found in _between(used, warm[0].start, warm[-1].end).items()}
+    tasks = each.pop("tasks")
+    return {
+        "messages": messages,
+        "seconds": warm[-1].end - warm[0].start,
+        "microseconds": {
+            **{f"JVM: {part}": tasks * count / sum(samples.values()) for part, count in samples.most_common()},
+            **each,
+        },
+        "samples": dict(samples),
+    }
+
+
+def _run(bench: Bench, data: Settings, workload: Workload, batch: int) -> tuple[Sequence[Batch], Sequence[Used]]:
+    """Let correlate answer everything; return its batches, and what was used meanwhile."""
+    settings = bench.settings("profile", prefix=data.kafka.topic_prefix, correlate={"max_offsets_per_trigger": batch})
+    replies = settings.kafka.topic("replies")
+    bench.offsets.truncate(*map(settings.kafka.topic, ("replies", "ledger")))
+    with job.JOB.running(bench.spark, settings) as query, _watched(bench) as used:
+        wait(query, lambda: bench.offsets.count(replies) >= workload.requests, PATIENCE)
+        return batches(query), used
+
+
+@contextmanager
+def _watched(bench: Bench) -> Iterator[list[Used]]:
+    """Look again and again what the JVM, Python and the broker have used."""
+    jvm, kafka = _jvm(bench.spark), listener(bench.base.kafka.bootstrap)
+    found: list[Used] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            own = time.process_time()
+            used = {"Python worker": _below(jvm), "broker": processor(kafka), "driver in Python, this benchmark": own}
+            found.append(Used(time.time(), _threads(jvm) | used))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        thread.join()
+
+
+def _between(used: Sequence[Used], start: float, end: float) -> dict[str, float]:
+    """Return the processor seconds between two times."""
+    times = [one.time for one in used]
+    first, last = (used[min(bisect_left(times, moment), len(used) - 1)].seconds for moment in (start, end))
+    return {where: last[where] - first[where] for where in last}
+
+
+def _jvm(spark: SparkSession) -> int:
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - there is no public way
+
+
+def _threads(pid: int) -> dict[str, float]:
+    """Return the processor seconds of a JVM by kind of thread."""
+    found: dict[str, float] = dict.fromkeys((*KINDS, OTHERS), 0.0)
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name, _, rest = task.joinpath("stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        kind = next((kind for kind, starts in KINDS.items() if name.startswith(starts)), OTHERS)
+        found[kind] += sum(map(int, rest.split()[11:13])) / TICKS_A_SECOND
+    return found
+
+
+def _below(pid: int) -> float:
+    """Return the processor seconds of all processes that a process started, and of theirs."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return sum(processor(child) + _below(child) for child in map(int, listed.stdout.split()))
+
+
+@contextmanager
+def _recorded(spark: SparkSession, path: Path) -> Iterator[None]:
+    """Have the JVM's flight recorder take samples of what runs."""
+    jvm = spark._jvm  # noqa: SLF001 - there is no public way
+    recording = jvm.jdk.jfr.Recording()
+    recording.enable("jdk.ExecutionSample").withPeriod(jvm.java.time.Duration.ofMillis(PERIOD_MS))
+    recording.start()
+    try:
+        yield
+    finally:
+        recording.stop()
+        recording.dump(jvm.java.nio.file.Path.of(str(path), spark.sparkContext._gateway.new_array(jvm.String, 0)))  # noqa: SLF001
+        recording.close()
+
+
+def _samples(spark: SparkSession, path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Read the samples: the thread's name and its frames, as ``class.method``, the innermost first."""
+    home = spark._jvm.java.lang.System.getProperty("java.home")  # noqa: SLF001 - there is no public way
+    command = [
+        f"{home}/bin/jfr",
+        "print",
+        "--json",
+        "--stack-depth",
+        "64",
+        "--events",
+        "jdk.ExecutionSample",
+        str(path),
+    ]
+    printed = subprocess.run(command, capture_output=True, check=True)
+    for event in json.loads(printed.stdout)["recording"]["events"]:
+        values = event["values"]
+        if values.get("sampledThread") and values.get("stackTrace"):
+            frames = [frame["method"] for frame in values["stackTrace"]["frames"]]
+            name = values["sampledThread"]["javaName"] or ""
+            yield name, [f"{method['type']['name'].replace('/', '.')}.{method['name']}" for method in frames]
+
+
+def parts(samples: Iterable[tuple[str, list[str]]]) -> Counter[str]:
+    """Count the samples of threads that carry out tasks by part: the innermost frame that belongs to one decides."""
+    found: Counter[str] = Counter()
+    for thread, frames in samples:
+        if thread.startswith(KINDS["tasks"]):
+            known = (part for frame in frames for part, starts in PARTS.items() if frame.startswith(starts))
+            found[next(known, OTHER_PARTS)] += 1
+    return found
+
+
+# -- small batches ----------------------------------------------------------------------------------------------------
+
+
+def _small(bench: Bench) -> dict[str, Any]:
+    warm_up, seconds = (3.0, 4.0) if bench.small else (WARM_UP_SECONDS, SECONDS)
+    settings = bench.settings("profile-small")
+    with job.JOB.running(bench.spark, settings) as query, _watched(bench) as used:
+        wait(query, lambda: bool(batches(query)), PATIENCE)
+        command = load(settings, bench.directory / "load.json", RATE, warm_up + seconds)
+        subprocess.run(command, cwd=common.ROOT, check=True)
+        found = batches(query)
+    ended = found[-1].end
+    measured = [batch for batch in found if ended - seconds <= batch.start]
+    stages = _stages(bench.spark)
+    split = [one for batch in measured if (one := _split(batch, stages)) is not None]
+    durations = typical(measured)
+    medians = {name: statistics.median(one[name] for one in split) for name in split[0]}
+    spent = _between(used, measured[0].start, ended)
+    return {
+        "rate": RATE,
+        "batches": len(measured),
+        "messages_a_batch": statistics.median(batch.rows for batch in measured),
+        "milliseconds": {
+            "find offsets": durations["latestOffset"],
+            "offset log": durations["walCommit"],
+            "planning": durations["queryPlanning"],
+            **medians,
+            "commit log": durations["commitOffsets"],
+            "whole batch": durations["triggerExecution"],
+        },
+        "cores": {where: found / (ended - measured[0].start) for where, found in spent.items()},
+    }
+
+
+def _split(batch: Batch, stages: Sequence[tuple[float, float]]) -> dict[str, float] | None:
+    """Divide the work of a batch by its two stages; None where it had others."""
+    own = [stage for stage in stages if batch.start <= stage[0] < batch.end]
+    if len(own) != 2:
+        return None
+    source, stateful = own
+    work = batch.durations["addBatch"]
+    first, second = (end - start for start, end in own)
+    between = (stateful[0] - source[1]) * 1000
+    return {
+        "source and shuffle (first stage)": first * 1000,
+        "between the stages": between,
+        "shard in Python, state, sink (second stage)": second * 1000,
+        "rest of the work: job, tasks, results": work - first * 1000 - second * 1000 - between,
+    }
+
+
+def _stages(spark: SparkSession) -> list[tuple[float, float]]:
+    """Return begin and end of the stages that Spark remembers, in epoch seconds, in order."""
+    context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public way
+    jvm = spark._jvm  # noqa: SLF001
+    none, all_ = spark.sparkContext._gateway.new_array(jvm.double, 0), jvm.java.util.ArrayList()  # noqa: SLF001
+    # of any status, without details and summaries
+    listed = context.statusStore().stageList(*(None, False, False, none, all_))
+    spans = []
+    for number in range(listed.size()):
+        stage = listed.apply(number)
+        if stage.submissionTime().isDefined() and stage.completionTime().isDefined():
+            begin, end = stage.submissionTime().get().getTime(), stage.completionTime().get().getTime()
+            spans.append((begin / 1000, end / 1000))
+    return sorted(spans)
+
+
+if __name__ == "__main__":
+    common.main("profile", measure, page=pages.profile)

@@ -1,0 +1,54 @@
+"""What ``python -m benchmarks goals`` and ``profile`` make of what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import goals, pages
+from benchmarks.goals import Goal
+from benchmarks.profile import OTHER_PARTS, parts
+
+README = Path(__file__).parent.parent / "benchmarks" / "README.md"
+RESULTS = {"r": {"figures": {"a": 2.5, "b": [{"n": 1, "ms": 40.0}, {"n": 2, "ms": 10.0}]}}}
+
+
+@pytest.mark.parametrize(
+    ("goal", "row"),
+    [
+        (Goal("f", "r", ("a",), 2.5), ("f", "≤ 2.5", "2.5", "yes", "`r`")),
+        (Goal("f", "r", ("a",), 2.4), ("f", "≤ 2.4", "2.5", "**no**", "`r`")),
+        (Goal("f", "r", ("a",), 2.4, least=True), ("f", "≥ 2.4", "2.5", "yes", "`r`")),
+        (Goal("f", "r", ("a",), 2.6, least=True), ("f", "≥ 2.6", "2.5", "**no**", "`r`")),
+        (Goal("f", "r", ("b", {"n": 2}, "ms"), 10), ("f", "≤ 10", "10", "yes", "`r`")),
+        (Goal("f", "r", ("b", {"n": 1}, "ms"), 3, relative=("b", {"n": 2}, "ms")), ("f", "≤ 3", "4", "**no**", "`r`")),
+        (Goal("f", "other", ("a",), 1), ("f", "≤ 1", "-", "not measured", "`other`")),
+    ],
+)
+def test_a_goal_is_reached_or_not_by_the_figure_of_its_result(goal: Goal, row: tuple[str, ...]) -> None:
+    assert goal.row(RESULTS) == row
+
+
+def test_the_table_of_goals_is_made_of_the_results() -> None:
+    assert pages.part(README.read_text("utf-8"), "goals") == goals.table(goals.results())
+
+
+KAFKA, ARROW = "org.apache.kafka.clients.consumer.Fetcher.fetch", "org.apache.arrow.vector.IntVector.set"
+
+
+@pytest.mark.parametrize(
+    ("thread", "frames", "part"),
+    [
+        # what a part calls is its own, unless it is another part's
+        ("Executor task launch worker", ["java.util.HashMap.get", KAFKA, ARROW], "Kafka source"),
+        ("Executor task launch worker", ["java.util.HashMap.get", ARROW, KAFKA], "Arrow to Python and back"),
+        ("stdout writer for python3", [ARROW], "Arrow to Python and back"),
+        ("Executor task launch worker", ["java.lang.Thread.run"], OTHER_PARTS),
+        ("kafka-producer-network-thread", [KAFKA], None),
+    ],
+)
+def test_a_sample_is_counted_for_the_innermost_part_of_its_task(
+    thread: str, frames: list[str], part: str | None
+) -> None:
+    assert dict(parts([(thread, frames)])) == ({} if part is None else {part: 1})
