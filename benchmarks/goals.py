@@ -114,8 +114,10 @@ GOALS = (
 
 
 def table(results: Mapping[str, dict[str, Any]]) -> str:
-    """Write the table."""
-    return "\n".join(pages.table(COLUMNS, [goal.row(results) for goal in GOALS]))
+    """Write the table, and when the results were measured."""
+    dates = [result["date"][:10] for result in results.values()]
+    when = f"Measured from {min(dates)} to {max(dates)}:"
+    return "\n".join([when, "", *pages.table(COLUMNS, [goal.row(results) for goal in GOALS])])
 
 
 def results() -> dict[str, dict[str, Any]]:
