@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import common, pages
+from benchmarks import common, idle, pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Goal:
             figures = results[self.result]["figures"]
             found: float = _find(figures, self.path)
             return found if self.relative is None else found / _find(figures, self.relative)
-        except KeyError:
+        except (KeyError, StopIteration):
             return None
 
     def row(self, results: Mapping[str, dict[str, Any]]) -> Sequence[str]:
@@ -54,7 +54,7 @@ class Goal:
 def _find(figures: Any, path: Sequence[Any]) -> Any:
     for step in path:
         if isinstance(step, dict):
-            figures = {step.items() <= entry.items(): entry for entry in figures}[True]
+            figures = next(entry for entry in figures if step.items() <= entry.items())
         else:
             figures = figures[step]
     return figures
@@ -77,8 +77,6 @@ def _settle(writers: int) -> tuple[Any, ...]:
 
 
 MILLION = {"shards": 2, "open": 1_000_000}
-IDLE = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
-ALL = "all in one session"
 TIMES = "correlate_is_times"
 GOALS = (
     Goal("correlate's throughput, times quixstreams in 1 process", "throughput", (TIMES, "quixstreams, 1 process"), 3,
@@ -90,9 +88,9 @@ GOALS = (
     *_latency("the same, archive in the session", "500/s + archive", "reply", 0.6, 1.0),
     *_latency("50/s, the demo's jobs in the session", "50/s + archive, twin, index", "reply", 1.0, 2.0),
     *_latency("a timeout after its deadline, 500/s", "500/s", "late", 0.5, 1.0),
-    *(Goal(f"idle: {job}, of a core", "idle", ("jobs", job, "job"), 0.1) for job in IDLE),
-    Goal("idle: all jobs in one session, of a core", "idle", ("jobs", ALL, "job"), 0.3),
-    Goal("idle: their broker, of a core", "idle", ("jobs", ALL, "broker"), 0.1),
+    *(Goal(f"idle: {job}, of a core", "idle", ("jobs", job, "job"), 0.1) for job in idle.JOBS),
+    Goal("idle: all jobs in one session, of a core", "idle", ("jobs", idle.ALL, "job"), 0.3),
+    Goal("idle: their broker, of a core", "idle", ("jobs", idle.ALL, "broker"), 0.1),
     Goal("a batch of 1,000 messages, 1,000,000 requests open, ms", "growth", _open(1_000_000), 1_000),
     Goal("100,000 open, times 10,000", "growth", _open(100_000), 1.2, relative=_open(10_000)),
     Goal("first reply after a start, 1,000,000 open, s", "growth", ("program", MILLION, "first_reply_seconds"), 20),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
@@ -17,14 +15,14 @@ from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import Aside
 from benchmarks import broker, common
-from benchmarks.contenders.running import members
-from benchmarks.progress import batches, rows_read, typical, wait
+from benchmarks.progress import batches, rows_read, typical, wait, warm
+from benchmarks.soaking import probe
 from benchmarks.workload import Workload
 from tests.harness.processes import Program, alive
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ackstream.jobs.correlate.state import Record
     from ackstream.settings import Settings
@@ -82,7 +80,8 @@ def measure(bench: Bench) -> dict[str, Any]:
             for row in alone
         ],
     )  # fmt: skip
-    through, programs = _spark(bench, size)
+    uses = {shards: bench.settings(f"growth{shards}", correlate={"shards": shards}) for shards in size.shards}
+    through = _spark(bench, size, uses)
     bench.table(
         f"Through Spark: batches of {MESSAGES:,} messages",
         ("shards", "open", "batch ms", "work ms", "batches", "read in, messages/s", "restart s", "why not"),
@@ -92,6 +91,7 @@ def measure(bench: Bench) -> dict[str, Any]:
             for row in through
         ],
     )  # fmt: skip
+    programs = [{"shards": shards, "open": size.spark[-1], **_program(bench, own)} for shards, own in uses.items()]
     bench.table(
         "Correlate as a program of its own",
         ("shards", "open", "first reply after s", "JVM MB"),
@@ -181,11 +181,10 @@ def _feed(aside: Aside, shard: CorrelateShard, records: Sequence[Record]) -> Cor
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
-def _spark(bench: Bench, size: Size) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Measure batches through Spark, the largest last, in case the machine is too small for it; then a start."""
+def _spark(bench: Bench, size: Size, uses: Mapping[int, Settings]) -> list[dict[str, Any]]:
+    """Measure batches through Spark; the largest last, in case the machine is too small for it."""
     found = []
-    filled = dict.fromkeys(size.shards, 0)
-    uses = {shards: bench.settings(f"growth{shards}", correlate={"shards": shards}) for shards in size.shards}
+    filled = dict.fromkeys(uses, 0)
     for count in size.spark:
         for shards, settings in uses.items():
             try:
@@ -196,8 +195,7 @@ def _spark(bench: Bench, size: Size) -> tuple[list[dict[str, Any]], list[dict[st
             found.append({"shards": shards, "open": count, **row})
             told = row.get("failed") or f"{row['batch_ms']:,.0f} ms a batch"
             bench.say(f"{shards} shards, {count:,} open: {told}")
-    programs = [{"shards": shards, "open": size.spark[-1], **_program(bench, uses[shards])} for shards in size.shards]
-    return found, programs
+    return found
 
 
 def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int) -> dict[str, Any]:
@@ -211,8 +209,7 @@ def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int
     broker.produce(kafka.bootstrap, iter(waiting))
     began = time.time()
     found = _run(bench, settings, len(waiting), MESSAGES)
-    # the limit is divided over the partitions, each part rounded down
-    small = [batch for batch in found if batch.rows >= 0.9 * MESSAGES][2:]
+    small = warm(found, MESSAGES)
     return {
         "restart_seconds": found[0].end - began,
         "batch_ms": statistics.median(batch.seconds for batch in small) * 1000,
@@ -244,17 +241,10 @@ def _program(bench: Bench, settings: Settings) -> dict[str, Any]:
         eventually(lambda: alive([program]) and bench.offsets.count(replies) > before, "a reply")
         first = time.monotonic() - began
         eventually(lambda: bench.offsets.count(replies) >= before + fresh.requests, "all replies")
-        return {"first_reply_seconds": first, "jvm_mb": sum(map(_resident, members({program.session})))}
+        own = probe.processes()[program.session]
+        return {"first_reply_seconds": first, "jvm_mb": sum(one.resident for one in own if one.java) / 2**20}
     finally:
         program.kill()
-
-
-def _resident(pid: int) -> float:
-    """Return the MB of a JVM, 0 of anything else."""
-    place = Path(f"/proc/{pid}")
-    if place.joinpath("comm").read_text("ascii") != "java\n":
-        return 0
-    return int(place.joinpath("statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequence[Batch]:

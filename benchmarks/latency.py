@@ -93,10 +93,11 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
     with ExitStack() as stack:
         query = stack.enter_context(job.JOB.running(spark, settings))
         others = {beside.name: stack.enter_context(beside.running(spark, settings)) for beside in case.beside}
-        if twin.JOB in case.beside:
+        keeping = others.get(twin.JOB.name)
+        if keeping is not None:
             things = min(THINGS, round(case.rate * (case.warm_up + case.seconds)))
-            produce(settings, (create(number, digits=5) for number in {*map(Workload(0).thing, range(things))}))
-            wait(others[twin.JOB.name], lambda: rows_read(others[twin.JOB.name]) >= things, 120)
+            produce(settings, (create(number, digits=5) for number in map(Workload(0).thing, range(things))))
+            wait(keeping, lambda: rows_read(keeping) >= things, 120)
         # the first tick: classes are loaded, Python has started
         wait(query, lambda: bool(batches(query)), 120)
         subprocess.run(load(settings, out, case.rate, case.warm_up + case.seconds), cwd=common.ROOT, check=True)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
+from ackstream.lake.commits import java
 from benchmarks import common, pages
-from benchmarks.contenders.running import TICKS_A_SECOND, listener, processor
+from benchmarks.contenders.running import TICKS_A_SECOND, descendants, listener, processor
 from benchmarks.latency import load
-from benchmarks.progress import batches, typical, wait
-from benchmarks.throughput import FULL, PATIENCE, SMALL, TIMEOUT, WARM_UP, fill
+from benchmarks.progress import batches, typical, wait, warm
+from benchmarks.throughput import FULL, PATIENCE, SMALL, TIMEOUT, answered, fill
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
@@ -109,13 +110,13 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 def _backlog(found: Sequence[Batch], used: Sequence[Used], limit: int, samples: Counter[str]) -> dict[str, Any]:
     """Divide what the warm batches have used; the time of tasks as the samples are."""
-    warm = [batch for batch in found if batch.rows >= 0.9 * limit][WARM_UP:]
-    messages = sum(batch.rows for batch in warm)
-    each = {where: found / messages * 1e6 for where, found in _between(used, warm[0].start, warm[-1].end).items()}
+    full = warm(found, limit)
+    messages = sum(batch.rows for batch in full)
+    each = {where: found / messages * 1e6 for where, found in _between(used, full[0].start, full[-1].end).items()}
     tasks = each.pop("tasks")
     return {
         "messages": messages,
-        "seconds": warm[-1].end - warm[0].start,
+        "seconds": full[-1].end - full[0].start,
         "microseconds": {
             **{f"JVM: {part}": tasks * count / sum(samples.values()) for part, count in samples.most_common()},
             **each,
@@ -126,25 +127,26 @@ def _backlog(found: Sequence[Batch], used: Sequence[Used], limit: int, samples: 
 
 def _run(bench: Bench, data: Settings, workload: Workload, batch: int) -> tuple[Sequence[Batch], Sequence[Used]]:
     """Let correlate answer everything; return its batches, and what was used meanwhile."""
-    settings = bench.settings("profile", prefix=data.kafka.topic_prefix, correlate={"max_offsets_per_trigger": batch})
-    replies = settings.kafka.topic("replies")
-    bench.offsets.truncate(*map(settings.kafka.topic, ("replies", "ledger")))
-    with job.JOB.running(bench.spark, settings) as query, _watched(bench) as used:
-        wait(query, lambda: bench.offsets.count(replies) >= workload.requests, PATIENCE)
+    with _watched(bench) as used, answered(bench, data, workload, batch) as (query, _):
         return batches(query), used
 
 
 @contextmanager
 def _watched(bench: Bench) -> Iterator[list[Used]]:
     """Look again and again what the JVM, Python and the broker have used."""
-    jvm, kafka = _jvm(bench.spark), listener(bench.base.kafka.bootstrap)
+    jvm = int(java(bench.spark, "java.lang.ProcessHandle").current().pid())
+    kafka = listener(bench.base.kafka.bootstrap)
     found: list[Used] = []
     done = threading.Event()
 
     def look() -> None:
         while not done.wait(SAMPLE_SECONDS):
             own = time.process_time()
-            used = {"Python worker": _below(jvm), "broker": processor(kafka), "driver in Python, this benchmark": own}
+            used = {
+                "Python worker": sum(map(processor, descendants(jvm))),
+                "broker": processor(kafka),
+                "driver in Python, this benchmark": own,
+            }
             found.append(Used(time.time(), _threads(jvm) | used))
 
     thread = threading.Thread(target=look)
@@ -163,10 +165,6 @@ def _between(used: Sequence[Used], start: float, end: float) -> dict[str, float]
     return {where: last[where] - first[where] for where in last}
 
 
-def _jvm(spark: SparkSession) -> int:
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - there is no public way
-
-
 def _threads(pid: int) -> dict[str, float]:
     """Return the processor seconds of a JVM by kind of thread."""
     found: dict[str, float] = dict.fromkeys((*KINDS, OTHERS), 0.0)
@@ -180,40 +178,25 @@ def _threads(pid: int) -> dict[str, float]:
     return found
 
 
-def _below(pid: int) -> float:
-    """Return the processor seconds of all processes that a process started, and of theirs."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return sum(processor(child) + _below(child) for child in map(int, listed.stdout.split()))
-
-
 @contextmanager
 def _recorded(spark: SparkSession, path: Path) -> Iterator[None]:
     """Have the JVM's flight recorder take samples of what runs."""
-    jvm = spark._jvm  # noqa: SLF001 - there is no public way
-    recording = jvm.jdk.jfr.Recording()
-    recording.enable("jdk.ExecutionSample").withPeriod(jvm.java.time.Duration.ofMillis(PERIOD_MS))
+    recording = java(spark, "jdk.jfr.Recording")()
+    recording.enable("jdk.ExecutionSample").withPeriod(java(spark, "java.time.Duration").ofMillis(PERIOD_MS))
     recording.start()
     try:
         yield
     finally:
         recording.stop()
-        recording.dump(jvm.java.nio.file.Path.of(str(path), spark.sparkContext._gateway.new_array(jvm.String, 0)))  # noqa: SLF001
+        recording.dump(java(spark, "java.io.File")(str(path)).toPath())
         recording.close()
 
 
 def _samples(spark: SparkSession, path: Path) -> Iterator[tuple[str, list[str]]]:
     """Read the samples: the thread's name and its frames, as ``class.method``, the innermost first."""
-    home = spark._jvm.java.lang.System.getProperty("java.home")  # noqa: SLF001 - there is no public way
-    command = [
-        f"{home}/bin/jfr",
-        "print",
-        "--json",
-        "--stack-depth",
-        "64",
-        "--events",
-        "jdk.ExecutionSample",
-        str(path),
-    ]
+    home = java(spark, "java.lang.System").getProperty("java.home")
+    options = ["--json", "--stack-depth", "64", "--events", "jdk.ExecutionSample"]
+    command = [f"{home}/bin/jfr", "print", *options, str(path)]
     printed = subprocess.run(command, capture_output=True, check=True)
     for event in json.loads(printed.stdout)["recording"]["events"]:
         values = event["values"]
@@ -287,10 +270,9 @@ def _split(batch: Batch, stages: Sequence[tuple[float, float]]) -> dict[str, flo
 def _stages(spark: SparkSession) -> list[tuple[float, float]]:
     """Return begin and end of the stages that Spark remembers, in epoch seconds, in order."""
     context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public way
-    jvm = spark._jvm  # noqa: SLF001
-    none, all_ = spark.sparkContext._gateway.new_array(jvm.double, 0), jvm.java.util.ArrayList()  # noqa: SLF001
+    none = spark.sparkContext._gateway.new_array(java(spark, "double"), 0)  # noqa: SLF001
     # of any status, without details and summaries
-    listed = context.statusStore().stageList(*(None, False, False, none, all_))
+    listed = context.statusStore().stageList(None, False, False, none, java(spark, "java.util.ArrayList")())  # noqa: FBT003 - Scala's
     spans = []
     for number in range(listed.size()):
         stage = listed.apply(number)

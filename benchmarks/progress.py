@@ -70,6 +70,18 @@ def wait(query: StreamingQuery, done: Callable[[], bool], seconds: float, pause:
         time.sleep(pause)
 
 
+WARM_UP = 2
+"""The first batches of a query start Python and fill caches: they do not count."""
+
+
+def warm(found: Sequence[Batch], limit: int) -> Sequence[Batch]:
+    """Return the full batches but the first ones.
+
+    :param limit: of the records in a batch; it is divided over the partitions, each part rounded down
+    """
+    return [batch for batch in found if batch.rows >= 0.9 * limit][WARM_UP:]
+
+
 def rows_read(query: StreamingQuery) -> int:
     """Return how many records the query has read."""
     return sum(batch.rows for batch in batches(query))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,22 +16,19 @@ from benchmarks.common import ROUNDS
 from benchmarks.contenders import copy, per_key
 from benchmarks.contenders.programs import CONTENDERS, Place
 from benchmarks.contenders.running import Running
-from benchmarks.progress import batches, medians, rows_read, typical, wait
+from benchmarks.progress import WARM_UP, batches, medians, rows_read, typical, wait, warm
 from benchmarks.replies import Verdicts, slope
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
     from benchmarks.common import Bench
     from benchmarks.contenders.programs import Contender
-    from benchmarks.progress import Batch
 
-WARM_UP = 2
-"""The first batches of a query start Python and fill caches: they do not count."""
 TIMEOUT = "2s"
 AFTER_ALL = 2.5
 """After so many seconds every request is due."""
@@ -135,17 +132,25 @@ def measure(bench: Bench) -> dict[str, Any]:
 # -- Spark ------------------------------------------------------------------------------------------------------------
 
 
-def _correlate(bench: Bench, data: Settings, workload: Workload, batch: int) -> dict[str, Any]:
+@contextmanager
+def answered(bench: Bench, data: Settings, workload: Workload, batch: int) -> Iterator[tuple[StreamingQuery, float]]:
+    """Let correlate answer everything, with an empty state; give the query, which still runs, and when it began."""
     settings = bench.settings("fast", prefix=data.kafka.topic_prefix, correlate={"max_offsets_per_trigger": batch})
     replies = settings.kafka.topic("replies")
     bench.offsets.truncate(*map(settings.kafka.topic, ("replies", "ledger")))
     began = time.time()
     with job.JOB.running(bench.spark, settings) as query:
         wait(query, lambda: bench.offsets.count(replies) >= workload.requests, PATIENCE)
+        yield query, began
+
+
+def _correlate(bench: Bench, data: Settings, workload: Workload, batch: int) -> dict[str, Any]:
+    replies = data.kafka.topic("replies")
+    with answered(bench, data, workload, batch) as (query, began):
         result = _rates(query, workload.messages, batch, began)
     completed = Counter(dict(message.headers())["completed-by"].decode() for message in bench.offsets.read(replies))
     result["replies"] = dict(completed)
-    result["ledger_records"] = bench.offsets.count(settings.kafka.topic("ledger"))
+    result["ledger_records"] = bench.offsets.count(data.kafka.topic("ledger"))
     result["as_expected"] = completed == {
         "acknowledgements": workload.complete,
         "timeout": workload.requests - workload.complete,
@@ -188,7 +193,7 @@ def _per_key(bench: Bench, data: Settings, workload: Workload, batch: int) -> di
 
 def _rates(query: StreamingQuery, messages: int, batch: int, began: float) -> dict[str, Any]:
     found = batches(query)
-    warm = _warm(found, batch)
+    measured = warm(found, batch)
     read = 0
     end = began
     for entry in found:
@@ -197,16 +202,14 @@ def _rates(query: StreamingQuery, messages: int, batch: int, began: float) -> di
         if read >= messages:
             break
     return {
-        "rates": {"warm": sum(e.rows for e in warm) / sum(e.seconds for e in warm), "whole": messages / (end - began)},
-        "durations": typical(warm),
-        "warm_batches": len(warm),
+        "rates": {
+            "warm": sum(e.rows for e in measured) / sum(e.seconds for e in measured),
+            "whole": messages / (end - began),
+        },
+        "durations": typical(measured),
+        "warm_batches": len(measured),
         "batches": [[entry.rows, entry.seconds] for entry in found],
     }
-
-
-def _warm(found: Sequence[Batch], batch: int) -> Sequence[Batch]:
-    # the limit is divided over the partitions, each part rounded down
-    return [entry for entry in found if entry.rows >= 0.9 * batch][WARM_UP:]
 
 
 # -- programs of their own --------------------------------------------------------------------------------------------
@@ -248,9 +251,9 @@ def program(bench: Bench, data: Settings, workload: Workload, batch: int, conten
                     break
             time.sleep(0.25)
     # the first of them leave room for what warms up, as the first batches of Spark do
-    warm = times[len(times) * WARM_UP * batch // workload.messages :]
-    rate = workload.messages / workload.complete * slope(warm)
-    first, last = running.between(warm[0], warm[-1])
+    counted = times[len(times) * WARM_UP * batch // workload.messages :]
+    rate = workload.messages / workload.complete * slope(counted)
+    first, last = running.between(counted[0], counted[-1])
     handled = rate * (last.time - first.time)
     return {
         "rates": {"warm": rate, "whole": workload.messages / (times[-1] - began)},

@@ -91,8 +91,20 @@ def listener(bootstrap: str) -> int:
 
 def members(sessions: set[int]) -> list[int]:
     """Return the processes of sessions."""
-    pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
-    return [pid for pid in pids if _session(pid) in sessions]
+    return [pid for pid in _pids() if _session(pid) in sessions]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have."""
+    parents = {other: int(fields[1]) for other in _pids() if (fields := _fields(other))}
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
 
 
 def _fields(pid: int) -> list[str]:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 NAME, LEASE = "persist", "persist-lease"
 
-
 _encode = msgspec.json.Encoder().encode
 
 
