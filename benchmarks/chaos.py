@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.kafka.topics import TOPICS
 from ackstream.local.class_data import archive_classes
+from benchmarks.pages import RESULTS
 from tests.harness.cluster import Cluster
 from tests.harness.faults import DISKS, REASON_CHARACTERS, Faults, SupervisedStorm, dump
 from tests.harness.invariants import broken, missing
@@ -38,7 +39,6 @@ from tests.harness.storm import CLIENTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-RESULTS = Path(__file__).resolve().parent / "results"
 FAULTS = {1: 150, 3: 60}
 """By the number of brokers."""
 ROUND = 15

@@ -28,7 +28,7 @@ from ackstream.settings import Settings, load
 from ackstream.spark.session import session
 from benchmarks import broker
 from benchmarks.broker import Offsets
-from benchmarks.pages import with_part
+from benchmarks.pages import README, RESULTS, show, with_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-README = ROOT / "benchmarks" / "README.md"
 PACKAGES = (
     "pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka", "quixstreams",
 )  # fmt: skip
@@ -120,17 +118,6 @@ class Bench:
         for row in rows:
             table.add_row(*map(show, row))
         self.console.print(table)
-
-
-def show(value: Any) -> str:
-    """Write a figure with three or so digits."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def main(

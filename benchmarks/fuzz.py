@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.fuzzing.garbage import Garbage
 from benchmarks.fuzzing.messages import PersistRoom, QueryRoom, QueuesRoom, SettleRoom
 from benchmarks.fuzzing.requests import CorrelateRoom, TwinRoom
+from benchmarks.pages import RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from benchmarks.fuzzing.room import Room
 
-RESULTS = Path(__file__).resolve().parent / "results"
 ROOMS: tuple[type[Room], ...] = (CorrelateRoom, TwinRoom, PersistRoom, SettleRoom, QueuesRoom, QueryRoom)
 RECORDS, BATCH = 1_000_000, 1_000
 SHOWN = 10

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ackstream.gateway.passwords import hash_password
-from benchmarks import common
+from benchmarks import common, pages
 from benchmarks.contenders.running import processor
 from benchmarks.progress import percentiles
 from tests.harness.ports import free_ports
@@ -57,7 +57,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         "Gateway",
         ("requests/s", "processor µs", "p50 ms", "p95 ms", "p99 ms"),
         [(
-            common.show(figures["requests_per_second"]), figures["processor"] * 1e6,
+            pages.show(figures["requests_per_second"]), figures["processor"] * 1e6,
             *(figures[name] * 1e3 for name in ("p50", "p95", "p99")),
         )],
     )  # fmt: skip

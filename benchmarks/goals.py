@@ -6,11 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import common, idle, pages
+from benchmarks import pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+JOBS = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
+ALL_JOBS = "all in one session"
 COLUMNS = ("figure", "asked", "measured", "reached", "benchmark")
 
 
@@ -44,11 +46,11 @@ class Goal:
     def row(self, results: Mapping[str, dict[str, Any]]) -> Sequence[str]:
         """Return the row of the table."""
         measured = self.measured(results)
-        asked = f"{'≥' if self.least else '≤'} {common.show(self.limit)}"
+        asked = f"{'≥' if self.least else '≤'} {pages.show(self.limit)}"
         if measured is None:
             return self.what, asked, "-", "not measured", f"`{self.result}`"
         reached = measured >= self.limit if self.least else measured <= self.limit
-        return self.what, asked, common.show(measured), "yes" if reached else "**no**", f"`{self.result}`"
+        return self.what, asked, pages.show(measured), "yes" if reached else "**no**", f"`{self.result}`"
 
 
 def _find(figures: Any, path: Sequence[Any]) -> Any:
@@ -88,9 +90,9 @@ GOALS = (
     *_latency("the same, archive in the session", "500/s + archive", "reply", 0.6, 1.0),
     *_latency("50/s, the demo's jobs in the session", "50/s + archive, twin, index", "reply", 1.0, 2.0),
     *_latency("a timeout after its deadline, 500/s", "500/s", "late", 0.5, 1.0),
-    *(Goal(f"idle: {job}, of a core", "idle", ("jobs", job, "job"), 0.1) for job in idle.JOBS),
-    Goal("idle: all jobs in one session, of a core", "idle", ("jobs", idle.ALL, "job"), 0.3),
-    Goal("idle: their broker, of a core", "idle", ("jobs", idle.ALL, "broker"), 0.1),
+    *(Goal(f"idle: {job}, of a core", "idle", ("jobs", job, "job"), 0.1) for job in JOBS),
+    Goal("idle: all jobs in one session, of a core", "idle", ("jobs", ALL_JOBS, "job"), 0.3),
+    Goal("idle: their broker, of a core", "idle", ("jobs", ALL_JOBS, "broker"), 0.1),
     Goal("a batch of 1,000 messages, 1,000,000 requests open, ms", "growth", _open(1_000_000), 1_000),
     Goal("100,000 open, times 10,000", "growth", _open(100_000), 1.2, relative=_open(10_000)),
     Goal("first reply after a start, 1,000,000 open, s", "growth", ("program", MILLION, "first_reply_seconds"), 20),
@@ -121,14 +123,14 @@ def table(results: Mapping[str, dict[str, Any]]) -> str:
 def results() -> dict[str, dict[str, Any]]:
     """Read the results there are."""
     names = {goal.result for goal in GOALS}
-    found = {name: common.RESULTS / f"{name}.json" for name in sorted(names)}
+    found = {name: pages.RESULTS / f"{name}.json" for name in sorted(names)}
     return {name: json.loads(path.read_text("utf-8")) for name, path in found.items() if path.exists()}
 
 
 def main() -> None:
     """Write the table into README.md."""
-    text = common.README.read_text("utf-8")
-    common.README.write_text(pages.with_part(text, "goals", table(results())), "utf-8")
+    text = pages.README.read_text("utf-8")
+    pages.README.write_text(pages.with_part(text, "goals", table(results())), "utf-8")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from ackstream.kafka.topics import ends, of_topics
 from ackstream.lake import tables
 from benchmarks import common
 from benchmarks.contenders.running import listener, members, processor
+from benchmarks.goals import ALL_JOBS, JOBS
 from tests.harness import programs
 from tests.harness.processes import Program, alive
 from tests.harness.waiting import eventually
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
     from benchmarks.common import Bench
 
-JOBS = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
-ALL = "all in one session"
 WARM_UP, SECONDS = 60.0, 60.0
 QUEUES = json.dumps([{"name": "q", "topics": ["q"]}])
 METHOD = (
@@ -35,7 +34,7 @@ METHOD = (
 def measure(bench: Bench) -> dict[str, Any]:
     """Measure each job, then all of them, one after the other."""
     figures = {}
-    for name in JOBS[:1] if bench.small else (*JOBS, ALL):
+    for name in JOBS[:1] if bench.small else (*JOBS, ALL_JOBS):
         figures[name] = _case(bench, name)
         bench.say(f"{name}: {json.dumps(common.rounded(figures[name]))}")
     columns = ("job", "broker", "batches")
@@ -49,7 +48,7 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
     # what other jobs would have made
     tables.create(bench.spark, settings.lake, ["messages"])
     warm_up, seconds = (5.0, 5.0) if bench.small else (WARM_UP, SECONDS)
-    arguments = ["-c", programs.JOBS, *JOBS, "twin-index"] if name == ALL else ["submit", name]
+    arguments = ["-c", programs.JOBS, *JOBS, "twin-index"] if name == ALL_JOBS else ["submit", name]
     with ExitStack() as stack:
         more = {
             "JDK_JAVA_OPTIONS": "",
@@ -60,7 +59,7 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
         }
         program = Program(name.replace(" ", "-"), arguments, settings, bench.directory, more)
         stack.callback(program.kill)
-        _wait(program, settings, JOBS if name == ALL else (name,))
+        _wait(program, settings, JOBS if name == ALL_JOBS else (name,))
         time.sleep(warm_up)
         before, began = _used(program, settings), time.monotonic()
         time.sleep(seconds)

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
+from benchmarks.pages import RESULTS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 COPIED = ("ackstream", "tests", "conf", "jobs", "benchmarks", "docs", "notebooks")
 JOBS, TESTS = "ackstream/jobs", "tests/jobs"
 CORES: dict[str, tuple[str, ...]] = {

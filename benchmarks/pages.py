@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
+README = Path(__file__).resolve().with_name("README.md")
+RESULTS = README.with_name("results")
 NOT_MEASURED = "Not measured yet: `python -m benchmarks {}` on a quiet machine writes the tables."
 BACKLOG = (
     "contender", "messages/s, warm", "whole run", "ackstream is … times that", "µs of processor per message",
@@ -42,6 +44,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table; the first column is text, the others are figures."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def show(value: Any) -> str:
+    """Write a figure with three or so digits."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def peers(report: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,13 @@ from benchmarks import common, pages
 from benchmarks.contenders.running import TICKS_A_SECOND, descendants, listener, processor
 from benchmarks.latency import load
 from benchmarks.progress import batches, typical, wait, warm
+from benchmarks.sampling import KINDS, OTHER_KINDS, parts
 from benchmarks.throughput import FULL, PATIENCE, SMALL, TIMEOUT, answered, fill
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections import Counter
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -44,36 +45,6 @@ METHOD = (
     f"and output. Small batches: {RATE} requests/s as in the benchmark latency; medians of what Spark's progress and "
     "its stages tell, in milliseconds."
 )
-
-KINDS = {
-    "compiler": ("C1 ", "C2 "),
-    "garbage collector": ("GC ", "G1 ", "VM Thread", "VM Periodic", "ParGC", "Parallel"),
-    "tasks": ("Executor task", "stdout writer", "stdin writer"),
-}
-"""Threads of the JVM by the beginnings of their names, as the system knows them."""
-OTHERS = "other threads: driver, Kafka's senders, clock"
-PARTS = {
-    "Kafka source": (
-        "org.apache.kafka.clients.consumer", "org.apache.spark.sql.kafka010.consumer",
-        "org.apache.spark.sql.kafka010.KafkaBatchPartitionReader", "org.apache.spark.sql.kafka010.KafkaRecordToRow",
-    ),
-    "Kafka sink": (
-        "org.apache.kafka.clients.producer", "org.apache.spark.sql.kafka010.KafkaDataWriter",
-        "org.apache.spark.sql.kafka010.KafkaRowWriter", "org.apache.spark.sql.kafka010.KafkaStream",
-    ),
-    "Arrow to Python and back": (
-        "org.apache.arrow", "org.apache.spark.sql.execution.python", "org.apache.spark.api.python",
-        "org.apache.spark.sql.execution.arrow", "org.apache.spark.sql.vectorized",
-    ),
-    "shuffle, sort": (
-        "org.apache.spark.shuffle", "org.apache.spark.util.collection", "org.apache.spark.storage", "net.jpountz",
-        "org.apache.spark.sql.execution.UnsafeRowSerializer", "org.apache.spark.sql.execution.UnsafeExternalRowSorter",
-        "org.apache.spark.sql.execution.exchange", "org.apache.spark.sql.execution.UnsafeKVExternalSorter",
-    ),
-    "state store": ("org.apache.spark.sql.execution.streaming.state",),
-    "columns: correlation-id, headers, rows": ("org.apache.spark.sql.catalyst", "org.apache.spark.unsafe"),
-}  # fmt: skip
-OTHER_PARTS = "the rest of Spark"
 
 
 @dataclass(frozen=True)
@@ -167,13 +138,13 @@ def _between(used: Sequence[Used], start: float, end: float) -> dict[str, float]
 
 def _threads(pid: int) -> dict[str, float]:
     """Return the processor seconds of a JVM by kind of thread."""
-    found: dict[str, float] = dict.fromkeys((*KINDS, OTHERS), 0.0)
+    found: dict[str, float] = dict.fromkeys((*KINDS, OTHER_KINDS), 0.0)
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             name, _, rest = task.joinpath("stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
         except OSError:
             continue
-        kind = next((kind for kind, starts in KINDS.items() if name.startswith(starts)), OTHERS)
+        kind = next((kind for kind, starts in KINDS.items() if name.startswith(starts)), OTHER_KINDS)
         found[kind] += sum(map(int, rest.split()[11:13])) / TICKS_A_SECOND
     return found
 
@@ -204,16 +175,6 @@ def _samples(spark: SparkSession, path: Path) -> Iterator[tuple[str, list[str]]]
             frames = [frame["method"] for frame in values["stackTrace"]["frames"]]
             name = values["sampledThread"]["javaName"] or ""
             yield name, [f"{method['type']['name'].replace('/', '.')}.{method['name']}" for method in frames]
-
-
-def parts(samples: Iterable[tuple[str, list[str]]]) -> Counter[str]:
-    """Count the samples of threads that carry out tasks by part: the innermost frame that belongs to one decides."""
-    found: Counter[str] = Counter()
-    for thread, frames in samples:
-        if thread.startswith(KINDS["tasks"]):
-            known = (part for frame in frames for part, starts in PARTS.items() if frame.startswith(starts))
-            found[next(known, OTHER_PARTS)] += 1
-    return found
 
 
 # -- small batches ----------------------------------------------------------------------------------------------------

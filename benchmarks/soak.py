@@ -27,6 +27,7 @@ from rich.console import Console
 
 from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
+from benchmarks.pages import RESULTS
 from benchmarks.progress import percentiles
 from benchmarks.soaking import probe
 from benchmarks.soaking.load import ANSWERS, Requests
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from benchmarks.soaking.series import Sample
 
-RESULTS = Path(__file__).resolve().parent / "results"
 LOGS = Path(".ackstream", "soak")
 """Where the logs of the programs go, and the results of a shorter run."""
 MINUTES, WARM_UP = 120.0, 20.0

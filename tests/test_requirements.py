@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -128,6 +129,15 @@ def test_each_jar_that_is_named_has_its_sha_256(module: Path) -> None:
     listed = {name.rpartition("/")[2] for _, name in lines}
     named = {f"{entry.get('name')}-{entry.get('rev')}.jar" for entry in ET.parse(module).iter("dependency")}
     assert named <= listed
+
+
+def test_the_tests_need_nothing_that_only_the_benchmarks_install() -> None:
+    packages = {Requirement(text).name.replace("-", "_") for text in PROJECT["optional-dependencies"]["bench"]}
+    texts = [path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    imports = {line for text in texts for line in re.findall(r"(?m)^from benchmarks\b.+", text)}
+    assert imports
+    program = "\n".join([f"import sys; sys.modules |= dict.fromkeys({sorted(packages)!r})", *sorted(imports)])
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_the_makefile_installs_by_hashes_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import goals, pages
 from benchmarks.goals import Goal
-from benchmarks.profile import OTHER_PARTS, parts
+from benchmarks.sampling import OTHER_PARTS, parts
 
 README = Path(__file__).parent.parent / "benchmarks" / "README.md"
 RESULTS = {"r": {"figures": {"a": 2.5, "b": [{"n": 1, "ms": 40.0}, {"n": 2, "ms": 10.0}]}}}
