@@ -11,8 +11,10 @@ differ, and which show a record only once its followers have it, time stays ``cl
 that jumps is followed slowly (:class:`Pace`).
 
 A tick is sent when a deadline has come, of which the shards tell the driver, and now and then while records are read,
-so that what is remembered can be forgotten. Nothing is sent while nothing waits: an idle query has no batches. Ticks
-are keyed by their run, and the query counts those of its own run alone, up to their own append time.
+so that what is remembered can be forgotten. Each shard tells its earliest deadline alone: until the batch that reads a
+tick has ended, the next one may have come, so that ticks follow each other as far as records are read. Nothing is sent
+while nothing waits: an idle query has no batches. Ticks are keyed by their run, and the query counts those of its own
+run alone, up to their own append time.
 """
 
 from __future__ import annotations
@@ -200,15 +202,16 @@ class QueryClock:
         """
         asked = passing()
         wanted = self._wanted(asked)
-        if wanted is not None and asked < self._ticked + RETRY_SECONDS:
+        looks = wanted is not None or self._untold()
+        if looks and asked < self._ticked + RETRY_SECONDS:
             # the query may have planned a batch meanwhile
-            self._pass(broker, self._passed(), wanted)
-            wanted = None
-        if wanted is None and asked < self._signed + self._interval:
+            self._pass(broker, self._passed(), self._least(wanted))
+            looks = False
+        if not looks and asked < self._signed + self._interval:
             return
         broker_time = self._lease.sign(broker.lease)
         self._believed, self._signed = self._pace.follow(broker_time, asked, passing()), asked
-        if self._watched is not None and (wanted is not None or asked >= self._ticked + REST_SECONDS):
+        if self._watched is not None and (looks or asked >= self._ticked + REST_SECONDS):
             self._tick(broker, asked, wanted)
 
     def end(self, broker: ClockBroker) -> None:
@@ -239,6 +242,11 @@ class QueryClock:
         due = told.due(self._last)
         return due if due is not None and due < self._present(now) else None
 
+    def _untold(self) -> bool:
+        """Return whether what comes after the last tick is not known yet: the batch that reads it will tell."""
+        due = None if self._watched is None else self._watched.told().due(0)
+        return due is not None and due < self._last
+
     def _tick(self, broker: ClockBroker, now: float, wanted: int | None) -> None:
         self._ticked = now
         ends, several = broker.ends()
@@ -246,9 +254,9 @@ class QueryClock:
         present = self._believed - self._behind
         self._marks.append(Mark(present, ends))
         tick = self._passed()
-        if wanted is None and self._progress() == self._read:
+        least = self._least(wanted)
+        if least is None:
             return
-        least = self._last if wanted is None else wanted
         if tick <= least < present - BEHIND_MS and now >= self._look_at:
             tick = max(tick, next_tick(self._consumed, ends, present, broker.timestamp_at))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
@@ -265,9 +273,13 @@ class QueryClock:
         """Return how far those partitions have been read that existed at the last look."""
         return {partition: self._consumed.get(partition, 0) for partition in self._marks[-1].ends}
 
-    def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
+    def _least(self, wanted: int | None) -> int | None:
+        """Return which time a tick has to pass: what is wanted, or the last one, if anything has been read since."""
+        return self._last if wanted is None and self._progress() != self._read else wanted
+
+    def _pass(self, broker: ClockBroker, tick: int, least: int | None) -> None:
         """Send a tick if it is later than a time."""
-        if tick > least:
+        if least is not None and tick > least:
             read = self._progress()
             # it has been sent once the broker has it, and counts up to the broker's time of it
             self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read

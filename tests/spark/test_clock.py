@@ -131,6 +131,9 @@ def _events(*kinds: str) -> st.SearchStrategy[list[tuple[str, int, int]]]:
     return st.lists(st.tuples(st.sampled_from(("request", *kinds)), st.integers(0, 9), st.integers(0, 40)), max_size=80)
 
 
+ASKING, UNTOLD = Told(), Told({0: 1}, asked=True)
+"""Shards that have told nothing; one whose deadline the first tick has passed, and whose next one is not known."""
+
 COMMON = ("time", "record", "read", "partition", "delete", "between")
 
 
@@ -143,10 +146,11 @@ def _tick(own: QueryClock, cluster: Cluster) -> list[int]:
 
 
 @contextmanager
-def _clock(cluster: Cluster, behind: int = 0, retry: float = 0) -> Iterator[QueryClock]:
+def _clock(cluster: Cluster, behind: int = 0, retry: float = 0, told: Told = ASKING) -> Iterator[QueryClock]:
     """Return a clock that looks at what is unread in each step, or with pauses of ``retry`` seconds.
 
     :param behind: when it looks at the records
+    :param told: what its shards tell
     """
     lease = Lease("lease", 6.0)
     own = QueryClock(lease, cluster.slack, 0)
@@ -155,24 +159,29 @@ def _clock(cluster: Cluster, behind: int = 0, retry: float = 0) -> Iterator[Quer
         mock.patch.multiple(clock, RETRY_SECONDS=retry, BEHIND_MS=behind - 1, LOOK_PAUSES=0),
     ):
         lease.claim(cluster)  # type: ignore[arg-type]
-        own.follow(Watched(cluster.consumed, Told), lambda: None)
+        own.follow(Watched(cluster.consumed, lambda: told), lambda: None)
         yield own
 
 
-@given(_events(*COMMON, "set back"), st.sampled_from([0, 20, 500]), st.sampled_from([0, 0.02]))
-def test_no_tick_passes_an_unread_record(events: list[tuple[str, int, int]], behind: int, retry: float) -> None:
+BEHIND, RETRY, TOLD = st.sampled_from([0, 20, 500]), st.sampled_from([0, 0.02]), st.sampled_from([ASKING, UNTOLD])
+
+
+@given(_events(*COMMON, "set back"), BEHIND, RETRY, TOLD)
+def test_no_tick_passes_an_unread_record(
+    events: list[tuple[str, int, int]], behind: int, retry: float, told: Told
+) -> None:
     cluster = Cluster(events)
-    with _clock(cluster, behind, retry) as own:
+    with _clock(cluster, behind, retry, told) as own:
         ticks = _tick(own, cluster)
     assert ticks == sorted(ticks)
 
 
-@given(_events(*COMMON), st.integers(1, 9), st.sampled_from([0, 20, 500]), st.sampled_from([0, 0.02]))
+@given(_events(*COMMON), st.integers(1, 9), BEHIND, RETRY, TOLD)
 def test_no_tick_passes_a_record_of_a_broker_that_is_behind_or_that_waits_for_a_follower(
-    events: list[tuple[str, int, int]], slack: int, behind: int, retry: float
+    events: list[tuple[str, int, int]], slack: int, behind: int, retry: float, told: Told
 ) -> None:
     cluster = Cluster(events, slack)
-    with _clock(cluster, behind, retry) as own:
+    with _clock(cluster, behind, retry, told) as own:
         _tick(own, cluster)
 
 
@@ -361,6 +370,21 @@ def test_a_deadline_that_was_passed_is_not_passed_again_while_the_batch_that_rea
     calm.waits = [calm.time + 30, calm.time + 1_000]
     calm.run(3)
     assert [tick > due for tick, due in zip(calm.ticks, calm.waits, strict=True)] == [True, True]
+
+
+def test_ticks_follow_what_is_read_until_the_batch_that_reads_a_tick_tells_what_comes_next(calm: Calm) -> None:
+    calm.waits = [calm.time + 500]
+    calm.run(0.6)
+    assert len(calm.ticks) == 1
+    for number in range(10):
+        calm.add()
+        calm.run(2 * RETRY_SECONDS)
+        assert len(calm.ticks) == 2 + number
+        assert calm.time - calm.ticks[-1] <= 3_000 * RETRY_SECONDS
+    calm.waits = [calm.time + 9_000]
+    calm.add()
+    calm.run(1)
+    assert len(calm.ticks) == 11
 
 
 def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm: Calm) -> None:
