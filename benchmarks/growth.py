@@ -14,12 +14,9 @@ from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import Aside
-from benchmarks import broker, common
+from benchmarks import broker, common, starting
 from benchmarks.progress import batches, rows_read, typical, wait, warm
-from benchmarks.soaking import probe
 from benchmarks.workload import Workload
-from tests.harness.processes import Program, alive
-from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -228,23 +225,11 @@ def _mixed(fill: Workload, rest: Workload, prefix: str) -> Iterator[tuple[str, b
                 yield fill.message(prefix, place // 3 * 7919 % fill.requests, label)
 
 
-def _program(bench: Bench, settings: Settings) -> dict[str, Any]:
-    """Start correlate as an operator does, with new requests waiting."""
+def _program(bench: Bench, settings: Settings) -> dict[str, float]:
+    """Start correlate with new requests waiting."""
     fresh = Workload(MESSAGES, timeout="1h", missing=0.0, first=30_000_000)
     broker.produce(settings.kafka.bootstrap, fresh.kafka(settings.kafka.topic_prefix))
-    replies = settings.kafka.topic("replies")
-    before = bench.offsets.count(replies)
-    more = {"JDK_JAVA_OPTIONS": "", "SPARK_LOCAL_DIRS": str(bench.directory)}
-    began = time.monotonic()
-    program = Program("correlate", ["submit", "correlate"], settings, bench.directory, more)
-    try:
-        eventually(lambda: alive([program]) and bench.offsets.count(replies) > before, "a reply")
-        first = time.monotonic() - began
-        eventually(lambda: bench.offsets.count(replies) >= before + fresh.requests, "all replies")
-        own = probe.processes()[program.session]
-        return {"first_reply_seconds": first, "jvm_mb": sum(one.resident for one in own if one.java) / 2**20}
-    finally:
-        program.kill()
+    return starting.answering(bench, "correlate", settings, "replies", fresh.requests)
 
 
 def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequence[Batch]:

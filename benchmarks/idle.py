@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import ends, of_topics
 from ackstream.lake import tables
-from benchmarks import common
+from benchmarks import common, starting
 from benchmarks.contenders.running import listener, members, processor
 from benchmarks.goals import ALL_JOBS, JOBS
 from tests.harness import programs
-from tests.harness.processes import Program, alive
+from tests.harness.processes import alive
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
     from benchmarks.common import Bench
+    from tests.harness.processes import Program
 
 WARM_UP, SECONDS = 60.0, 60.0
 QUEUES = json.dumps([{"name": "q", "topics": ["q"]}])
@@ -49,16 +49,8 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
     tables.create(bench.spark, settings.lake, ["messages"])
     warm_up, seconds = (5.0, 5.0) if bench.small else (WARM_UP, SECONDS)
     arguments = ["-c", programs.JOBS, *JOBS, "twin-index"] if name == ALL_JOBS else ["submit", name]
-    with ExitStack() as stack:
-        more = {
-            "JDK_JAVA_OPTIONS": "",
-            "ACKSTREAM_QUEUES": QUEUES,
-            # as by default, and not as for tests
-            "ACKSTREAM_SPARK_DRIVER_MEMORY": settings.spark.driver_memory,
-            "SPARK_LOCAL_DIRS": str(bench.directory),
-        }
-        program = Program(name.replace(" ", "-"), arguments, settings, bench.directory, more)
-        stack.callback(program.kill)
+    label = name.replace(" ", "-")
+    with starting.running(bench, label, arguments, settings, ACKSTREAM_QUEUES=QUEUES) as program:
         _wait(program, settings, JOBS if name == ALL_JOBS else (name,))
         time.sleep(warm_up)
         before, began = _used(program, settings), time.monotonic()

@@ -9,13 +9,16 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job
-from benchmarks import common
+from ackstream.lake import tables
+from benchmarks import common, starting
 from benchmarks.common import ROUNDS
 from benchmarks.contenders.merge import MergingTwin
 from benchmarks.progress import batches, medians, percentiles, rows_read, typical, wait
-from benchmarks.twin_load import create, modify, produce
+from benchmarks.twin_load import CONTENT, create, modify, produce
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -29,10 +32,12 @@ METHOD = (
     "every command is answered on twin-acks and told on events. 'journal' is the product, 'journal + index' with "
     "things and things_search merged beside, 'merge' commits by a MERGE into things instead of the append. Latency: "
     "open loop from another process, from the moment a command was due to its response on twin-acks, and to its reply "
-    "where correlate runs beside; the warm-up does not count."
+    "where correlate runs beside; the warm-up does not count. Starts: with as many things in the table, the twin "
+    "starts as a program of its own, and 1,000 modifies wait; seconds to the first answer on twin-acks, and what its "
+    "JVM and its Python have in memory (resident) after the last."
 )
 DESIGNS = ("journal", "merge", "journal + index")
-RATE = 200
+RATE, MANY, WAITING = 200, 2_000_000, 1_000
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -59,7 +64,13 @@ def measure(bench: Bench) -> dict[str, Any]:
             for name, found in latency.items()
         ],
     )  # fmt: skip
-    return {"method": METHOD, "things": things, "throughput": throughput, "latency": latency}
+    starts = {str(count): _start_with(bench, count) for count in ((things,) if bench.small else (things, MANY))}
+    bench.table(
+        "The twin starts as a program of its own",
+        ("things", "first answer after s", "JVM MB", "Python MB"),
+        [(f"{int(count):,}", *found.values()) for count, found in starts.items()],
+    )
+    return {"method": METHOD, "things": things, "throughput": throughput, "latency": latency, "starts": starts}
 
 
 def _throughput(bench: Bench, design: str, things: int, commands: int, rounds: int) -> dict[str, Any]:
@@ -133,6 +144,28 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
         "commands": len(report["sent"]),
         "unanswered": sum(not came for came in report["replies" if beside else "acks"]),
     }
+
+
+def _start_with(bench: Bench, count: int) -> dict[str, float]:
+    """Start the twin with so many things and commands waiting."""
+    settings = bench.settings("twin-start")
+    tables.create(bench.spark, settings.lake, ("things",))
+    name, content = "org.acme:lamp-%06d", f'{{"thingId":"%s","policyId":"%s",{CONTENT}}}'
+    number, identity, created = F.col("id"), F.format_string(name, "id"), F.timestamp_millis(F.lit(1_700_000_000_000))
+    values = {
+        "thing_id": identity,
+        # before the first of the journal
+        "batch": F.lit(-1).cast("long"),
+        "revision": F.lit(1).cast("long"),
+        "modified_at": created,
+        "created_at": created,
+        "deleted": F.lit(False),  # noqa: FBT003 - a value of a column
+        "thing": F.format_string(content, identity, identity, (number / 1000).cast("long"), number % 12, number),
+    }
+    rows = bench.spark.range(count).select(*(value.alias(column) for column, value in values.items()))
+    rows.write.format("delta").mode("append").save(tables.location(settings.lake, "things"))
+    produce(settings, (modify(at, count) for at in range(WAITING)))
+    return starting.answering(bench, "twin", settings, "twin-acks", WAITING)
 
 
 def _start(bench: Bench, settings: Settings, design: str) -> StreamingQuery:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 PATIENCE_SECONDS = 60
+CONTENT = (
+    '"definition":"org.acme:lamp:1.0","attributes":{"building":%d,"floor":%d,"serial":"SN-%08d",'
+    '"installed":"2024-05-01"},"features":{"illumination":{"properties":{"mode":"off","brightness":0,'
+    '"colour":{"hue":0,"saturation":0,"value":0}}},"meter":{"properties":{"energy":0.0,"power":0}}}'
+)
+"""Of a thing, with its building, floor and serial number."""
 _CREATE = (
     '{"topic":"org.acme/lamp-%s/things/twin/commands/create","headers":{"response-required":false,'
-    '"requested-acks":[]},"path":"/","value":{"definition":"org.acme:lamp:1.0","attributes":{"building":%d,"floor":%d,'
-    '"serial":"SN-%08d","installed":"2024-05-01"},"features":{"illumination":{"properties":{"mode":"off",'
-    '"brightness":0,"colour":{"hue":0,"saturation":0,"value":0}}},"meter":{"properties":{"energy":0.0,"power":0}}}}}'
+    '"requested-acks":[]},"path":"/","value":{' + CONTENT + "}}"
 )
 _MODIFY = (
     '{"topic":"org.acme/lamp-%06d/things/twin/commands/modify","headers":{"content-type":"application/json",'
