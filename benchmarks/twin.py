@@ -149,7 +149,7 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
 def _start_with(bench: Bench, count: int) -> dict[str, float]:
     """Start the twin with so many things and commands waiting."""
     settings = bench.settings("twin-start")
-    tables.create(bench.spark, settings.lake, ("things",))
+    tables.create(bench.spark, settings.lake, ("thing_events", "things", "things_search"))
     name, content = "org.acme:lamp-%06d", f'{{"thingId":"%s","policyId":"%s",{CONTENT}}}'
     number, identity, created = F.col("id"), F.format_string(name, "id"), F.timestamp_millis(F.lit(1_700_000_000_000))
     values = {
