@@ -54,10 +54,18 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
         _wait(program, settings, JOBS if name == ALL_JOBS else (name,))
         time.sleep(warm_up)
         before, began = _used(program, settings), time.monotonic()
+        done = _batches(settings)
         time.sleep(seconds)
         after, lasted = _used(program, settings), time.monotonic() - began
         program.check()
-    return {part: (after[part] - before[part]) / lasted for part in after}
+        broker = listener(settings.kafka.bootstrap)
+        # a process that has ended meanwhile takes its figure along: PySpark's daemon does not count its idle workers
+        spent = {pid: used - before.get(pid, 0.0) for pid, used in after.items()}
+        return {
+            "job": sum(used for pid, used in spent.items() if pid != broker) / lasted,
+            "broker": spent[broker] / lasted,
+            "batches": (_batches(settings) - done) / lasted,
+        }
 
 
 def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
@@ -67,14 +75,16 @@ def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
         eventually(lambda: alive([program]) and min(ends(admin, leases).values()) > 1, f"{program.name} to run")
 
 
-def _used(program: Program, settings: Settings) -> dict[str, float]:
-    """Return the processor seconds so far of a job and of the broker, and the number of batches."""
+def _used(program: Program, settings: Settings) -> dict[int, float]:
+    """Return the processor seconds so far of the processes of a job and of the broker."""
+    return {pid: processor(pid) for pid in (*members({program.session}), listener(settings.kafka.bootstrap))}
+
+
+def _batches(settings: Settings) -> int:
+    """Return the number of batches so far."""
     places = Path(settings.lake.checkpoints).glob("*/commits")
     # older ones are deleted
-    done = [max((int(path.name) for path in place.iterdir() if path.name.isdigit()), default=-1) for place in places]
-    # idle workers end, and their time becomes that of the process that started them
-    job = sum(map(processor, members({program.session})))
-    return {"job": job, "broker": processor(listener(settings.kafka.bootstrap)), "batches": sum(done)}
+    return sum(max((int(path.name) for path in place.iterdir() if path.name.isdigit()), default=-1) for place in places)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ differ, and which show a record only once its followers have it, time stays ``cl
 that jumps is followed slowly (:class:`Pace`).
 
 A tick is sent when a deadline has come, of which the shards tell the driver, and now and then while records are read,
-so that what is remembered can be forgotten. Each shard tells its earliest deadline alone: until the batch that reads a
-tick has ended, the next one may have come, so that ticks follow each other as far as records are read. Nothing is sent
-while nothing waits: an idle query has no batches. Ticks are keyed by their run, and the query counts those of its own
-run alone, up to their own append time.
+so that what is remembered can be forgotten. Each shard tells its earliest deadline alone, the next one in the batch
+that reads the tick: until that has ended the clock goes on looking, so that it can send the next tick at once. Nothing
+is sent while nothing waits: an idle query has no batches. Ticks are keyed by their run, and the query counts those of
+its own run alone, up to their own append time.
 """
 
 from __future__ import annotations
@@ -204,8 +204,9 @@ class QueryClock:
         wanted = self._wanted(asked)
         looks = wanted is not None or self._untold()
         if looks and asked < self._ticked + RETRY_SECONDS:
-            # the query may have planned a batch meanwhile
-            self._pass(broker, self._passed(), self._least(wanted))
+            if wanted is not None:
+                # the query may have planned a batch meanwhile
+                self._pass(broker, self._passed(), wanted)
             looks = False
         if not looks and asked < self._signed + self._interval:
             return
@@ -254,9 +255,9 @@ class QueryClock:
         present = self._believed - self._behind
         self._marks.append(Mark(present, ends))
         tick = self._passed()
-        least = self._least(wanted)
-        if least is None:
+        if wanted is None and (self._untold() or self._progress() == self._read):
             return
+        least = self._last if wanted is None else wanted
         if tick <= least < present - BEHIND_MS and now >= self._look_at:
             tick = max(tick, next_tick(self._consumed, ends, present, broker.timestamp_at))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
@@ -273,13 +274,9 @@ class QueryClock:
         """Return how far those partitions have been read that existed at the last look."""
         return {partition: self._consumed.get(partition, 0) for partition in self._marks[-1].ends}
 
-    def _least(self, wanted: int | None) -> int | None:
-        """Return which time a tick has to pass: what is wanted, or the last one, if anything has been read since."""
-        return self._last if wanted is None and self._progress() != self._read else wanted
-
-    def _pass(self, broker: ClockBroker, tick: int, least: int | None) -> None:
+    def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
         """Send a tick if it is later than a time."""
-        if least is not None and tick > least:
+        if tick > least:
             read = self._progress()
             # it has been sent once the broker has it, and counts up to the broker's time of it
             self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read
