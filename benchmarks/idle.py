@@ -60,7 +60,7 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
         program.check()
         broker = listener(settings.kafka.bootstrap)
         # a process that has ended meanwhile takes its figure along: PySpark's daemon does not count its idle workers
-        spent = {pid: used - before.get(pid, 0.0) for pid, used in after.items()}
+        spent = {pid: max(0.0, used - before.get(pid, 0.0)) for pid, used in after.items()}
         return {
             "job": sum(used for pid, used in spent.items() if pid != broker) / lasted,
             "broker": spent[broker] / lasted,
