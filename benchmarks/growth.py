@@ -30,7 +30,6 @@ TOPICS, LIMITS = CorrelateTopics(), Correlate()
 MESSAGES = 1_000
 CHUNK = 20_000
 KEEP = 20
-PREFILL_BATCH = 250_000
 PATIENCE = 240.0
 MEMORY = "1g"
 METHOD = (
@@ -40,8 +39,9 @@ METHOD = (
     "Spark: the open requests are read in, then the query starts again with maxOffsetsPerTrigger 1,000 on waiting "
     "messages, two of five about those that were open; median of its batches without the first two. "
     "'restart_seconds' is from the start of the query to the end of its first batch. Program: with as many requests "
-    "open, correlate starts as a program of its own and has 1,000 new requests with all their acknowledgements to "
-    "answer; seconds to its first reply, and what its JVM has in memory (resident) after the last."
+    "open, correlate starts as a program of its own, with 1 GB for its driver, and has 1,000 new requests with all "
+    "their acknowledgements to answer; seconds to its first reply, and what its JVM has in memory (resident) after the "
+    "last."
 )
 
 
@@ -200,7 +200,7 @@ def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int
     kafka = settings.kafka
     fill = Workload(count - before, timeout="1h", missing=1.0, first=before)
     broker.produce(kafka.bootstrap, fill.kafka(kafka.topic_prefix))
-    reading = _run(bench, settings, fill.messages, PREFILL_BATCH)
+    reading = _run(bench, settings, fill.messages, settings.correlate.max_offsets_per_trigger)
     rest = Workload((times + 2) * MESSAGES // 5, timeout="1h", missing=0.0, first=20_000_000 + before)
     waiting = list(_mixed(fill, rest, kafka.topic_prefix))
     broker.produce(kafka.bootstrap, iter(waiting))
@@ -229,7 +229,9 @@ def _program(bench: Bench, settings: Settings) -> dict[str, float]:
     """Start correlate with new requests waiting."""
     fresh = Workload(MESSAGES, timeout="1h", missing=0.0, first=30_000_000)
     broker.produce(settings.kafka.bootstrap, fresh.kafka(settings.kafka.topic_prefix))
-    return starting.answering(bench, "correlate", settings, "replies", fresh.requests)
+    return starting.answering(
+        bench, "correlate", settings, "replies", fresh.requests, ACKSTREAM_SPARK_DRIVER_MEMORY=MEMORY
+    )
 
 
 def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequence[Batch]:
@@ -243,4 +245,4 @@ def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequenc
 
 
 if __name__ == "__main__":
-    common.main("growth", measure, memory=MEMORY)
+    common.main("growth", measure)

@@ -35,16 +35,17 @@ def running(bench: Bench, name: str, arguments: list[str], settings: Settings, *
         program.kill()
 
 
-def answering(bench: Bench, job: str, settings: Settings, topic: str, answers: int) -> dict[str, float]:
+def answering(bench: Bench, job: str, settings: Settings, topic: str, answers: int, **more: str) -> dict[str, float]:
     """Start a job for which messages wait.
 
     :param topic: where it answers, without the prefix
     :param answers: how many there will be
+    :param more: variables of its environment
     :return: seconds to its first answer; MB that its JVM and its Python have in memory (resident) after the last
     """
     name = settings.kafka.topic(topic)
     before, began = bench.offsets.count(name), time.monotonic()
-    with running(bench, job, ["submit", job], settings) as program:
+    with running(bench, job, ["submit", job], settings, **more) as program:
         eventually(lambda: alive([program]) and bench.offsets.count(name) > before, f"an answer of {job}")
         first = time.monotonic() - began
         eventually(lambda: bench.offsets.count(name) >= before + answers, f"all answers of {job}")
