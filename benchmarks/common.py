@@ -125,13 +125,11 @@ def main(
     measure: Callable[[Bench], dict[str, Any]],
     *,
     kafka: bool = True,
-    memory: str | None = None,
     page: Callable[[dict[str, Any]], str] | None = None,
 ) -> None:
     """Run a benchmark as a program.
 
     :param kafka: whether it needs one
-    :param memory: of Spark's driver, where the settings' is not enough
     :param page: makes a part of README.md of the report
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
@@ -150,8 +148,6 @@ def main(
             bootstrap = stack.enter_context(broker.running(load(), console))
         base = load()
         base = _with(base, kafka={"bootstrap": bootstrap or base.kafka.bootstrap}, local={"data": directory})
-        if memory is not None:
-            base = _with(base, spark={"driver_memory": memory})
         bench = Bench(name, base, directory, arguments.small, console)
         stack.callback(bench.close)
         figures = measure(bench)

@@ -53,17 +53,16 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
     with starting.running(bench, label, arguments, settings, ACKSTREAM_QUEUES=QUEUES) as program:
         _wait(program, settings, JOBS if name == ALL_JOBS else (name,))
         time.sleep(warm_up)
-        before, began = _used(program, settings), time.monotonic()
-        done = _batches(settings)
-        time.sleep(seconds)
-        after, lasted = _used(program, settings), time.monotonic() - began
-        program.check()
         broker = listener(settings.kafka.bootstrap)
+        before, done, began = _used(program, broker), _batches(settings), time.monotonic()
+        time.sleep(seconds)
+        after, lasted = _used(program, broker), time.monotonic() - began
+        program.check()
         # a process that has ended meanwhile takes its figure along: PySpark's daemon does not count its idle workers
         spent = {pid: max(0.0, used - before.get(pid, 0.0)) for pid, used in after.items()}
         return {
-            "job": sum(used for pid, used in spent.items() if pid != broker) / lasted,
-            "broker": spent[broker] / lasted,
+            "broker": spent.pop(broker) / lasted,
+            "job": sum(spent.values()) / lasted,
             "batches": (_batches(settings) - done) / lasted,
         }
 
@@ -75,9 +74,9 @@ def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
         eventually(lambda: alive([program]) and min(ends(admin, leases).values()) > 1, f"{program.name} to run")
 
 
-def _used(program: Program, settings: Settings) -> dict[int, float]:
+def _used(program: Program, broker: int) -> dict[int, float]:
     """Return the processor seconds so far of the processes of a job and of the broker."""
-    return {pid: processor(pid) for pid in (*members({program.session}), listener(settings.kafka.bootstrap))}
+    return {pid: processor(pid) for pid in (*members({program.session}), broker)}
 
 
 def _batches(settings: Settings) -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks import goals, pages
 from benchmarks.goals import Goal
 from benchmarks.sampling import OTHER_PARTS, parts
 
-README = Path(__file__).parent.parent / "benchmarks" / "README.md"
 RESULTS = {"r": {"figures": {"a": 2.5, "b": [{"n": 1, "ms": 40.0}, {"n": 2, "ms": 10.0}]}}}
 
 
@@ -31,7 +28,7 @@ def test_a_goal_is_reached_or_not_by_the_figure_of_its_result(goal: Goal, row: t
 
 
 def test_the_table_of_goals_is_made_of_the_results() -> None:
-    assert pages.part(README.read_text("utf-8"), "goals") == goals.table(goals.results())
+    assert pages.part(pages.README.read_text("utf-8"), "goals") == goals.table(goals.results())
 
 
 KAFKA, ARROW = "org.apache.kafka.clients.consumer.Fetcher.fetch", "org.apache.arrow.vector.IntVector.set"

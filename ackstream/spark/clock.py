@@ -224,7 +224,7 @@ class QueryClock:
         now = passing()
         if self._signed == float("-inf"):
             return ClockReading(None, 0, 0)
-        due = None if self._watched is None else self._watched.told().due(0)
+        due = self._earliest()
         overdue = 0.0 if due is None else max(0.0, self._present(now) - due)
         return ClockReading(now - self._signed, self._last, overdue)
 
@@ -243,9 +243,13 @@ class QueryClock:
         due = told.due(self._last)
         return due if due is not None and due < self._present(now) else None
 
+    def _earliest(self) -> int | None:
+        """Return the earliest deadline that the query has not let pass."""
+        return None if self._watched is None else self._watched.told().due(0)
+
     def _untold(self) -> bool:
         """Return whether what comes after the last tick is not known yet: the batch that reads it will tell."""
-        due = None if self._watched is None else self._watched.told().due(0)
+        due = self._earliest()
         return due is not None and due < self._last
 
     def _tick(self, broker: ClockBroker, now: float, wanted: int | None) -> None:
