@@ -193,7 +193,7 @@ def known_readers(
     readers: Mapping[str, Presence],
     writers: Iterable[tuple[str, Retention]],
 ) -> list[KnownReaders]:
-    """Return the readers that a shard knows.
+    """Return the readers that a shard knows, by name.
 
     :param asked: the name under which an operator asks, and the number of the question
     """
@@ -204,7 +204,7 @@ def known_readers(
             waiting[reader] += sum(last - first + 1 for first, last in retention.undelivered(reader))
     found = [
         KnownReader(reader, known.role, known.durable, known.present, known.seen, waiting[reader])
-        for reader, known in readers.items()
+        for reader, known in sorted(readers.items())
     ]
     parts = [tuple(found[start : start + _READERS_IN_PART]) for start in range(0, len(found), _READERS_IN_PART)] or [()]
     return [KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]

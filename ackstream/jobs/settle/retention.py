@@ -328,12 +328,15 @@ class Retention:
         }
 
     def waiting_for(self, seq: int) -> list[str]:
-        """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum."""
+        """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum.
+
+        By name: the records of several readers are in several partitions, and come in any order.
+        """
         if seq in self.done:
             return []
-        plain = [
+        plain = sorted(
             name
             for name, known in self.readers.items()
             if known.present and known.role not in self._required and seq not in known.acknowledged
-        ]
+        )
         return plain + [role for role, (found, needed) in self.quorum(seq).items() if found < needed]

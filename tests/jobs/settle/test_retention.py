@@ -152,6 +152,14 @@ def test_the_reason_and_the_response_come_with_the_event() -> None:
     assert [(event.response, event.auto) for event in events] == [(b"ok", None), (None, "replaced")]
 
 
+@pytest.mark.parametrize("names", [("A", "B"), ("B", "A")])
+def test_plain_readers_are_waited_for_by_name_in_whichever_order_they_came(names: tuple[str, str]) -> None:
+    writer = _Writer({"Logger": 1})
+    for name in names:
+        writer.retention.join(name)
+    assert writer.written().waiting_for(1) == ["A", "B", "Logger"]
+
+
 # -- required subscriptions
 
 
