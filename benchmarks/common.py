@@ -26,9 +26,9 @@ from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import jars
 from ackstream.settings import Settings, load
 from ackstream.spark.session import session
-from benchmarks import broker
+from benchmarks import broker, pages
 from benchmarks.broker import Offsets
-from benchmarks.pages import README, RESULTS, show, with_part
+from benchmarks.pages import RESULTS, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -120,17 +120,10 @@ class Bench:
         self.console.print(table)
 
 
-def main(
-    name: str,
-    measure: Callable[[Bench], dict[str, Any]],
-    *,
-    kafka: bool = True,
-    page: Callable[[dict[str, Any]], str] | None = None,
-) -> None:
+def main(name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool = True) -> None:
     """Run a benchmark as a program.
 
     :param kafka: whether it needs one
-    :param page: makes a part of README.md of the report
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--small", action="store_true", help="a check of a minute; its figures mean nothing")
@@ -171,8 +164,8 @@ def main(
         }
         report = rounded(report)
         (place / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-        if page is not None and place == RESULTS:
-            README.write_text(with_part(README.read_text("utf-8"), name, page(report)), "utf-8")
+        if place == RESULTS:
+            pages.write(name, report)
         console.print(f"Written: {place / f'{name}.json'}", highlight=False)
 
 

@@ -1,20 +1,43 @@
-"""The parts of README.md that are made of results, each between two marks."""
+"""The parts of the two README.md that are made of results, each between two marks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 README = Path(__file__).resolve().with_name("README.md")
+FRONT = README.parents[1] / README.name
 RESULTS = README.with_name("results")
 NOT_MEASURED = "Not measured yet: `python -m benchmarks {}` on a quiet machine writes the tables."
 BACKLOG = (
     "contender", "messages/s, warm", "whole run", "ackstream is … times that", "µs of processor per message",
     "of the broker", "memory, GB",
 )  # fmt: skip
+LOADS = {
+    "100/s": "100 requests/s",
+    "500/s": "500 requests/s",
+    "2,000/s": "2,000 requests/s",
+    "500/s + archive": "500 requests/s, archive in the same session",
+    "50/s + archive, twin, index": "50 requests/s, archive, the twin and its index in the same session",
+}
+RATES = {
+    "correlate": "**correlate** (state, timeouts, protocol checks, ledger)",
+    "quixstreams, 1 process": "quixstreams with RocksDB and changelogs, 1 process (no timeouts, no ledger, no checks)",
+    "quixstreams, 2 processes": "quixstreams, 2 processes",
+    "state a correlation-id": "`applyInPandasWithState` keyed by the correlation-id",
+    "copy": "Spark copying Kafka to Kafka, nothing else: the floor",
+}
+STAGES = {
+    "accepted": "accepted",
+    "received": "received, processed",
+    "merged": "persisted, merged",
+    "single": "persisted, single",
+    "flush": "flush",
+}
+SHORT = 0.1
 CLUSTER = (
     "executors", "messages", "partitions of a topic", "shards", "messages/s, warm", "whole run",
     "µs of the driver's processor per message",
@@ -31,7 +54,7 @@ def with_part(page: str, name: str, text: str) -> str:
     before, _, rest = page.partition(start)
     _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"README.md has no part {name!r}: put the marks {start!r} and {end!r} there")
+        raise ValueError(f"The page has no part {name!r}: put the marks {start!r} and {end!r} there")
     return f"{before}{start}{text}\n{end}{after}"
 
 
@@ -55,6 +78,36 @@ def show(value: Any) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def latency(report: dict[str, Any]) -> str:
+    """Write the table of what a requester waits for."""
+    cases = report["figures"]["cases"]
+    rows = [
+        (LOADS[name], *(f"{value:.2f} s" for value in (*one["reply"].values(), one["late"]["p50"])))
+        for name, one in cases.items()
+    ]
+    return "\n".join(table(("load", "p50", "p95", "p99", "timeout, p50"), rows))
+
+
+def throughput(report: dict[str, Any]) -> str:
+    """Write the table of correlate and what it is measured beside."""
+    rates, times = (report["figures"][name] for name in ("messages_a_second", "correlate_is_times"))
+    rows = [(said, f"{rates[name]['warm']:,.0f}", f"{times[name]:.3g}") for name, said in RATES.items()]
+    return "\n".join(table(("Kafka to Kafka, warm", "messages/s", "correlate is … times as fast"), rows))
+
+
+def acks(report: dict[str, Any]) -> str:
+    """Write the table of what a publisher waits for."""
+    cases = report["figures"]["cases"]
+    columns = ["stage, s"]
+    for rate in cases:
+        columns += [f"{rate} p50", "p95"]
+    rows = []
+    for stage, said in STAGES.items():
+        waits = [one["stages"][stage][figure] for one in cases.values() for figure in ("p50", "p95")]
+        rows.append((said, *(f"{wait:.3f}" if wait < SHORT else f"{wait:.2f}" for wait in waits)))
+    return "\n".join(table(columns, rows))
 
 
 def peers(report: dict[str, Any]) -> str:
@@ -159,3 +212,28 @@ def _wrong(counts: dict[str, int]) -> int:
 
 def _seconds(*values: float | None) -> list[str]:
     return ["-" if value is None else f"{value:.2f}" for value in values]
+
+
+class Part(NamedTuple):
+    """A part of a page, and what makes it of a benchmark's report."""
+
+    page: Path
+    text: Callable[[dict[str, Any]], str]
+
+
+PARTS = {
+    "latency": Part(FRONT, latency),
+    "throughput": Part(FRONT, throughput),
+    "acks": Part(README, acks),
+    "peers": Part(README, peers),
+    "profile": Part(README, profile),
+    "scale": Part(README, scale),
+}
+"""By the benchmark."""
+
+
+def write(name: str, report: dict[str, Any]) -> None:
+    """Write a benchmark's part, if there is one, into its page."""
+    if (found := PARTS.get(name)) is not None:
+        text = found.page.read_text("utf-8")
+        found.page.write_text(with_part(text, name, found.text(report)), "utf-8")

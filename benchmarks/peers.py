@@ -16,7 +16,6 @@ from benchmarks.common import ROUNDS
 from benchmarks.contenders.programs import CONTENDERS, Place, versions
 from benchmarks.contenders.running import Running
 from benchmarks.latency import TIMEOUT, Case
-from benchmarks.pages import peers as page
 from benchmarks.progress import medians
 from benchmarks.replies import recovery
 from benchmarks.workload import Workload
@@ -195,4 +194,4 @@ def _replies(report: dict[str, Any], began: float) -> list[tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    common.main("peers", measure, page=page)
+    common.main("peers", measure)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
 from ackstream.lake.commits import java
-from benchmarks import common, pages
+from benchmarks import common
 from benchmarks.contenders.running import TICKS_A_SECOND, descendants, listener, processor
 from benchmarks.latency import load
 from benchmarks.progress import batches, typical, wait, warm
@@ -244,4 +244,4 @@ def _stages(spark: SparkSession) -> list[tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    common.main("profile", measure, page=pages.profile)
+    common.main("profile", measure)

@@ -19,7 +19,7 @@ from ackstream.kafka.clients import connect_consumer
 from ackstream.spark.clock import ClockBroker
 from ackstream.spark.lease import LeaseLog
 from ackstream.spark.progress import consumed_offsets, planned_offsets
-from benchmarks import broker, common, driving, pages, throughput
+from benchmarks import broker, common, driving, throughput
 from benchmarks.common import ROUNDS
 from benchmarks.contenders.programs import Contender
 from benchmarks.progress import batches, medians, seconds, typical, wait
@@ -217,4 +217,4 @@ def _task(bench: Bench) -> float:
 
 
 if __name__ == "__main__":
-    common.main("scale", measure, page=pages.scale)
+    common.main("scale", measure)

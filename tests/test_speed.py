@@ -1,6 +1,8 @@
-"""What ``python -m benchmarks goals`` and ``profile`` make of what was measured."""
+"""What is made of what was measured: the tables of the pages, the parts of the profile."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -29,6 +31,13 @@ def test_a_goal_is_reached_or_not_by_the_figure_of_its_result(goal: Goal, row: t
 
 def test_the_table_of_goals_is_made_of_the_results() -> None:
     assert pages.part(pages.README.read_text("utf-8"), "goals") == goals.table(goals.results())
+
+
+@pytest.mark.parametrize("name", pages.PARTS)
+def test_the_other_tables_are_made_of_the_results_too(name: str) -> None:
+    page, text = pages.PARTS[name]
+    report = json.loads((pages.RESULTS / f"{name}.json").read_text("utf-8"))
+    assert pages.part(page.read_text("utf-8"), name) == text(report)
 
 
 KAFKA, ARROW = "org.apache.kafka.clients.consumer.Fetcher.fetch", "org.apache.arrow.vector.IntVector.set"
