@@ -120,9 +120,10 @@ def guess_protocol(bootstrap: str) -> str | None:
     anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
     for host, port in addresses(bootstrap):
+        tls = f"{host}:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL"
         try:
             with closing(socket.create_connection((host, port), TIMEOUT_SECONDS)) as raw, anything.wrap_socket(raw):
-                return f"{host}:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL"
+                return tls
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
             # as a load balancer does whose broker is away, and a broker that wants a login
             return (
@@ -131,7 +132,7 @@ def guess_protocol(bootstrap: str) -> str | None:
             )
         except ssl.SSLError as error:
             if "CERTIFICATE" in str(error.reason):
-                return f"{host}:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL"
+                return tls
             return (
                 f"something else answers at {host}:{port}, or clients have to log in: correct kafka.security.protocol "
                 f"or kafka.bootstrap"

@@ -49,9 +49,11 @@ _SINK = {
     "acks": "all",
     "enable.idempotence": "true",
 }
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+"""A record header, as Spark's source gives it and its sink takes it."""
+
 _RECORDS = pa.schema(
-    [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+    [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(HEADER))]
 )
 CLOCK = "clock"
 """The watermark column."""
@@ -165,7 +167,7 @@ def arrow_records(records: Iterable[OutgoingRecord]) -> pa.Table:
     names, texts = zip(*entries, strict=True) if entries else ((), ())
     parts = [pa.array(names, pa.string()), pa.array(texts, pa.binary())]
     starts = pa.array(list(itertools.accumulate(map(len, headers), initial=0)), pa.int32())
-    lists = pa.ListArray.from_arrays(starts, pa.StructArray.from_arrays(parts, fields=list(_HEADER)))
+    lists = pa.ListArray.from_arrays(starts, pa.StructArray.from_arrays(parts, fields=list(HEADER)))
     columns = [pa.array(topics, pa.string()), pa.array(keys, pa.binary()), pa.array(values, pa.binary()), lists]
     return pa.Table.from_arrays(columns, schema=_RECORDS)
 

@@ -22,7 +22,7 @@ from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
-from ackstream.spark.kafka import copy_limit, fitting, header_entry
+from ackstream.spark.kafka import HEADER, copy_limit, fitting, header_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 _encode = msgspec.json.Encoder().encode
 
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _ORDER = ("step", "rank", *POSITION)
 _RESULTS = pa.schema(
     [(name, pa.int64()) for name in _ORDER]
-    + [("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
+    + [("key", pa.string()), ("value", pa.binary()), ("headers", pa.list_(HEADER))]
 )
 _SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
 _SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCRIBER)}>>"
