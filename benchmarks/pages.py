@@ -87,14 +87,14 @@ def latency(report: dict[str, Any]) -> str:
         (LOADS[name], *(f"{value:.2f} s" for value in (*one["reply"].values(), one["late"]["p50"])))
         for name, one in cases.items()
     ]
-    return "\n".join(table(("load", "p50", "p95", "p99", "timeout, p50"), rows))
+    return _alone(table(("load", "p50", "p95", "p99", "timeout, p50"), rows))
 
 
 def throughput(report: dict[str, Any]) -> str:
     """Write the table of correlate and what it is measured beside."""
     rates, times = (report["figures"][name] for name in ("messages_a_second", "correlate_is_times"))
     rows = [(said, f"{rates[name]['warm']:,.0f}", f"{times[name]:.3g}") for name, said in RATES.items()]
-    return "\n".join(table(("Kafka to Kafka, warm", "messages/s", "correlate is … times as fast"), rows))
+    return _alone(table(("Kafka to Kafka, warm", "messages/s", "correlate is … times as fast"), rows))
 
 
 def acks(report: dict[str, Any]) -> str:
@@ -107,7 +107,7 @@ def acks(report: dict[str, Any]) -> str:
     for stage, said in STAGES.items():
         waits = [one["stages"][stage][figure] for one in cases.values() for figure in ("p50", "p95")]
         rows.append((said, *(f"{wait:.3f}" if wait < SHORT else f"{wait:.2f}" for wait in waits)))
-    return "\n".join(table(columns, rows))
+    return _alone(table(columns, rows))
 
 
 def peers(report: dict[str, Any]) -> str:
@@ -199,6 +199,11 @@ def scale(report: dict[str, Any]) -> str:
         *table(columns, rows),
     ]
     return "\n".join(lines)
+
+
+def _alone(lines: Sequence[str]) -> str:
+    """Write a table that is a part by itself: after a mark there has to be an empty line."""
+    return "\n".join(["", *lines])
 
 
 def _measured(report: dict[str, Any]) -> str:
