@@ -129,8 +129,7 @@ def results() -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Write the table into README.md."""
-    text = pages.README.read_text("utf-8")
-    pages.README.write_text(pages.with_part(text, "goals", table(results())), "utf-8")
+    pages.replace(pages.README, "goals", table(results()))
 
 
 if __name__ == "__main__":

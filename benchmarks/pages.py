@@ -240,5 +240,9 @@ PARTS = {
 def write(name: str, report: dict[str, Any]) -> None:
     """Write a benchmark's part, if there is one, into its page."""
     if (found := PARTS.get(name)) is not None:
-        text = found.page.read_text("utf-8")
-        found.page.write_text(with_part(text, name, found.text(report)), "utf-8")
+        replace(found.page, name, found.text(report))
+
+
+def replace(page: Path, name: str, text: str) -> None:
+    """Write the text of a part into a page."""
+    page.write_text(with_part(page.read_text("utf-8"), name, text), "utf-8")

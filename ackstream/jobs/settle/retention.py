@@ -330,7 +330,7 @@ class Retention:
     def waiting_for(self, seq: int) -> list[str]:
         """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum.
 
-        By name: the records of several readers are in several partitions, and come in any order.
+        Readers by name: their records are in several partitions, and come in any order.
         """
         if seq in self.done:
             return []
