@@ -15,11 +15,11 @@ from kafka import TopicPartition
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.topics import CorrelateTopics
+from ackstream.observe.figures import Tally
 from ackstream.settings import Correlate
 from ackstream.spark.clock import QueryClock, Watched
 from ackstream.spark.operator import Told, _Latest
 from ackstream.spark.progress import _partitions, lags, lost_records
-from ackstream.telemetry.figures import Tally
 from benchmarks.progress import seconds
 from benchmarks.workload import Workload
 

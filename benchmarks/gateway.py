@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.access.passwords import hash_password
 from benchmarks import common, pages
 from benchmarks.contenders.running import processor
 from benchmarks.progress import percentiles

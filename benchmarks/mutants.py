@@ -49,8 +49,11 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/queues/endpoint.py": (f"{TESTS}/queues/test_endpoint.py", f"{TESTS}/queues"),
     f"{JOBS}/queues/segments.py": (f"{TESTS}/queues/test_segments.py", f"{TESTS}/queues"),
     f"{JOBS}/query/execution.py": (f"{TESTS}/query",),
-    "ackstream/client/unacknowledged.py": ("tests/client/test_unacknowledged.py", "tests/client/test_publisher.py"),
-    "ackstream/client/writer_history.py": ("tests/client/test_writer_history.py",),
+    "ackstream/client/publishing/_unacknowledged.py": (
+        "tests/client/publishing/test_unacknowledged.py",
+        "tests/client/publishing/test_publisher.py",
+    ),
+    "ackstream/client/reading/_writer_history.py": ("tests/client/reading/test_writer_history.py",),
 }
 """The modules that decide, and their tests: those first that most likely fail."""
 

@@ -86,11 +86,11 @@ MISSING = [
     ("spark", "ackstream.lake.tables", "pyarrow"),
     ("lake", "ackstream.lake.reading", "deltalake"),
     ("gateway", "ackstream.gateway.service", "anyio"),
-    ("connect", "ackstream.connectivity.http_push", "httpx"),
-    ("connect", "ackstream.connectivity.mqtt", "paho"),
-    ("connect", "ackstream.connectivity.amqp091", "pika"),
-    ("amqp-10", "ackstream.connectivity.amqp10", "proton"),
-    ("metrics", "ackstream.telemetry.exposition", "prometheus_client"),
+    ("connect", "ackstream.connectivity.transports.http_push", "httpx"),
+    ("connect", "ackstream.connectivity.transports.mqtt", "paho"),
+    ("connect", "ackstream.connectivity.transports.amqp091", "pika"),
+    ("amqp-10", "ackstream.connectivity.transports.amqp10", "proton"),
+    ("metrics", "ackstream.observe.exposition", "prometheus_client"),
 ]
 
 

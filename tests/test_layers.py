@@ -18,20 +18,20 @@ ALLOWED: dict[str, set[str]] = {
     "protocol.rql": {"errors", "protocol"},
     "protocol.ditto": {"errors", "protocol", "protocol.rql"},
     "settings": WIRE,
-    "telemetry": BASE,
+    "observe": BASE | {"kafka", "lake"},
     "local": BASE | {"kafka"},
     "kafka": BASE,
     "contract": BASE | {"kafka"},
-    "spark": BASE | {"kafka", "local", "telemetry"},
+    "spark": BASE | {"kafka", "local", "observe"},
     "lake": BASE,
     **{
-        f"jobs.{job}": BASE | {"kafka", "spark", "lake", "telemetry"}
+        f"jobs.{job}": BASE | {"kafka", "spark", "lake", "observe"}
         for job in ("correlate", "archive", "twin", "persist", "query", "settle", "queues", "mirror")
     },
     "client": BASE | {"kafka", "lake"},
     "aio": BASE | {"client"},
-    "gateway": BASE | {"contract", "kafka", "lake", "client", "telemetry"},
-    "connectivity": BASE | {"kafka", "client", "telemetry"},
+    "gateway": BASE | {"contract", "kafka", "lake", "client", "observe"},
+    "connectivity": BASE | {"kafka", "client", "observe"},
 }
 """The command line, the demo inside it, the conformance runner and the system in memory are the top: they may import
 everything."""

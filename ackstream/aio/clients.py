@@ -15,11 +15,11 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from ackstream.client.core.lifetime import Client
 from ackstream.client.errors import FlushTimeout, ReaderTimeout
-from ackstream.client.lifetime import Client
-from ackstream.client.publisher import Publisher
-from ackstream.client.receivers import Responder, Subscriber
-from ackstream.client.requester import Requester
+from ackstream.client.parties.receivers import Responder, Subscriber
+from ackstream.client.publishing.publisher import Publisher
+from ackstream.client.requests.requester import Requester
 from ackstream.errors import PreconditionNotMetError
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ackstream.client.open_requests import Stored
-    from ackstream.client.receipts import Receipt, Stage
-    from ackstream.client.replies import Reply
+    from ackstream.client.publishing.receipts import Receipt, Stage
+    from ackstream.client.requests._open_requests import Stored
+    from ackstream.client.requests.replies import Reply
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 

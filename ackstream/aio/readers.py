@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ackstream.aio.clients import AsyncClient, aside, sliced
 from ackstream.aio.iteration import AsyncIteration
 from ackstream.client.errors import CommandTimeout, ReaderClosedError
-from ackstream.client.message_stream import LogMessage
-from ackstream.client.query_client import QueryClient
-from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queued_messages import QueueMessage
-from ackstream.client.sample_reader import SampleReader
-from ackstream.client.samples import Sample
+from ackstream.client.queries.message_stream import LogMessage
+from ackstream.client.queries.query_client import QueryClient
+from ackstream.client.queues.queue_consumer import QueueConsumer
+from ackstream.client.queues.queued_messages import QueueMessage
+from ackstream.client.reading.sample_reader import SampleReader
+from ackstream.client.reading.samples import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ackstream.client.message_stream import MessageStream
+    from ackstream.client.queries.message_stream import MessageStream
     from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.settings import Kafka
 

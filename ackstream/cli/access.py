@@ -98,7 +98,7 @@ def password() -> None:
 
     It is asked for at the terminal, or read from the first line of standard input: `ackstream password < file`.
     """
-    from ackstream.gateway.passwords import hash_password
+    from ackstream.gateway.access.passwords import hash_password
 
     if sys.stdin.isatty():
         text = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)

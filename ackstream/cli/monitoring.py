@@ -11,7 +11,7 @@ from ackstream.cli.console.terminal import Terminal, echo, echo_json
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
-    from ackstream.gateway.overview import Watched, Watching
+    from ackstream.observe.overview import Watched, Watching
 
 REFRESH_SECONDS = 1.0
 SHOWN = 20
@@ -33,8 +33,8 @@ def watch(
     """
     from kafka.errors import AuthorizationError, KafkaError
 
-    from ackstream.gateway.overview import Watching
     from ackstream.kafka.clients import failure
+    from ackstream.observe.overview import Watching
     from ackstream.settings import load
 
     span = milliseconds("--window", window)
@@ -91,8 +91,8 @@ def inflight(
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
     from ackstream.cli.console.display import inflight_table
     from ackstream.cli.console.session import quiet_session
-    from ackstream.gateway.meter import epoch_milliseconds
     from ackstream.jobs.correlate.inflight import inflight as read
+    from ackstream.observe.meter import epoch_milliseconds
     from ackstream.settings import load
 
     settings = load()

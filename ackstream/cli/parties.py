@@ -12,7 +12,7 @@ from msgspec import UNSET
 from ackstream.cli.console.arguments import AsJson, Count, json_text, milliseconds
 from ackstream.cli.console.terminal import Terminal, data, echo_json, log_warnings
 from ackstream.errors import AckstreamError, InputError
-from ackstream.telemetry.logs import escaped
+from ackstream.observe.logs import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

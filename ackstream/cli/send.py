@@ -12,7 +12,7 @@ from msgspec import UNSET
 from ackstream.cli.console.arguments import FAILED, AsJson, json_text, name_and_value, read_file
 from ackstream.cli.console.terminal import Terminal, data, echo_json
 from ackstream.errors import AckstreamError, InputError
-from ackstream.telemetry.logs import escaped
+from ackstream.observe.logs import escaped
 
 if TYPE_CHECKING:
     from ackstream.client import Reply
@@ -168,7 +168,7 @@ def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) ->
     from rich.text import Text
 
     from ackstream.cli.console.display import STYLES
-    from ackstream.gateway.meter import verdict
+    from ackstream.observe.meter import verdict
     from ackstream.protocol.errors import DittoError
 
     phrase = responses.get(reply.status, "")

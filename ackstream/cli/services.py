@@ -24,7 +24,7 @@ def gateway() -> None:
     from ackstream.cli.console.interrupts import Interrupts
     from ackstream.gateway.server import Server
     from ackstream.gateway.service import connected
-    from ackstream.telemetry.endpoint import serving
+    from ackstream.observe.endpoint import serving
 
     settings = _logged("gateway")
 
@@ -68,7 +68,7 @@ def route() -> None:
 
 def _run(settings: Settings, program: str, key: str, names: list[str], begin: Callable[[], Runner]) -> None:
     from ackstream.cli.console.interrupts import Interrupts
-    from ackstream.telemetry.endpoint import serving
+    from ackstream.observe.endpoint import serving
 
     if not names:
         raise SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
@@ -84,8 +84,8 @@ def _run(settings: Settings, program: str, key: str, names: list[str], begin: Ca
 
 def _logged(program: str) -> Settings:
     """Read the settings, and let the process log as they say."""
+    from ackstream.observe import logs
     from ackstream.settings import Log, load
-    from ackstream.telemetry import logs
 
     # what is wrong with the settings is logged, too
     logs.configure(Log(), program=program)

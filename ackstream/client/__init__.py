@@ -5,8 +5,7 @@ else by its name; ``name`` is who it is, where that matters. Every message is a 
 client raises an :class:`AckstreamError`. Importing it loads neither Spark nor the libraries that read tables.
 """
 
-from ackstream.client.commands import Command, fields_of
-from ackstream.client.durable_readers import delete_durable_subscription, known_readers
+from ackstream.client.core.messages import Message
 from ackstream.client.errors import (
     AcknowledgementTimeout,
     BadFilterError,
@@ -47,21 +46,22 @@ from ackstream.client.errors import (
     WindowError,
     WouldBlockError,
 )
-from ackstream.client.message_stream import LogMessage, MessageStream
-from ackstream.client.messages import Message
-from ackstream.client.open_requests import RequesterStatistics, Stored
-from ackstream.client.publisher import Publisher
-from ackstream.client.query_client import QueryClient
-from ackstream.client.queue_consumer import QueueConsumer, QueueStatistics
-from ackstream.client.queue_session import FlowQos
-from ackstream.client.queued_messages import QueueMessage
-from ackstream.client.receipts import FailedMessage, PublishStatistics, Receipt
-from ackstream.client.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
-from ackstream.client.replies import Reply
-from ackstream.client.requester import Requester
-from ackstream.client.sample_reader import ReaderStatistics, SampleReader
-from ackstream.client.samples import ReaderQos, Sample, WriterQos
-from ackstream.client.signals import Ack, After, Answer, Delivered, Response, Signal
+from ackstream.client.parties.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
+from ackstream.client.parties.signals import Ack, After, Answer, Delivered, Response, Signal
+from ackstream.client.publishing.publisher import Publisher
+from ackstream.client.publishing.receipts import FailedMessage, PublishStatistics, Receipt
+from ackstream.client.queries.message_stream import LogMessage, MessageStream
+from ackstream.client.queries.query_client import QueryClient
+from ackstream.client.queues._queue_session import FlowQos
+from ackstream.client.queues.queue_consumer import QueueConsumer, QueueStatistics
+from ackstream.client.queues.queued_messages import QueueMessage
+from ackstream.client.reading.durable_readers import delete_durable_subscription, known_readers
+from ackstream.client.reading.sample_reader import ReaderStatistics, SampleReader
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
+from ackstream.client.requests._open_requests import RequesterStatistics, Stored
+from ackstream.client.requests.commands import Command, fields_of
+from ackstream.client.requests.replies import Reply
+from ackstream.client.requests.requester import Requester
 from ackstream.errors import (
     AccessRefusedError,
     AckstreamError,

@@ -9,10 +9,9 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ackstream.client.labels import Labels
+from ackstream.client.core.labels import Labels
 from ackstream.connectivity.away import AloneAway
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.kafka_publisher import check_addresses
 from ackstream.connectivity.outbound_worker import OutboundWorker
 from ackstream.connectivity.system import System
 from ackstream.connectivity.transport import (
@@ -23,15 +22,16 @@ from ackstream.connectivity.transport import (
     backoff,
     not_published,
 )
+from ackstream.connectivity.transports.kafka_publisher import check_addresses
 from ackstream.errors import SettingsError
+from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
+from ackstream.observe.figures import FIGURES
+from ackstream.observe.health import HEALTH
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
 from ackstream.settings.connections import KafkaConnection
 from ackstream.settings.security import is_loopback
-from ackstream.telemetry.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
-from ackstream.telemetry.figures import FIGURES
-from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ def transport(kind: str) -> Transport:
 
     :raises MissingExtraError: it needs an extra that is not installed
     """
-    found: Transport = import_module(f"ackstream.connectivity.{MODULES[kind]}").TRANSPORT
+    found: Transport = import_module(f"ackstream.connectivity.transports.{MODULES[kind]}").TRANSPORT
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ackstream.client.signals import check_answer
+from ackstream.client.parties.signals import check_answer
 from ackstream.connectivity.transport import resolved
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import taken_entries

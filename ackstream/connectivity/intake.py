@@ -18,19 +18,19 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLarg
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
 from ackstream.connectivity.transport import OF_RECORD, outgoing, text_headers
 from ackstream.errors import AckstreamError
+from ackstream.observe.catalogue import CONNECTION_MESSAGES
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, response_type
 from ackstream.protocol.ditto.connections import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import BAD_REQUEST, TOO_LARGE, DittoError, shown
-from ackstream.telemetry.catalogue import CONNECTION_MESSAGES
-from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackstream.client.labels import Labels
+    from ackstream.client.core.labels import Labels
     from ackstream.connectivity.system import System
     from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Published
     from ackstream.protocol.ditto.access import Access

@@ -11,19 +11,19 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ackstream.client.signals import read_publication
-from ackstream.client.worker import Worker
+from ackstream.client.core.worker import Worker
+from ackstream.client.parties.signals import read_publication
 from ackstream.connectivity.outbound import Outbound, answers_of, issued
 from ackstream.connectivity.transport import ExternalMessage
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
+from ackstream.observe.catalogue import CONNECTION_MESSAGES
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.subscriptions import weak_acks
-from ackstream.telemetry.catalogue import CONNECTION_MESSAGES
-from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
-    from ackstream.client.group import Work
-    from ackstream.client.labels import Labels
+    from ackstream.client.core.group import Work
+    from ackstream.client.core.labels import Labels
     from ackstream.connectivity.away import AloneAway, Place
     from ackstream.connectivity.outbound import Publishing
     from ackstream.connectivity.system import System

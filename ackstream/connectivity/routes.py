@@ -20,19 +20,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ackstream.client import ClientError, Publisher, ReaderClosedError, ReaderQos, SampleReader, WriterQos
+from ackstream.client.core.label_acks import LabelAcks
+from ackstream.client.core.labels import Labels
+from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.worker import Outbox
 from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
-from ackstream.client.label_acks import LabelAcks
-from ackstream.client.labels import Labels
-from ackstream.client.lifetime import Client, Lifetime
-from ackstream.client.samples import text
-from ackstream.client.worker import Outbox
+from ackstream.client.reading.samples import text
 from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS
-from ackstream.telemetry.catalogue import ROUTE_OPEN
-from ackstream.telemetry.figures import FIGURES
-from ackstream.telemetry.health import HEALTH
+from ackstream.observe.catalogue import ROUTE_OPEN
+from ackstream.observe.figures import FIGURES
+from ackstream.observe.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ackstream.client import NotSentError, Requester, RequestTimeout, fields_of
-from ackstream.client.replies import Outcomes
+from ackstream.client.requests.replies import Outcomes
 from ackstream.connectivity.intake import SourceFailure, verdict
 from ackstream.connectivity.transport import OF_RECORD
 from ackstream.kafka import clients
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.client import Reply
-    from ackstream.client.replies import RequestOutcome
+    from ackstream.client.requests.replies import RequestOutcome
     from ackstream.connectivity.inbound import InboundRequest
     from ackstream.connectivity.transport import ExternalMessage
     from ackstream.protocol.ditto.envelopes import Envelope

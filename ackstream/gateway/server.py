@@ -21,12 +21,12 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ackstream.gateway.api import REQUEST_SECONDS
-from ackstream.gateway.certificates import Certificates
-from ackstream.gateway.connections import Doors, HttpConnection, SocketConnection, TlsConnection
-from ackstream.gateway.instruments import EVENT_LOOP, follow, unfollow
+from ackstream.gateway.access.certificates import Certificates
+from ackstream.gateway.http.api import REQUEST_SECONDS
+from ackstream.gateway.middleware.connections import Doors, HttpConnection, SocketConnection, TlsConnection
+from ackstream.gateway.middleware.instruments import EVENT_LOOP, follow, unfollow
 from ackstream.gateway.service import application
-from ackstream.telemetry.health import HEALTH
+from ackstream.observe.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

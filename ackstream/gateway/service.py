@@ -16,13 +16,9 @@ from starlette.routing import Mount
 
 from ackstream.client import Requester
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
-from ackstream.client.replies import Outcomes
-from ackstream.gateway.api import Api
-from ackstream.gateway.audit import Audit
-from ackstream.gateway.audit_trail import recording
-from ackstream.gateway.authentication import Authenticator, access_of, watched_files
-from ackstream.gateway.certificates import check_transport
-from ackstream.gateway.documentation import documentation_routes
+from ackstream.client.requests.replies import Outcomes
+from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
+from ackstream.gateway.access.certificates import check_transport
 from ackstream.gateway.errors import (
     body_incomplete,
     correlation_id_in_use,
@@ -31,17 +27,21 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
-from ackstream.gateway.instruments import ResponseCounter, probe_routes
-from ackstream.gateway.limits import Limits
-from ackstream.gateway.operations import PREFIX
-from ackstream.gateway.origins import origin_middleware
-from ackstream.gateway.pages import Live, page_routes
-from ackstream.gateway.proxies import proxy_middleware
-from ackstream.gateway.quotas import OpenCounts
-from ackstream.gateway.responses import on_error
-from ackstream.gateway.sockets import socket_route
+from ackstream.gateway.http.api import Api
+from ackstream.gateway.http.documentation import documentation_routes
+from ackstream.gateway.http.operations import PREFIX
+from ackstream.gateway.http.responses import on_error
+from ackstream.gateway.middleware.audit import Audit
+from ackstream.gateway.middleware.audit_trail import recording
+from ackstream.gateway.middleware.instruments import ResponseCounter, probe_routes
+from ackstream.gateway.middleware.limits import Limits
+from ackstream.gateway.middleware.origins import origin_middleware
+from ackstream.gateway.middleware.proxies import proxy_middleware
+from ackstream.gateway.middleware.quotas import OpenCounts
+from ackstream.gateway.page.pages import Live, page_routes
 from ackstream.gateway.streaming import Streaming
 from ackstream.gateway.unread import UnreadTotal
+from ackstream.gateway.websocket.sockets import socket_route
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from ackstream.client import Reply
-    from ackstream.client.replies import RequestOutcome
-    from ackstream.gateway.authentication import Identity
+    from ackstream.client.requests.replies import RequestOutcome
+    from ackstream.gateway.access.authentication import Identity
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from ackstream.client.commands import fields_in, retrieval
-from ackstream.client.group import Work
-from ackstream.client.labels import Declarer
-from ackstream.client.signals import read_publication
-from ackstream.client.worker import Worker
+from ackstream.client.core.group import Work
+from ackstream.client.core.labels import Declarer
+from ackstream.client.core.worker import Worker
+from ackstream.client.parties.signals import read_publication
+from ackstream.client.requests.commands import fields_in, retrieval
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import encode

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import inheritable_thread_target
 
-from ackstream.telemetry.logs import about
+from ackstream.observe.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

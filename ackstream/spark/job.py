@@ -23,6 +23,8 @@ from ackstream.errors import AckstreamError, StartError, StoppedError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
+from ackstream.observe.figures import FIGURES
+from ackstream.observe.health import HEALTH
 from ackstream.settings import Settings
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, compare_batches, compare_topics, topic_ids
 from ackstream.spark.clock import Watched, clock
@@ -31,8 +33,6 @@ from ackstream.spark.observation import observed
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, planned_offsets
 from ackstream.spark.session import driver, run_with_settings
-from ackstream.telemetry.figures import FIGURES
-from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     import threading

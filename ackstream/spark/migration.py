@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from ackstream.observe.figures import Tally
     from ackstream.settings import Settings
     from ackstream.spark.job import Job
     from ackstream.spark.operator import ShardBatch, State
     from ackstream.spark.pieces import PieceStore
-    from ackstream.telemetry.figures import Tally
 
     Unite = Callable[[Iterable[State]], State]
 

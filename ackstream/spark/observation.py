@@ -12,8 +12,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ackstream.spark.progress import repeating
-from ackstream.telemetry.catalogue import (
+from ackstream.observe.catalogue import (
     BATCH_SECONDS,
     BATCHES_DONE,
     INPUT_ROWS,
@@ -25,8 +24,9 @@ from ackstream.telemetry.catalogue import (
     STATE_BYTES,
     TICK,
 )
-from ackstream.telemetry.figures import FIGURES, Tally
-from ackstream.telemetry.health import HEALTH
+from ackstream.observe.figures import FIGURES, Tally
+from ackstream.observe.health import HEALTH
+from ackstream.spark.progress import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

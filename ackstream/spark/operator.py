@@ -23,11 +23,11 @@ from weakref import WeakKeyDictionary
 
 from pyspark import AccumulatorParam, TaskContext
 
+from ackstream.observe import logs
+from ackstream.observe.figures import Tally
 from ackstream.settings import Log
 from ackstream.spark.batches import BATCH_ID, QUERY_ID
 from ackstream.spark.kafka import CLOCK
-from ackstream.telemetry import logs
-from ackstream.telemetry.figures import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
 
-    from ackstream.telemetry.figures import Key
+    from ackstream.observe.figures import Key
 
     Handle = Callable[["ShardBatch"], Iterable[pd.DataFrame]]
     State = tuple[int, bytes]

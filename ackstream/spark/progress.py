@@ -19,8 +19,8 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import StoppedError
 from ackstream.kafka.clients import connect_consumer
-from ackstream.telemetry.catalogue import LAG, LOST
-from ackstream.telemetry.figures import FIGURES
+from ackstream.observe.catalogue import LAG, LOST
+from ackstream.observe.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

@@ -21,9 +21,9 @@ from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.local.process import keep_private
 from ackstream.local.submit import MERGED, check_settings, defaults, log_configuration, own_entries, write_properties
+from ackstream.observe import logs
+from ackstream.observe.endpoint import serving
 from ackstream.settings import Log, load
-from ackstream.telemetry import logs
-from ackstream.telemetry.endpoint import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

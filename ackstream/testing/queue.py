@@ -7,11 +7,11 @@ from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.lifetime import Lifetime
-from ackstream.client.messages import MAX_BATCH, handler_of
-from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queued_messages import QueueMessage
-from ackstream.client.samples import Sample
+from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.messages import MAX_BATCH, handler_of
+from ackstream.client.queues.queue_consumer import QueueConsumer
+from ackstream.client.queues.queued_messages import QueueMessage
+from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol.queues import MessageDelivered
@@ -20,8 +20,8 @@ from ackstream.testing.virtual_time import VirtualTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.messages import Message
-    from ackstream.client.queue_session import AckMode
+    from ackstream.client.core.messages import Message
+    from ackstream.client.queues._queue_session import AckMode
     from ackstream.jobs.queues.model import Event
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings

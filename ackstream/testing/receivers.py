@@ -7,9 +7,9 @@ from collections import Counter
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.group import Work
-from ackstream.client.lifetime import Lifetime
-from ackstream.client.receivers import SWEEP, TOPIC_OF, Responder, Subscriber
+from ackstream.client.core.group import Work
+from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.parties.receivers import SWEEP, TOPIC_OF, Responder, Subscriber
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_declared
 from ackstream.protocol.ditto.subscriptions import STREAMS
@@ -19,7 +19,7 @@ from ackstream.protocol.record_headers import CORRELATION_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.signals import Answer, Delivered, Signal
+    from ackstream.client.parties.signals import Answer, Delivered, Signal
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Subscription
     from ackstream.testing.records import TopicRecord

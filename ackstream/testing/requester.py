@@ -6,12 +6,12 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.lifetime import Lifetime
-from ackstream.client.open_requests import OpenRequests
-from ackstream.client.requester import Requester
+from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.requests._open_requests import OpenRequests
+from ackstream.client.requests.requester import Requester
 
 if TYPE_CHECKING:
-    from ackstream.client.open_requests import OpenRequest
+    from ackstream.client.requests._open_requests import OpenRequest
     from ackstream.testing.system import RequestSystem
 
 

@@ -34,7 +34,7 @@ from ackstream.testing.virtual_time import VirtualTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.signals import Answer, Delivered, Signal
+    from ackstream.client.parties.signals import Answer, Delivered, Signal
     from ackstream.jobs.correlate.emissions import Emission
     from ackstream.jobs.correlate.state import Record
     from ackstream.jobs.twin.changes import Thing

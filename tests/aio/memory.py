@@ -7,21 +7,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ackstream.aio import AsyncPublisher, AsyncQueueConsumer, AsyncRequester, AsyncResponder, AsyncSampleReader
-from ackstream.client import (
-    Ack,
-    Command,
-    Publisher,
-    QueueConsumer,
-    SampleReader,
-    publisher_session,
-    queue_link,
-    sample_reader,
-)
-from ackstream.client.lifetime import Client, Lifetime
+from ackstream.client import Ack, Command, Publisher, QueueConsumer, SampleReader
+from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.publishing import _publisher_session as publisher_session
+from ackstream.client.queues import _queue_link as queue_link
+from ackstream.client.reading import sample_reader
 from ackstream.testing import RequestSystem
-from tests.client.test_publisher import Connection, persisted
-from tests.client.test_queue_consumer import Service
-from tests.client.test_sample_reader import _publish, _Session
+from tests.client.publishing.test_publisher import Connection, persisted
+from tests.client.queues.test_queue_consumer import Service
+from tests.client.reading.test_sample_reader import _publish, _Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,17 +27,17 @@ from ackstream.client import (
     SampleReader,
     StreamClosedError,
 )
-from ackstream.client.lifetime import Client, Lifetime
-from ackstream.client.message_stream import MessageStream
+from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.queries.message_stream import MessageStream
 from ackstream.protocol.messages import CommandAck
 from ackstream.testing import RequestSystem
 from tests.aio import memory
 from tests.aio.memory import COMMAND
-from tests.client.test_message_stream import _add, _message
+from tests.client.queries.test_message_stream import _add, _message
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from tests.client.test_queue_consumer import Service
+    from tests.client.queues.test_queue_consumer import Service
 
 TWINS = (
     *(AsyncRequester, AsyncPublisher, AsyncResponder, AsyncSubscriber),

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ackstream.cli.main import app
-from ackstream.gateway.passwords import matches
+from ackstream.gateway.access.passwords import matches
 from ackstream.kafka import acls, topics
 
 if TYPE_CHECKING:

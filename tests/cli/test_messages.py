@@ -15,7 +15,7 @@ from ackstream import client
 from ackstream.cli import messages
 from ackstream.cli.main import app
 from ackstream.client import Receipt, RefusedError
-from ackstream.client.samples import Sample
+from ackstream.client.reading.samples import Sample
 from ackstream.settings.queues import QueueSettings
 from ackstream.testing import QueueSystem
 

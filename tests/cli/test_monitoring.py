@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from ackstream.cli.console import session
 from ackstream.cli.main import app
-from ackstream.gateway import meter
 from ackstream.jobs.correlate import inflight
 from ackstream.jobs.correlate.inflight import InFlight
 from ackstream.kafka.topics import ensure_topics
+from ackstream.observe import meter
 from ackstream.settings import Settings
 from tests.harness import ledgers
 

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from ackstream.cli.main import Commands, app
-from ackstream.client.storage import SqliteMessages
+from ackstream.client.core.storage import SqliteMessages
 from ackstream.local.process import keep_private, locked, write_file
 
 if TYPE_CHECKING:

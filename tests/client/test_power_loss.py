@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.bookmarks import Bookmarks
-from ackstream.client.storage import KeptMessage, SqliteMessages
+from ackstream.client.core.storage import KeptMessage, SqliteMessages
+from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.protocol.queries import Position, bookmark
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.client.replies import read_reply
-from ackstream.client.signals import Ack, Signal, messages, read_publication
-from ackstream.gateway.responses import of_reply
+from ackstream.client.parties.signals import Ack, Signal, messages, read_publication
+from ackstream.client.requests.replies import read_reply
+from ackstream.gateway.http.responses import of_reply
 from ackstream.jobs.correlate.state import ACKS, TWIN_ACKS
 from ackstream.jobs.twin.batch import SignalRecord, fold
 from ackstream.protocol.ditto.acknowledgements import write_ack

@@ -27,11 +27,11 @@ from ackstream.connectivity.transport import (
 )
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import Closing
+from ackstream.observe.catalogue import CONNECTION_FAILURES
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.access import OPEN
 from ackstream.settings import Settings
 from ackstream.settings.connections import Connection
-from ackstream.telemetry.catalogue import CONNECTION_FAILURES
-from ackstream.telemetry.figures import FIGURES
 from tests.prose import each
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.connectivity.kafka import Deliveries
 from ackstream.connectivity.transport import backoff
+from ackstream.connectivity.transports.kafka import Deliveries
 from tests.prose import each
 
 if TYPE_CHECKING:
-    from ackstream.client.group import Work
+    from ackstream.client.core.group import Work
 
 IN, ONE, TWO = (TopicPartition("in", number) for number in range(3))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.group import Work
+from ackstream.client.core.group import Work
 from ackstream.connectivity import outbound_worker as outbound_module
 from ackstream.connectivity.away import ROUNDS, AloneAway
 from ackstream.connectivity.outbound_worker import OutboundWorker

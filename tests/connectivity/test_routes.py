@@ -16,8 +16,8 @@ from ackstream.client.errors import (
     TakenOverError,
     WouldBlockError,
 )
-from ackstream.client.receipts import Receipt
-from ackstream.client.samples import Sample
+from ackstream.client.publishing.receipts import Receipt
+from ackstream.client.reading.samples import Sample
 from ackstream.connectivity import routes
 from ackstream.connectivity.routes import Route, Router, has_passed, headers_behind
 from ackstream.kafka.clients import Closing

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import Ack, Command, subscription
-from ackstream.client.publications import Publications, message_of
+from ackstream.client.publishing._publications import Publications, message_of
 from ackstream.contract.topics import FORMATS
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
@@ -29,8 +29,8 @@ from ackstream.settings import Persist, PublishRule
 from ackstream.settings.queues import QueueSettings
 from ackstream.testing import RequestSystem
 from tests.contract.checking import Contract
+from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web
-from tests.gateway.test_authentication import ACCESS, USERS, as_
 from tests.jobs.query.test_execution import Server
 from tests.jobs.queues.test_endpoint import Service
 from tests.jobs.settle.logs import Log, Run

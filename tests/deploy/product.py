@@ -10,8 +10,8 @@ import typer.main
 
 from ackstream.cli.main import app
 from ackstream.local.installation import jobs
+from ackstream.observe.endpoint import LIVE, METRICS, READY
 from ackstream.settings import load
-from ackstream.telemetry.endpoint import LIVE, METRICS, READY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,10 +9,10 @@ import httpx
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ackstream.client.replies import Reply
-from ackstream.gateway.audit import Audit
-from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.client.requests.replies import Reply
+from ackstream.gateway.access.authentication import Authenticator, access_of
 from ackstream.gateway.errors import shutting_down
+from ackstream.gateway.middleware.audit import Audit
 from ackstream.gateway.service import Dependencies, application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import write_acks
@@ -23,7 +23,7 @@ from ackstream.settings.access_file import with_access_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from ackstream.client.replies import RequestOutcome
+    from ackstream.client.requests.replies import RequestOutcome
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.errors import DittoError
     from ackstream.protocol.ledger import AuditRow

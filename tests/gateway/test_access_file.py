@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.audit import Audit
-from ackstream.gateway.authentication import Authenticator, access_of, watched_files
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
+from ackstream.gateway.access.passwords import hash_password
+from ackstream.gateway.middleware.audit import Audit
 from ackstream.settings import Gateway, access_file
 from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
 from tests.gateway.parts import Web, response

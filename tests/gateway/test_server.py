@@ -22,15 +22,17 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
-from ackstream.client.replies import Reply
-from ackstream.gateway import api, server, session, unread
-from ackstream.gateway.authentication import Authenticator, access_of
+from ackstream.client.requests.replies import Reply
+from ackstream.gateway import server, unread
+from ackstream.gateway.access.authentication import Authenticator, access_of
+from ackstream.gateway.http import api
 from ackstream.gateway.server import HEADER_SECONDS, REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
 from ackstream.gateway.service import Dependencies, Exchange
+from ackstream.gateway.websocket import session
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.settings import Gateway, Settings
 from tests.gateway import parts
-from tests.gateway.test_session import EVENT, Hub
+from tests.gateway.websocket.test_session import EVENT, Hub
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
-from ackstream.client.replies import RequestOutcome
+from ackstream.client.requests.replies import RequestOutcome
 from ackstream.gateway.service import Exchange
 from ackstream.protocol.errors import DittoError
 from tests.prose import covers

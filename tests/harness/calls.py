@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.clientserver import ClientServerConnection
 
-from ackstream.telemetry import logs
+from ackstream.observe import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from kafka import KafkaProducer
 from msgspec import UNSET
 
 from ackstream.client import Ack, Response, Signal, Subscriber
-from ackstream.client.signals import messages, read_signal
-from ackstream.client.worker import Worker
+from ackstream.client.core.worker import Worker
+from ackstream.client.parties.signals import messages, read_signal
 from ackstream.gateway.server import Server
 from ackstream.gateway.service import connected
 from ackstream.jobs.twin import job as twin
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from websockets.sync.client import ClientConnection
 
-    from ackstream.client.group import Work
+    from ackstream.client.core.group import Work
 
 
 LAMP = "/api/2/things/org.acme:lamp"

@@ -6,7 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from ackstream.connectivity.http_push import MAX_BODY_BYTES
+from ackstream.connectivity.transports.http_push import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     import ssl

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.access.passwords import hash_password
 from ackstream.jobs.archive import job
 from ackstream.lake import questions
 from ackstream.settings import Gateway, Lake, Settings, access_file

@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.errors import StreamingQueryException
 
-from ackstream.client.labels import Declarer
+from ackstream.client.core.labels import Declarer
 from ackstream.errors import StartError, StoppedError
 from ackstream.jobs.correlate.topics import REFRESH_SECONDS
 from ackstream.kafka import topics

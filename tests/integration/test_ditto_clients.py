@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.access.passwords import hash_password
 from ackstream.settings import Gateway
 from tests.harness import ditto_clients
 from tests.harness.ditto_clients import JAVA, JAVASCRIPT, results, stories

@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from ackstream.client import Command, Requester, RequestTimeout, Subscriber
-from ackstream.client.labels import Declarer
-from ackstream.gateway.passwords import hash_password
+from ackstream.client.core.labels import Declarer
+from ackstream.gateway.access.passwords import hash_password
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.correlation_ids import shown_id

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from ackstream.client import Response
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.access.passwords import hash_password
 from ackstream.gateway.server import HEADER_SECONDS
 from ackstream.settings import Gateway, Kafka
 from tests.harness.attacks import GUESSES, HALF_OPEN, SOCKETS, authorization

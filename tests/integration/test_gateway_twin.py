@@ -12,7 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 from ackstream.client import Command, Requester
-from ackstream.gateway.passwords import hash_password
+from ackstream.gateway.access.passwords import hash_password
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway

@@ -16,11 +16,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ackstream.local import jars
+from ackstream.observe.catalogue import METRICS
+from ackstream.observe.endpoint import serving
+from ackstream.observe.health import HEALTH
 from ackstream.settings import Metrics
 from ackstream.spark.job import DRIVER
-from ackstream.telemetry.catalogue import METRICS
-from ackstream.telemetry.endpoint import serving
-from ackstream.telemetry.health import HEALTH
 from tests.harness.ports import free_ports
 from tests.harness.system import System
 from tests.harness.waiting import eventually

@@ -15,7 +15,7 @@ import pytest
 from delta.tables import DeltaTable
 from kafka import KafkaProducer
 
-from ackstream.client.publisher import Publisher
+from ackstream.client.publishing.publisher import Publisher
 from ackstream.errors import StartError
 from ackstream.jobs.mirror import job
 from ackstream.jobs.mirror.job import Mirror

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from ackstream.client.publisher import Publisher
+from ackstream.client.publishing.publisher import Publisher
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Lake, Settings
 from tests.harness.processes import Program, alive
@@ -19,7 +19,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackstream.client.receipts import Receipt
+    from ackstream.client.publishing.receipts import Receipt
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

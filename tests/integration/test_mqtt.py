@@ -13,10 +13,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
+from ackstream.observe.catalogue import CONNECTION_FAILURES
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
-from ackstream.telemetry.catalogue import CONNECTION_FAILURES
-from ackstream.telemetry.figures import FIGURES
 from tests.harness.brokers import IN_FLIGHT, MQTT_BROKERS, mosquitto
 from tests.harness.connections import TOPICS, Answers, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate

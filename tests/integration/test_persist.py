@@ -10,7 +10,7 @@ from kafka.errors import KafkaTimeoutError
 from pyspark.errors import StreamingQueryException
 
 from ackstream.client.errors import NotEntitledError
-from ackstream.client.publisher import Publisher
+from ackstream.client.publishing.publisher import Publisher
 from ackstream.jobs.persist import job
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.kafka import clients

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from deltalake import DeltaTable
 
-from ackstream.client.storage import SqliteMessages
+from ackstream.client.core.storage import SqliteMessages
 from ackstream.kafka.topics import ensure_topics
 from ackstream.local.broker import Broker
 from ackstream.protocol.messages import SESSION_OVER, decode_ack

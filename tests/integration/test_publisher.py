@@ -24,7 +24,7 @@ from ackstream.client.errors import (
     WindowError,
     WouldBlockError,
 )
-from ackstream.client.publisher import Publisher
+from ackstream.client.publishing.publisher import Publisher
 from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import CommandAck, encode_ack
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ackstream.client.receipts import FailedMessage, Receipt
+    from ackstream.client.publishing.receipts import FailedMessage, Receipt
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,6 @@ from unittest.mock import patch
 import pytest
 from kafka import KafkaProducer
 
-from ackstream.client.bookmarks import Bookmarks
 from ackstream.client.errors import (
     BadFilterError,
     CommandTimeout,
@@ -23,9 +22,10 @@ from ackstream.client.errors import (
     RefusedError,
     TakenOverError,
 )
-from ackstream.client.publisher import Publisher
-from ackstream.client.query_client import QueryClient
-from ackstream.client.query_link import QueryLink
+from ackstream.client.publishing.publisher import Publisher
+from ackstream.client.queries._query_link import QueryLink
+from ackstream.client.queries.bookmarks import Bookmarks
+from ackstream.client.queries.query_client import QueryClient
 from ackstream.jobs.persist import job
 from ackstream.jobs.query import job as query_job
 from ackstream.kafka.topics import ensure_topics
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ackstream.client.message_stream import LogMessage, MessageStream
+    from ackstream.client.queries.message_stream import LogMessage, MessageStream
     from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration

@@ -17,10 +17,10 @@ import pytest
 from kafka import TopicPartition
 
 from ackstream.client.errors import BindTimeout, UnknownQueueError
-from ackstream.client.publisher import Publisher
-from ackstream.client.queue_consumer import QueueConsumer
-from ackstream.client.queue_session import FlowQos
-from ackstream.client.queued_messages import MessageFetcher
+from ackstream.client.publishing.publisher import Publisher
+from ackstream.client.queues._queue_session import FlowQos
+from ackstream.client.queues.queue_consumer import QueueConsumer
+from ackstream.client.queues.queued_messages import MessageFetcher
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError, StartError
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.queued_messages import QueueMessage
+    from ackstream.client.queues.queued_messages import QueueMessage
 
 pytestmark = pytest.mark.integration
 

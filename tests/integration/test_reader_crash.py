@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from ackstream.client import Publisher
-from ackstream.client.samples import WriterQos
+from ackstream.client.reading.samples import WriterQos
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import readers
 from ackstream.protocol.readers import AppAck, AppAckConf

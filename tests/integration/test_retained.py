@@ -9,9 +9,9 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from ackstream.client.errors import ReaderTimeout, SamplesGoneError
-from ackstream.client.publisher import Publisher
-from ackstream.client.sample_reader import SampleReader
-from ackstream.client.samples import ReaderQos, WriterQos
+from ackstream.client.publishing.publisher import Publisher
+from ackstream.client.reading.sample_reader import SampleReader
+from ackstream.client.reading.samples import ReaderQos, WriterQos
 from tests.harness.settlement import Settlement
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.reader_acks import Callback
-    from ackstream.client.samples import Sample
+    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.reading.samples import Sample
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackstream.client import Sample
-    from ackstream.client.reader_acks import Callback
+    from ackstream.client.publishing._reader_acks import Callback
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.durable_readers import delete_durable_subscription, known_readers
 from ackstream.client.errors import ReaderClosedError, ReaderTimeout, SettleTimeout, TakenOverError
-from ackstream.client.publisher import Publisher
-from ackstream.client.sample_reader import SampleReader
-from ackstream.client.samples import ReaderQos, Sample, WriterQos
+from ackstream.client.publishing.publisher import Publisher
+from ackstream.client.reading.durable_readers import delete_durable_subscription, known_readers
+from ackstream.client.reading.sample_reader import SampleReader
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ackstream.client.reader_acks import Callback
+    from ackstream.client.publishing._reader_acks import Callback
 
 pytestmark = pytest.mark.integration
 
@@ -292,7 +292,7 @@ def test_a_reader_is_waited_for_until_it_is_removed_by_itself_or_by_its_name(top
 def test_a_reader_whose_clock_is_behind_starts_nevertheless(topics: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     SampleReader(topics, name="r1").close()
     clock = SimpleNamespace(time_ns=lambda: 1_000_000, monotonic=time.monotonic)
-    monkeypatch.setattr("ackstream.client.sample_reader.time", clock)
+    monkeypatch.setattr("ackstream.client.reading.sample_reader.time", clock)
     with SampleReader(topics, name="r1", start_timeout=PATIENCE_SECONDS) as reader, _publisher(topics) as publisher:
         publisher.publish(b"1")
         assert [sample.value for sample in _take(reader, 1)] == [b"1"]
@@ -362,7 +362,7 @@ def test_reading_stops_while_the_application_has_too_much_and_goes_on(
     topics: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # what is missing is looked for often while reading is paused, as with an application that is slow for minutes
-    monkeypatch.setattr("ackstream.client.reader_session.RECOVER_SECONDS", 0.01)
+    monkeypatch.setattr("ackstream.client.reading._reader_session.RECOVER_SECONDS", 0.01)
     with SampleReader(topics, name="r1", qos=EXPLICIT, max_samples=10) as reader, _publisher(topics) as publisher:
         taken = 0
         for number in range(1_200):

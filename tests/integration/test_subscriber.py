@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaProducer
 
 from ackstream.client import Ack, Delivered, Response, Subscriber
-from ackstream.client.labels import Declarer
+from ackstream.client.core.labels import Declarer
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.protocol.ditto.thing_errors import thing_not_found

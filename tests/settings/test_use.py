@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import ackstream
-from ackstream.gateway import pages
+from ackstream.gateway.page import pages
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.queues import job as queues
 from ackstream.jobs.settle.job import JOB as SETTLE

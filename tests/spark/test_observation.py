@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.spark.clock import ClockReading
-from ackstream.spark.observation import QueryObservation, newest
-from ackstream.spark.progress import lags
-from ackstream.telemetry.catalogue import (
+from ackstream.observe.catalogue import (
     BATCH_SECONDS,
     BATCHES_DONE,
     INPUT_ROWS,
@@ -22,6 +19,9 @@ from ackstream.telemetry.catalogue import (
     STATE_BYTES,
     TICK,
 )
+from ackstream.spark.clock import ClockReading
+from ackstream.spark.observation import QueryObservation, newest
+from ackstream.spark.progress import lags
 
 
 def _progress(batch: int, seconds: float = 0.4, rows: tuple[int, ...] = (3, 4)) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.observe.catalogue import BATCHES_DONE, OPEN_REQUESTS
 from ackstream.spark.operator import (
     SHARD_KEYS,
     SHUFFLE_PARTITIONS,
@@ -23,14 +24,13 @@ from ackstream.spark.operator import (
     shard_keys,
     spread,
 )
-from ackstream.telemetry.catalogue import BATCHES_DONE, OPEN_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from ackstream.telemetry.figures import Tally
+    from ackstream.observe.figures import Tally
 
 
 class State:

@@ -11,19 +11,19 @@ from rich.console import Group
 from rich.text import Text
 
 from ackstream.cli.console.terminal import PlainTable, data
-from ackstream.gateway.meter import VERDICTS
-from ackstream.gateway.trends import sparkline
+from ackstream.observe.meter import VERDICTS
+from ackstream.observe.trends import sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
-    from ackstream.gateway.meter import Snapshot, Verdict
-    from ackstream.gateway.overview import Watched
-    from ackstream.gateway.plane_feed import JobSign
-    from ackstream.gateway.planes import PlanesView
     from ackstream.jobs.correlate.inflight import InFlight
+    from ackstream.observe.meter import Snapshot, Verdict
+    from ackstream.observe.overview import Watched
+    from ackstream.observe.plane_feed import JobSign
+    from ackstream.observe.planes import PlanesView
     from ackstream.protocol.readers import KnownReader
 
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}

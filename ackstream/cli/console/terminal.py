@@ -21,7 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ackstream.telemetry.logs import CONTROLS, configure, escaped
+from ackstream.observe.logs import CONTROLS, configure, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,4 +110,6 @@ def log_warnings() -> None:
     configure(Log(level="warning"))
     for handler in logging.getLogger().handlers:
         # the error that ends a client ends the command, which prints it
-        handler.addFilter(lambda record: record.name != "ackstream.client.lifetime" or record.levelno < logging.ERROR)
+        handler.addFilter(
+            lambda record: record.name != "ackstream.client.core.lifetime" or record.levelno < logging.ERROR
+        )

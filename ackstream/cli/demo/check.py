@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.replies import Reply, read_reply
+from ackstream.client.requests.replies import Reply, read_reply
 from ackstream.errors import AckstreamError
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin, connect_consumer

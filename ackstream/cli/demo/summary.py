@@ -16,8 +16,8 @@ from rich.text import Text
 from ackstream.cli.console.display import STYLES, span
 from ackstream.cli.console.terminal import PlainTable, data
 from ackstream.cli.demo.traffic import HABITS
-from ackstream.gateway.meter import VERDICTS, percentiles, verdict
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.observe.meter import VERDICTS, percentiles, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ackstream.cli.console.display import requests_table
 from ackstream.client import Ack, After, Command, RequestError
-from ackstream.gateway.meter import Meter, epoch_milliseconds, verdict
+from ackstream.observe.meter import Meter, epoch_milliseconds, verdict
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from ackstream.client import Answer, Reply, Requester, Signal
-    from ackstream.gateway.meter import Snapshot, Verdict
+    from ackstream.observe.meter import Snapshot, Verdict
 
 
 RECEIVED, DONE = LABELS = ("fleet:received", "fleet:done")

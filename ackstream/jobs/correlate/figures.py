@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ackstream.telemetry.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
+from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 
 if TYPE_CHECKING:
+    from ackstream.observe.catalogue import Metric
+    from ackstream.observe.figures import Tally
     from ackstream.protocol.ledger import OutcomeRow
-    from ackstream.telemetry.catalogue import Metric
-    from ackstream.telemetry.figures import Tally
 
 NAME = "correlate"
 _CLASSES = range(1, 6)

@@ -36,10 +36,10 @@ from ackstream.jobs.correlate.state import (
     decode_state,
     encode,
 )
+from ackstream.observe.catalogue import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark.order import in_order
-from ackstream.telemetry.catalogue import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.reading import AckReading
     from ackstream.jobs.correlate.state import Pending
     from ackstream.jobs.correlate.topics import CorrelateTopics
+    from ackstream.observe.figures import Tally
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
-    from ackstream.telemetry.figures import Tally
 
 log = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from ackstream.lake import tables
 from ackstream.lake.messages import TABLE, source_id
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.lake.tail import Tail
+from ackstream.observe.catalogue import MIRRORED
+from ackstream.observe.figures import FIGURES
+from ackstream.observe.health import HEALTH
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated
 from ackstream.spark.session import driver, run_with_settings
-from ackstream.telemetry.catalogue import MIRRORED
-from ackstream.telemetry.figures import FIGURES
-from ackstream.telemetry.health import HEALTH
 
 if TYPE_CHECKING:
     import threading

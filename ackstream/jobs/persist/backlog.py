@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
 from ackstream.protocol.messages import MAX_NUMBER
-from ackstream.telemetry.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ackstream.observe.figures import Tally
     from ackstream.settings import Destination
-    from ackstream.telemetry.figures import Tally
 
 LACKING_MS, MAX_LACKING = 1_000, 10_000
 """How exactly at most (a tenth of the ages in the settings), and of how many batches, is known since when a destination

@@ -30,9 +30,9 @@ from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import DESTINATIONS
+from ackstream.observe.figures import FIGURES, Tally
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
-from ackstream.telemetry.figures import FIGURES, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,14 +24,14 @@ from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, TABLES, StoredS
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import arrow_schema
+from ackstream.observe.catalogue import KNOWN_PUBLISHERS, MESSAGES
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import Checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
-from ackstream.telemetry.catalogue import KNOWN_PUBLISHERS, MESSAGES
-from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,14 +29,14 @@ from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment
 from ackstream.lake.tail import Tail
+from ackstream.observe.catalogue import DEAD_LETTERS
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol import queries, record_headers
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import LATEST, limit_copies, source
 from ackstream.spark.order import in_order
-from ackstream.telemetry.catalogue import DEAD_LETTERS
-from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ackstream.jobs.queues.model import ConsumerReport
+    from ackstream.observe.figures import Tally
     from ackstream.settings.queues import QueueSettings
-    from ackstream.telemetry.figures import Tally
 
     Unreadable = tuple[ConsumerReport, str]
 

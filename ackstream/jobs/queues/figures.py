@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.telemetry.catalogue import (
+from ackstream.observe.catalogue import (
     DEAD_LETTERS,
     QUEUE_CONSUMERS,
     QUEUE_DELIVERIES,
@@ -13,14 +13,14 @@ from ackstream.telemetry.catalogue import (
     QUEUE_OLDEST,
     QUEUE_REDELIVERIES,
 )
-from ackstream.telemetry.figures import FIGURES, Figures
+from ackstream.observe.figures import FIGURES, Figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.jobs.queues.model import Event
     from ackstream.jobs.queues.queue import Queue
-    from ackstream.telemetry.figures import Tally
+    from ackstream.observe.figures import Tally
 
 NAME = "queues"
 

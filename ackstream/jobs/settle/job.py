@@ -20,14 +20,14 @@ from ackstream.jobs.settle.output import OF_READERS, REPORTS, STORED, ReportReco
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.observe.catalogue import DELIVERIES, IGNORED_REPORTS
+from ackstream.observe.figures import FIGURES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job, is_new_checkpoint
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
-from ackstream.telemetry.catalogue import DELIVERIES, IGNORED_REPORTS
-from ackstream.telemetry.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

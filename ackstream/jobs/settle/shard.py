@@ -30,6 +30,7 @@ from ackstream.jobs.settle.output import (
 )
 from ackstream.jobs.settle.retention import Ignored
 from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
+from ackstream.observe.catalogue import OPEN_WRITERS, READERS
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.readers import (
@@ -45,16 +46,15 @@ from ackstream.protocol.readers import (
     read,
 )
 from ackstream.spark.order import in_order
-from ackstream.telemetry.catalogue import OPEN_WRITERS, READERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ackstream.jobs.settle.output import ReaderRecord, ReportRecord
     from ackstream.jobs.settle.retention import Reason, Report
+    from ackstream.observe.figures import Tally
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
-    from ackstream.telemetry.figures import Tally
 
 log = logging.getLogger(__name__)
 

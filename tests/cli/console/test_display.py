@@ -12,12 +12,12 @@ from rich.console import Console
 
 from ackstream.cli.console.display import moment, plain, result_table, span, story, watch_screen
 from ackstream.cli.console.terminal import Terminal, escaped
-from ackstream.gateway.consumers import QueueLine
-from ackstream.gateway.meter import Meter
-from ackstream.gateway.overview import Watched
-from ackstream.gateway.plane_feed import JobSign, Lag
-from ackstream.gateway.planes import DeadLetter, DestinationLine, PlanesView
-from ackstream.gateway.sample_progress import PublisherLine, ReaderLine
+from ackstream.observe.consumers import QueueLine
+from ackstream.observe.meter import Meter
+from ackstream.observe.overview import Watched
+from ackstream.observe.plane_feed import JobSign, Lag
+from ackstream.observe.planes import DeadLetter, DestinationLine, PlanesView
+from ackstream.observe.sample_progress import PublisherLine, ReaderLine
 
 
 @pytest.mark.parametrize(

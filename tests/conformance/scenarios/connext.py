@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.samples import ReaderQos, WriterQos
+from ackstream.client.reading.samples import ReaderQos, WriterQos
 from ackstream.errors import DeliveryError, InconsistentQosError
 from tests.conformance.scenarios.connext_system import System, sample
 from tests.conformance.scenarios.observations import Absent, Series, matches

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Publisher, SampleReader
 from ackstream.client.errors import ReaderTimeout
-from ackstream.client.samples import ReaderQos, WriterQos
+from ackstream.client.reading.samples import ReaderQos, WriterQos
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterState
 from tests.conformance.scenarios.connext import KINDS, TAKES, Watermarks
@@ -27,8 +27,8 @@ from tests.integration.scenarios.rules import Json, now, sleep_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.client.reader_acks import Callback
-    from ackstream.client.samples import Sample
+    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.reading.samples import Sample
     from tests.conformance.scenarios import Scenario
     from tests.harness.settlement import Settlement
 

@@ -6,8 +6,8 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ackstream.client.core.storage import KeptMessage, SqliteMessages
 from ackstream.client.errors import GapError
-from ackstream.client.storage import KeptMessage, SqliteMessages
 from tests.conformance.scenarios.observations import AtMost, Counted, Series
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.integration.scenarios.application import Application, outcome

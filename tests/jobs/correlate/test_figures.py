@@ -14,10 +14,7 @@ from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.figures import RequestFigures
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.topics import CorrelateTopics
-from ackstream.protocol import ledger
-from ackstream.protocol.ledger import OutcomeRow
-from ackstream.settings import Correlate
-from ackstream.telemetry.catalogue import (
+from ackstream.observe.catalogue import (
     ACKS,
     DEAD_LETTERS,
     DEADLINE,
@@ -28,7 +25,10 @@ from ackstream.telemetry.catalogue import (
     REPLY,
     REQUESTS,
 )
-from ackstream.telemetry.figures import Tally
+from ackstream.observe.figures import Tally
+from ackstream.protocol import ledger
+from ackstream.protocol.ledger import OutcomeRow
+from ackstream.settings import Correlate
 from tests.jobs.correlate.shards import Log
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.persist.backlog import MAX_LACKING, Backlog, DestinationChange
+from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
+from ackstream.observe.figures import Tally
 from ackstream.settings import Destination
-from ackstream.telemetry.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
-from ackstream.telemetry.figures import Tally
 
 
 def _destination(name: str, type: str = "sync", **ages: str) -> Destination:  # noqa: A002 - the setting's name

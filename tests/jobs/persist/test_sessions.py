@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.client.core.storage import KeptMessage, MemoryMessages
 from ackstream.client.errors import TakenOverError, refused
-from ackstream.client.publications import Publications
-from ackstream.client.receipts import Open
-from ackstream.client.storage import KeptMessage, MemoryMessages
-from ackstream.client.unacknowledged import UnacknowledgedMessages
+from ackstream.client.publishing._publications import Publications
+from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
+from ackstream.client.publishing.receipts import Open
 from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata
@@ -22,7 +22,7 @@ from ackstream.protocol.messages import SESSION_OVER, CommandAck
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
-    from ackstream.client.receipts import Receipt
+    from ackstream.client.publishing.receipts import Receipt
     from ackstream.jobs.persist.state import PublisherState
 
 WINDOW = 8

@@ -5,9 +5,7 @@ from __future__ import annotations
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.figures import count
 from ackstream.jobs.queues.model import Arrival, ConsumerReport
-from ackstream.protocol import queues
-from ackstream.protocol.queues import Bind, SettleMessages, Unbind
-from ackstream.telemetry.catalogue import (
+from ackstream.observe.catalogue import (
     DEAD_LETTERS,
     QUEUE_CONSUMERS,
     QUEUE_DELIVERIES,
@@ -16,7 +14,9 @@ from ackstream.telemetry.catalogue import (
     QUEUE_OLDEST,
     QUEUE_REDELIVERIES,
 )
-from ackstream.telemetry.figures import Figures, Tally
+from ackstream.observe.figures import Figures, Tally
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Bind, SettleMessages, Unbind
 from tests.jobs.queues.rules import solace
 
 

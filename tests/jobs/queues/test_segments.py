@@ -9,10 +9,10 @@ import pytest
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.model import Arrival, ConsumerReport, MessageLocation, QueuedMessage
 from ackstream.jobs.queues.segments import Segments
+from ackstream.observe.catalogue import QUEUE_DEPTH, QUEUE_OLDEST
+from ackstream.observe.figures import Tally
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, MessageDelivered, SettleMessages
-from ackstream.telemetry.catalogue import QUEUE_DEPTH, QUEUE_OLDEST
-from ackstream.telemetry.figures import Tally
 from tests.jobs.queues.rules import amps, solace
 
 if TYPE_CHECKING:

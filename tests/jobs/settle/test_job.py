@@ -22,11 +22,11 @@ from ackstream.jobs.settle.job import (
 )
 from ackstream.jobs.settle.output import ReportRecord
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.observe.catalogue import DELIVERIES, IGNORED_REPORTS
+from ackstream.observe.figures import Figures
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.settings import Settings, Settle
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator
-from ackstream.telemetry.catalogue import DELIVERIES, IGNORED_REPORTS
-from ackstream.telemetry.figures import Figures
 from tests.jobs.settle.logs import PLAIN, Log, Run
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
 from ackstream.jobs.settle.retention import Retention
 from ackstream.jobs.settle.shard import SettleShard
+from ackstream.observe import catalogue
+from ackstream.observe.figures import Tally
 from ackstream.protocol.readers import (
     SKEW_MS,
     AckInterval,
@@ -30,8 +32,6 @@ from ackstream.protocol.readers import (
     WriterStateRequest,
 )
 from ackstream.settings import RequiredRole, Settle
-from ackstream.telemetry import catalogue
-from ackstream.telemetry.figures import Tally
 from tests.jobs.settle.logs import PLAIN, ROLES, RULES, Log, Run, reasons
 
 SECOND = 1_000

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.reader_acks import Callback, WriterAcknowledgements
-from ackstream.client.reader_history import ReaderHistory
-from ackstream.client.samples import ReaderQos, Sample, WriterQos
+from ackstream.client.publishing._reader_acks import Callback, WriterAcknowledgements
+from ackstream.client.reading._reader_history import ReaderHistory
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AppAck, ReaderStart, ReaderState

@@ -1,0 +1,287 @@
+"""Declaring labels: claims in a log, renewed until they are released; the labels of one client."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import uuid
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka import TopicPartition
+from kafka.errors import KafkaError
+
+from ackstream.client.core.lifetime import call_handler
+from ackstream.errors import UnreachableError
+from ackstream.kafka import clients
+from ackstream.kafka.access import check_topics
+from ackstream.kafka.clients import Closing
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.labels import (
+    LEASE_MS,
+    MAX_LEASE_MS,
+    Claim,
+    Declarations,
+    LabelsTakenError,
+    parse_declared,
+)
+from ackstream.protocol.errors import CONFLICT, DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import ExitStack
+
+    from ackstream.settings import Kafka
+
+log = logging.getLogger(__name__)
+
+TOPIC = "declarations"
+DELIVERY_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+"""How long until a claim is sent again that the broker did not store."""
+
+_RENEWALS = 3
+"""How often a lease is renewed before it would expire."""
+
+DECLARE_SECONDS = 15.0
+REDECLARE_SECONDS = 5.0
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(eq=False)
+class Declaration:
+    """Declared labels. Times are seconds of the monotonic clock.
+
+    :ivar granted: whether the claim is valid as of the last record of it that was read
+    :ivar until: when the lease of that record ends at the latest: it began after the record was sent
+    :ivar lost: called when granted labels are lost
+    :ivar send_at: when to send the next renewal
+    :ivar sent: when the records were sent that were not read yet, by the end of the lease that each renews
+    :ivar future: ends when the first claim has been read back, or fails with a ``LabelsTakenError``, 409
+        ``acknowledgement:label.not.unique``
+    """
+
+    labels: frozenset[str]
+    group: str | None
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+    granted: bool = False
+    until: float = math.inf
+    lost: Callable[[], None] | None = None
+    send_at: float = 0.0
+    sent: dict[int | None, float] = field(default_factory=dict)
+    future: Future[None] = field(default_factory=Future)
+
+    @property
+    def held(self) -> bool:
+        """Whether the labels are ours now; others may have them once no renewal was read for a lease."""
+        return self.granted and time.monotonic() < self.until
+
+
+class Declarer(Closing):
+    """Declares labels and renews the claims, all in one thread. Safe to use from several threads.
+
+    The rules are in ``protocol.ditto.labels``; this class reads and writes the log. Leases are measured by the
+    broker's timestamps; the local clock decides when to send the next renewal, and when labels no longer count as held
+    because none was read back.
+    """
+
+    def __init__(self, kafka: Kafka, *, lease_ms: int = LEASE_MS) -> None:
+        """Connect and read the current declarations.
+
+        :param lease_ms: how long labels stay taken after a crash
+        :raises UnreachableError: no broker, or the topic is missing
+        """
+        self._kafka = kafka
+        self._topic = kafka.topic(TOPIC)
+        self._lease_ms = lease_ms
+        self._pause = lease_ms / 1000 / _RENEWALS
+        self._declarations = Declarations()
+        self._lock = threading.Lock()
+        self._own: dict[str, Declaration] = {}
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        try:
+            check_topics(consumer, kafka, reads=(self._topic,), writes=(self._topic,))
+            self._producer = clients.connect_producer(kafka, self._topic, delivery_timeout=DELIVERY_SECONDS)
+            self._start(consumer)
+        except BaseException:
+            consumer.close()
+            raise
+        self._reader = TopicReader(consumer)
+        self._time = 0
+        self._forget_at = 0.0
+        self._reader.start("ackstream-declarations", self._receive, self._renew)
+
+    def declare(
+        self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
+    ) -> Declaration:
+        """Declare labels.
+
+        :param group: its members share exactly these labels
+        :param lost: called (in the declarer's thread) when held labels are lost: they could not be renewed in time, and
+            another client has declared them
+        :raises DittoError: 400, a label is invalid or built in
+        """
+        # sent here only, and not by the thread as well: a second claim would have a later rank
+        own = Declaration(
+            frozenset(map(parse_declared, labels)), group, lost=lost, send_at=time.monotonic() + self._pause
+        )
+        with self._lock:
+            self._own[own.key] = own
+        self._send(own)
+        return own
+
+    def release(self, declaration: Declaration) -> None:
+        """Release labels; other clients may declare them at once."""
+        with self._lock:
+            own = self._own.pop(declaration.key, None)
+        if own is not None:
+            self._withdraw(own)
+
+    def close(self) -> None:
+        """Release all labels."""
+        if self._reader.stop.is_set():
+            return
+        self._reader.close()
+        with self._lock:
+            owned = list(self._own.values())
+            self._own.clear()
+        for own in owned:
+            self._withdraw(own)
+            own.future.cancel()
+        clients.close_producer(self._producer)
+
+    def _start(self, consumer: Any) -> None:
+        """Seek back so far that every live claim has a later record; a harmless record yields the broker's time."""
+        partition = TopicPartition(self._topic, 0)
+        consumer.assign([partition])
+        try:
+            now = self._producer.send(self._topic, key=b"clock", value=None, partition=0).get(timeout=DELIVERY_SECONDS)
+            found = consumer.offsets_for_times({partition: now.timestamp - MAX_LEASE_MS})[partition]
+        except KafkaError as error:
+            clients.close_producer(self._producer, 0)
+            raise clients.failure(self._kafka, error) from error
+        consumer.seek(partition, now.offset if found is None else found.offset)
+
+    def _renew(self, now: float) -> None:
+        if now >= self._forget_at:
+            self._forget_at = now + self._pause
+            self._declarations.forget(self._time)
+        with self._lock:
+            due = [own for own in self._own.values() if own.send_at <= now]
+        for own in due:
+            self._send(own)
+
+    def _receive(self, record: Any) -> None:
+        key = (record.key or b"").decode("utf-8", "replace")
+        entry = self._declarations.apply(key, record.value, record.offset, record.timestamp)
+        self._time = record.timestamp
+        own = self._own.get(key)
+        if own is None:
+            return
+        if entry is not None and (sent := own.sent.pop(entry.claim.until, None)) is not None:
+            own.until = sent + self._lease_ms / 1000
+        was_granted, own.granted = own.granted, self._declarations.holds(key, record.timestamp)
+        # the caller may have cancelled the future
+        answers = not was_granted and own.future.set_running_or_notify_cancel()
+        if own.granted and answers:
+            own.future.set_result(None)
+        elif not own.granted or not (was_granted or answers):
+            holders = self._declarations.holders(key, record.timestamp)
+            self.release(own)
+            if answers:
+                own.future.set_exception(LabelsTakenError(own.labels, holders))
+            elif was_granted:
+                call_handler(own.lost)
+
+    def _send(self, own: Declaration) -> None:
+        """Send a claim, or its renewal."""
+        own.send_at = time.monotonic() + self._pause
+        entry = self._declarations.get(own.key)
+        claim = Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()
+        # the first of several that renew the same lease: any of them may have been stored
+        own.sent.setdefault(claim.until, time.monotonic())
+        self._write(own, _encode(claim))
+
+    def _withdraw(self, own: Declaration) -> None:
+        own.granted = False
+        self._write(own, None)
+
+    def _write(self, own: Declaration, value: bytes | None) -> None:
+        failed = partial(self._failed, own)
+        record = {"key": own.key.encode(), "value": value, "partition": 0}
+        clients.send(self._producer, lambda _metadata: None, failed, self._topic, **record)
+
+    def _failed(self, own: Declaration, error: BaseException) -> None:
+        log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.labels)), error)
+        own.send_at = time.monotonic() + RETRY_SECONDS
+
+
+class Labels:
+    """The labels of one subscriber, which are declared again when they are lost."""
+
+    def __init__(
+        self, stack: ExitStack, kafka: Kafka, wanted: frozenset[str], group: str | None, *, required: bool = True
+    ) -> None:
+        """Declare the labels.
+
+        :param stack: closes the declarer
+        :param required: whether to raise if another client has one of them; otherwise ``keep`` declares them again
+        :raises DittoError: 409, another client has one of them; 400, one is invalid or built in
+        :raises UnreachableError: the broker did not store the declaration in time
+        """
+        self._group = group
+        self._again_at = 0.0
+        self._declared = Declaration(wanted, group, granted=True)
+        if wanted:
+            self._declarer = stack.enter_context(Declarer(kafka))
+            self._declared = self._declarer.declare(wanted, group=group)
+            try:
+                self._declared.future.result(DECLARE_SECONDS)
+            except FutureTimeout:
+                raise UnreachableError(
+                    f"The broker at {kafka.bootstrap} did not store the declaration of labels within "
+                    f"{DECLARE_SECONDS:g} s: look into its log."
+                ) from None
+            except DittoError as error:
+                if required or error.status != CONFLICT:
+                    raise
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The labels held now: all or none."""
+        return self._declared.labels if self._declared.held else frozenset()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all wanted labels are held."""
+        return self._declared.held
+
+    @property
+    def taken(self) -> bool:
+        """Whether another client has one of them; if not, labels that are not held were not renewed in time."""
+        declared = self._declared
+        return declared.future.done() and not declared.granted
+
+    @property
+    def ready(self) -> bool:
+        """Whether to acknowledge now: not while they are declared again, or their lapsed lease may be renewed."""
+        return self.complete or self.taken
+
+    @property
+    def issued(self) -> frozenset[str]:
+        """The labels to acknowledge under, perhaps later (:attr:`ready`): all of them, or none if they are taken."""
+        return frozenset() if self.taken else self._declared.labels
+
+    def keep(self, now: float) -> None:
+        """Declare lost labels again; to be called several times a second."""
+        if self._declared.granted or not self._declared.future.done() or now < self._again_at:
+            return
+        self._again_at = now + REDECLARE_SECONDS
+        log.warning("The labels %s are not held; they are declared again.", ", ".join(sorted(self._declared.labels)))
+        self._declared = self._declarer.declare(self._declared.labels, group=self._group)

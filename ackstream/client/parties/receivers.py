@@ -1,0 +1,362 @@
+"""Receiving signals: responders to commands and messages, and subscribers under declared labels."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ackstream.client.core.labels import Labels
+from ackstream.client.core.lifetime import Client, check_handler
+from ackstream.client.core.worker import Start, Worker
+from ackstream.client.parties.signals import (
+    Ack,
+    Answer,
+    Delivered,
+    OpenDelivery,
+    Signal,
+    failure,
+    label_of,
+    messages,
+    read_publication,
+    read_signal,
+)
+from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE, check_declared
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.ditto.subscriptions import (
+    STREAMS,
+    Drop,
+    Publication,
+    SignalDelivery,
+    SubscriberState,
+    Subscription,
+    decide,
+    weak_acks,
+)
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackstream.client.core.group import Work
+
+log = logging.getLogger(__name__)
+
+TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
+
+
+class ResponderStatistics(msgspec.Struct, frozen=True):
+    """Signals and answers by outcome.
+
+    ``received`` is the sum of ``handled`` and ``skipped`` (invalid requests); of the handled ones ``failed`` ended in
+    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time or for the lease of the
+    labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or are under labels that another client
+    has. ``unreadable`` records could not be unpacked.
+    """
+
+    received: int
+    handled: int
+    skipped: int
+    failed: int
+    answers: int
+    delayed: int
+    sending: int
+    lost: int
+    unreadable: int
+
+
+class SubscriberStatistics(ResponderStatistics, frozen=True):
+    """Signals and answers by outcome, as in ``ResponderStatistics``.
+
+    ``received`` includes the ``dropped`` signals (not subscribed, filtered or hidden), whose weak acknowledgements
+    ``weak`` counts; ``unanswered`` signals were not acknowledged in time.
+    """
+
+    dropped: int
+    unanswered: int
+    weak: int
+
+
+SWEEP = 1_000
+"""So many answered signals may wait for their time to pass."""
+
+AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
+
+
+class _Receiver(Client):
+    """A worker, its labels and its handler, and the counts of its signals."""
+
+    _worker: Worker
+    _labels: Labels
+
+    def __init__(self, handler: Callable[[Any], Answer]) -> None:
+        check_handler(handler)
+        self._handler = handler
+        self._counts: Counter[str] = Counter()
+        self._connected = ExitStack()
+
+    def _start(self, worker: Worker) -> None:
+        self._worker, self._life = worker, worker.life
+        worker.release = self._release
+        worker.run()
+
+    def _release(self) -> None:
+        """Let others have the labels."""
+        self._connected.close()
+
+    def close(self) -> None:
+        """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
+
+        Delayed answers that are not due are dropped; a member of the group handles their signals again. May be called
+        twice. Called by the handler, it returns at once, and all this follows.
+        """
+        self._worker.close()
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The declared labels that are held now: all or none."""
+        return self._labels.held
+
+    def _statistics(self, kind: type[AnyStatistics]) -> AnyStatistics:
+        counts, outbox = self._counts, self._worker.outbox
+        others = {
+            "received": counts["handled"] + counts["dropped"] + self._worker.skipped,
+            "skipped": self._worker.skipped,
+            "answers": outbox.stored,
+            "delayed": outbox.delayed,
+            "sending": outbox.sending,
+            "lost": outbox.lost,
+            "unreadable": self._worker.unreadable,
+        }
+        return kind(**{name: counts[name] for name in kind.__struct_fields__} | others)
+
+
+class Responder(_Receiver):
+    """Calls a handler for each signal and sends the answers that it returns, all in one thread.
+
+    The handler is called for commands and messages in the order of each partition, which keeps the signals of one
+    thing in order. It returns ``Ack``, ``Response`` (if live), a ``DittoError``, ``After`` one of these, several
+    in a list, or ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An
+    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
+
+    The labels belong to this responder, or to its group, as long as it runs and reaches the broker, as those of a
+    ``Subscriber``. If their lease could not be renewed in time, signals wait until it is renewed.
+
+    Invalid requests are skipped with a warning; the service answers them. With a group, offsets are committed when the
+    answers are stored: after a crash or a restart some signals are handled again, none is missed.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Kafka,
+        *,
+        handler: Callable[[Signal], Answer],
+        labels: Iterable[str] = (LIVE_RESPONSE,),
+        group: str | None = None,
+        start: Start = "latest",
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param handler: called with each signal; what it returns is sent
+        :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
+            all but that one are declared. The handler does not see a signal's other labels
+        :param group: the consumer group whose members share the work and exactly these labels; ``None``: alone, all
+            signals from now on
+        :param start: where a group without offsets begins
+        :param on_error: called with the error that ends the responder, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
+        :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
+        :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        """
+        wanted = frozenset(labels)
+        super().__init__(handler)
+        self._responds = wanted & {LIVE_RESPONSE}
+        settings = Kafka.of(bootstrap_servers)
+        with ExitStack() as stack:
+            self._labels = Labels(stack, settings, wanted - self._responds, group)
+            turn, own = self._labels.keep, self._labels
+            topics = ["signals"]
+            self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
+            self._connected = stack.pop_all()
+
+    @property
+    def statistics(self) -> ResponderStatistics:
+        """The counts since the start."""
+        return self._statistics(ResponderStatistics)
+
+    def _handle(self, record: Any, work: Work) -> None:
+        issued = self._labels.issued
+        signal = read_signal(record, issued | self._responds, self._worker.originator_key)
+        self._counts["handled"] += 1
+        try:
+            answers = messages(signal, self._handler(signal))
+            for label in filter(None, (label_of(message) for _, message in answers)):
+                check_declared(label, issued)
+            for delay, message in answers:
+                self._worker.outbox.send(signal.correlation_id, message, work, delay)
+        except Exception as error:
+            self._counts["failed"] += 1
+            log.exception("The handler failed for %s.", signal.correlation_id)
+            for delay, message in failure(signal, error):
+                self._worker.outbox.send(signal.correlation_id, message, work, delay)
+
+
+class Subscriber(_Receiver):
+    """Calls a handler for each signal that it subscribed to, and sends weak acknowledgements for all others.
+
+    The handler is called in the order of each partition, which keeps the signals of one thing in order. The ``labels``
+    of a signal are the requested ones that this subscriber declared. They are acknowledged with 200 when the handler
+    returns, unless it answered them with ``signal.ack(…)`` or returns an answer, such as ``Ack(204)``, or ``Response``
+    to a live command or message. If it raises, they get a nack.
+
+    Signals that its filter drops, that ``visible`` hides or that it has no subscription for are acknowledged weakly, so
+    that no requester waits for this subscriber in vain.
+
+    The labels belong to this subscriber, or to its group, as long as it runs and reaches the broker (see
+    ``protocol.ditto.labels``). If their lease could not be renewed in time, signals wait until it is; if another client
+    has them by then, it continues without them and declares them again.
+    """
+
+    def __init__(  # noqa: PLR0913 - a subscriber has many independent settings, each with a default
+        self,
+        bootstrap_servers: str | Kafka,
+        *,
+        handler: Callable[[Delivered], Answer],
+        subscriptions: Iterable[Subscription],
+        labels: Iterable[str] = (),
+        group: str | None = None,
+        start: Start = "latest",
+        automatic: bool = True,
+        visible: Callable[[Publication], bool] | None = None,
+        extra: Callable[[str, str], Mapping[str, Any]] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param handler: called with each signal that it subscribed to; what it returns is sent
+        :param subscriptions: made by ``protocol.ditto.subscriptions.subscription``, one per stream
+        :param labels: those that this subscriber issues
+        :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
+        :param start: where a group without offsets begins
+        :param automatic: acknowledge when the handler returns; otherwise the application calls ``signal.ack(…)``, in
+            any thread, and signals that it has not acknowledged are handled again after a crash
+        :param visible: the access rules; signals for which it returns false are hidden
+        :param extra: returns the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
+        :param on_error: called with the error that ends the subscriber, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
+        :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
+        :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        """
+        super().__init__(handler)
+        settings = Kafka.of(bootstrap_servers)
+        declared, self._subscriptions = frozenset(labels), {each.stream: each for each in subscriptions}
+        self._automatic = automatic
+        self._visible = visible
+        self._extra = extra
+        self._agenda: list[tuple[float, int, OpenDelivery]] = []
+        self._sweep_at = SWEEP
+        self._order = count()
+        with ExitStack() as stack:
+            self._labels = Labels(stack, settings, declared, group)
+            # with labels all topics, since any signal may request these
+            streams = STREAMS if declared else self._subscriptions
+            topics = sorted({TOPIC_OF[stream] for stream in streams})
+            turn, own = self._turn, self._labels
+            self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
+            self._connected = stack.pop_all()
+
+    @property
+    def statistics(self) -> SubscriberStatistics:
+        """The counts since the start."""
+        return self._statistics(SubscriberStatistics)
+
+    def _handle(self, record: Any, work: Work) -> None:
+        signal = read_publication(record, self._worker.originator_key)
+        if signal is None:
+            return
+        try:
+            decision = self._decide(signal, record.timestamp)
+        except Exception as error:
+            log.exception("Retrieving the extra fields for %s failed.", signal.correlation_id)
+            self._fail(signal, error, work)
+            return
+        if isinstance(decision, Drop):
+            self._counts["dropped"] += 1
+            for ack in weak_acks(signal, decision):
+                self._counts["weak"] += 1
+                self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
+            return
+        held = not self._automatic
+        opened = OpenDelivery(self._worker, work, signal.correlation_id, decision.labels, held=held)
+        self._call(
+            Delivered(
+                signal.correlation_id,
+                decision.envelope,
+                "twin" if signal.stream == "events" else "live",
+                decision.labels,
+                signal.response_required,
+                signal.response_required,
+                signal.timeout_ms,
+                record.timestamp,
+                record.topic,
+                record.partition,
+                record.offset,
+                opened,
+            ),
+            opened,
+        )
+
+    def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
+        who = SubscriberState(self._labels.issued, self._subscriptions)
+        visible = self._visible is None or self._visible(signal)
+        wanted = who.subscriptions.get(signal.stream)
+        extra = None
+        if visible and self._extra is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
+            extra = self._extra(signal.thing_id, wanted.extra_fields)
+        moment = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
+        return decide(who, signal, visible=visible, extra=extra, time=moment)
+
+    def _fail(self, signal: Publication, error: Exception, work: Work) -> None:
+        """Send a nack for a signal that could not be filtered, as Ditto's connections do."""
+        self._counts["failed"] += 1
+        self._counts["dropped"] += 1
+        for label in signal.labels:
+            if label in self._labels.issued:
+                ack = issued_ack(label, error, signal.envelope.headers)
+                self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
+
+    def _call(self, signal: Delivered, opened: OpenDelivery) -> None:
+        self._counts["handled"] += 1
+        if opened.held:
+            lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
+            heapq.heappush(self._agenda, (time.monotonic() + lifetime, next(self._order), opened))
+            if len(self._agenda) > self._sweep_at:
+                # most are answered long before their time
+                self._agenda = [entry for entry in self._agenda if entry[2].held]
+                heapq.heapify(self._agenda)
+                self._sweep_at = max(SWEEP, 2 * len(self._agenda))
+        try:
+            opened.send(messages(signal, self._handler(signal)))
+            if self._automatic:
+                opened.send(messages(signal, Ack()), missing=True)
+        except Exception as error:
+            self._counts["failed"] += 1
+            log.exception("The handler failed for %s.", signal.correlation_id)
+            opened.send(failure(signal, error), missing=True)
+
+    def _turn(self, now: float) -> None:
+        self._labels.keep(now)
+        while self._agenda and self._agenda[0][0] <= now:
+            # the requester has stopped waiting
+            self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()

@@ -1,0 +1,341 @@
+"""Signals (commands, messages and events) as receivers get them, and the answers that a handler may give.
+
+Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from ackstream.client.requests.commands import json_value
+from ackstream.protocol import record_headers
+from ackstream.protocol.correlation_ids import correlation_id
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_issued, write_ack
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
+from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
+from ackstream.protocol.ditto.headers import (
+    CHANNEL,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    RESPONSE_REQUIRED,
+    VERSION,
+    read_correlation_id,
+)
+from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
+from ackstream.protocol.ditto.originators import believed, names_sender
+from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
+from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ackstream.client.core.group import Work
+    from ackstream.client.core.worker import Worker
+    from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.settings.security import Secret
+
+_ANSWERS = frozenset({"commands", "messages", "errors"})
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal.
+
+    :ivar labels: the requested acknowledgements that its receiver issues, in order of the request
+    :ivar response_required: whether the sender requires a response
+    :ivar response_wanted: whether this receiver is to respond to a live command or message
+    :ivar timeout_ms: how long answers count; ``None`` if that is unknown (an event)
+    :ivar timestamp: the broker's time in epoch milliseconds, from which the timeout of a command or message runs
+    """
+
+    correlation_id: str
+    envelope: Envelope
+    channel: str
+    labels: tuple[str, ...]
+    response_required: bool
+    response_wanted: bool
+    timeout_ms: int | None
+    timestamp: int
+    topic: str
+    partition: int
+    offset: int
+
+    @property
+    def thing_id(self) -> str:
+        """The id of the entity the signal is for."""
+        return self.envelope.topic.thing_id
+
+    @property
+    def path(self) -> str:
+        """The JSON pointer to the part of the entity that the signal concerns."""
+        return self.envelope.path
+
+    @cached_property
+    def value(self) -> Any:
+        """The JSON value; ``None`` if it is absent."""
+        return decoded(self.envelope.value)
+
+
+def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:
+    """Return a consumed record as a command or message.
+
+    :param labels: those the responder issues, with ``live-response`` if it responds
+    :param key: with which who sent it is signed
+    :raises DittoError: the record is not a valid request; the service answers the requester
+    """
+    if record.value is None:
+        raise json_invalid("The record has no value (a tombstone).")
+    envelope = _decode(record, key)
+    # correlate counts answers for as long
+    request = read_request(envelope, max_timeout_ms=SMART_MAXIMUM_MS)
+    live = request.channel == "live" and request.response_required
+    return Signal(
+        _correlation_id(record, envelope),
+        envelope,
+        request.channel,
+        tuple([name for name in request.awaited if name not in BUILT_IN and name in labels]),
+        request.response_required,
+        live and LIVE_RESPONSE in labels,
+        request.timeout_ms,
+        record.timestamp,
+        record.topic,
+        record.partition,
+        record.offset,
+    )
+
+
+def read_publication(record: Any, key: Secret | None = None) -> Publication | None:
+    """Return a consumed record as a signal for subscribers; ``None`` if no subscriber gets it.
+
+    :param key: with which who sent it is signed
+    :raises DittoError: the record cannot be read, or its headers are invalid; the service answers the requester
+    """
+    if record.value is None:
+        return None
+    envelope = _decode(record, key)
+    return publication(envelope, _correlation_id(record, envelope))
+
+
+def _decode(record: Any, key: Secret | None) -> Envelope:
+    envelope = decode(record.value)
+    if names_sender(envelope.headers):
+        named = dict(record.headers)
+        identity = (named.get(record_headers.CORRELATION_ID) or b"").decode("utf-8", "replace")
+        signed = named.get(record_headers.ORIGINATOR_SIGNATURE)
+        envelope.headers = dict(
+            believed(envelope.headers, None if key is None else key.reveal(), identity, record.value, signed)
+        )
+    return envelope
+
+
+def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
+    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
+
+    :param declared: the labels that the sender may issue
+    :param otherwise: the description of the error for any other message
+    :raises DittoError: 400: another message, a label that is built in or not declared, no correlation-id, or one that
+        is too long
+    """
+    topic = envelope.topic
+    if topic.criterion == "acks":
+        for ack in read_issued(envelope):
+            check_declared(ack.label, declared)
+    elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
+        # the twin alone answers for the twin
+        raise unknown_topic_path(str(topic), otherwise)
+    identity = envelope.headers.get(CORRELATION_ID)
+    if not identity:
+        raise correlation_id_missing()
+    read_correlation_id(identity)
+
+
+def _correlation_id(record: Any, envelope: Envelope) -> str:
+    coordinates = (record.topic, record.partition, record.offset)
+    return read_correlation_id(correlation_id(record.headers, envelope.headers, coordinates))
+
+
+@dataclass(frozen=True)
+class Ack:
+    """An acknowledgement: positive with a status of 2xx, otherwise a nack.
+
+    :param payload: any JSON value
+    :param label: ``None`` for every label of ``signal.labels``
+    """
+
+    status: int = 200
+    payload: Any = UNSET
+    label: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to a live command or message: the acknowledgement ``live-response``. The twin alone has others."""
+
+    status: int = 200
+    value: Any = UNSET
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class After:
+    """An answer to be sent after a number of seconds; meanwhile other signals are handled."""
+
+    seconds: float
+    answer: Answer
+
+
+Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
+"""What a handler may return. A ``DittoError`` is the response to a live signal, else a nack for each label; ``None``
+sends nothing."""
+
+
+Delayed: TypeAlias = tuple[float, Envelope]
+"""A message and after how many seconds it is sent."""
+
+
+def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed]:
+    """Return the messages of an answer.
+
+    :raises DittoError: a label is invalid or built in, or it is a response to what the twin answers
+    :raises TypeError: it is not an answer
+    """
+    match answer:
+        case None:
+            return []
+        case Ack():
+            labels = signal.labels if answer.label is None else (answer.label,)
+            return [(delay, _ack(signal, answer, label)) for label in labels]
+        case Response():
+            return [(delay, _response(signal, answer))]
+        case DittoError():
+            return [(delay, _error(signal, answer))] if signal.channel == "live" else _nacks(signal, answer, delay)
+        case After():
+            return messages(signal, answer.answer, delay + answer.seconds)
+        case Iterable() if not isinstance(answer, (str, bytes, dict)):
+            return [message for part in answer for message in messages(signal, part, delay)]
+    raise TypeError(f"A handler returns Ack, Response, DittoError, After, several of these or None, not {answer!r}.")
+
+
+def failure(signal: Signal, error: Exception) -> list[Delayed]:
+    """Return the answers to a signal whose handler raised an error: a nack for each label, the error as its payload.
+
+    A ``DittoError`` gives its own status and texts, anything else 500. A receiver that is to respond responds with the
+    error, too.
+    """
+    if not isinstance(error, DittoError):
+        text = str(error) or type(error).__name__
+        error = DittoError(INTERNAL_ERROR, "responder:handler.failed", f"The handler of the signal failed: {text}")
+    nacks = _nacks(signal, error)
+    return [*nacks, (0.0, _error(signal, error))] if signal.response_wanted else nacks
+
+
+def _nacks(signal: Signal, error: DittoError, delay: float = 0.0) -> list[Delayed]:
+    nack = Ack(error.status, error.to_dict(), headers={CONTENT_TYPE: JSON_CONTENT_TYPE})
+    return messages(signal, nack, delay)
+
+
+def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
+    headers = {**ack.headers, CORRELATION_ID: signal.correlation_id}
+    version = signal.envelope.headers.get(VERSION)
+    if version is not None:
+        headers.setdefault(VERSION, version)
+    if signal.channel == "live":
+        headers[CHANNEL] = "live"
+    return write_ack(Acknowledgement(label, ack.status, json_value(ack.payload), headers), signal.thing_id)
+
+
+def _response(signal: Signal, response: Response) -> Envelope:
+    command = signal.envelope
+    if signal.channel != "live":
+        raise unknown_topic_path(str(command.topic), "The twin alone responds to its commands: acknowledge a label.")
+    headers = {**response.headers, CORRELATION_ID: signal.correlation_id, RESPONSE_REQUIRED: False}
+    # a header may have made the command live
+    topic = msgspec.structs.replace(command.topic, channel="live")
+    return Envelope(topic, headers, command.path, json_value(response.value), status=response.status)
+
+
+def _error(signal: Signal, error: DittoError) -> Envelope:
+    return error_envelope(
+        error, thing_id=signal.thing_id, channel=signal.channel, headers={CORRELATION_ID: signal.correlation_id}
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Delivered(Signal):
+    """A signal that a subscriber received; it may be answered while its handler runs, and later from any thread."""
+
+    _open: OpenDelivery | None = field(default=None, repr=False)
+
+    def answer(self, answer: Answer) -> None:
+        """Send an answer.
+
+        :raises DittoError: a label is invalid, built in, or was not requested of this subscriber
+        :raises TypeError: it is not an answer
+        """
+        if self._open is not None:
+            self._open.send(messages(self, answer))
+
+    def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
+        """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
+        self.answer(Ack(status, payload, label))
+
+
+class OpenDelivery:
+    """The labels of one signal that are not answered yet. Safe to use from several threads."""
+
+    def __init__(
+        self, worker: Worker, work: Work, correlation_id: str, labels: Collection[str], *, held: bool = False
+    ) -> None:
+        """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered."""
+        self._worker = worker
+        self._work = work
+        self._correlation_id = correlation_id
+        self._labels = frozenset(labels)
+        self._missing = set(labels)
+        self.held = held and bool(labels)
+        self._lock = threading.Lock()
+        if self.held:
+            worker.outbox.hold(work)
+
+    def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
+        """Send answers.
+
+        :param missing: leave out acknowledgements under labels that are answered already
+        :raises DittoError: a label is invalid, or was not requested
+        """
+        if missing:
+            wanted = {None, *self._missing}
+            answers = [(delay, message) for delay, message in answers if label_of(message) in wanted]
+        labels = {label for _, message in answers if (label := label_of(message)) is not None}
+        for label in labels:
+            check_declared(label, self._labels)
+        for delay, message in answers:
+            self._worker.outbox.send(self._correlation_id, message, self._work, delay)
+        with self._lock:
+            self._missing -= labels
+            done = not self._missing
+        if done:
+            self.give_up()
+
+    def give_up(self) -> bool:
+        """Let the offset be committed; return whether it was still held."""
+        with self._lock:
+            held, self.held = self.held, False
+            if held:
+                self._worker.outbox.release(self._work)
+            return held
+
+
+def label_of(message: Envelope) -> str | None:
+    """Return the label of an acknowledgement, ``None`` for any other message."""
+    return message.topic.subject if message.topic.criterion == "acks" else None

@@ -1,0 +1,170 @@
+"""What a publisher writes to ``messages``: messages, whose arguments are checked before they have a number; commands.
+
+The headers of the service come last: of a repeated name the last one counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, get_args
+
+from ackstream.client.core.storage import KeptMessage
+from ackstream.client.errors import MessageTooLargeError
+from ackstream.errors import BadParameterError
+from ackstream.kafka.clients import MAX_RECORD_BYTES
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType
+from ackstream.protocol.record_headers import (
+    ACK,
+    ACK_CONFLATION,
+    ACK_IMMEDIATELY,
+    CID,
+    CLIENT,
+    COMMAND,
+    FIRST,
+    KEY,
+    PUBLISHER,
+    SEQ,
+    SESSION,
+    TOPIC,
+    TTL,
+    WINDOW,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Headers: TypeAlias = "list[tuple[str, bytes]]"
+
+_OVERHEAD = 1024
+"""Bytes of a record besides the application's: names and values of the service's headers, its name twice."""
+_PER_HEADER = 16
+_ACK_TYPES = frozenset(name.encode() for name in get_args(AckType))
+
+
+def check_client(name: object) -> str:
+    """Return the name of a publisher.
+
+    :raises BadParameterError: it has no characters, or more than a report could contain
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_CLIENT_CHARACTERS:
+        raise BadParameterError(
+            f"client is {name!r:.80}: name the publisher with 1 to {MAX_CLIENT_CHARACTERS} characters."
+        )
+    return name
+
+
+def message_of(
+    value: bytes,
+    topic: str | None,
+    key: bytes | None,
+    headers: Iterable[tuple[str, bytes]],
+    ttl_ms: int | None,
+    *,
+    acks: Iterable[AckType] = (),
+    cid: str | None = None,
+    immediately: bool = False,
+) -> KeptMessage:
+    """Return a message to keep and to send.
+
+    :param acks: acknowledgements of its own, besides that of the publisher's stage
+    :param cid: its command id, which they have; ``None``: its number
+    :param immediately: whether its acknowledgement is not to wait for others
+    :raises BadParameterError: an argument has a wrong type or value, or a header's name is the service's
+    :raises MessageTooLargeError: it is larger than Kafka accepts
+    """
+    named = [*headers]
+    _check("value", value, bytes)
+    _check("key", key, bytes, optional=True)
+    _check("topic", topic, str, optional=True)
+    for header in named:
+        if not isinstance(header, tuple) or [type(part) for part in header] != [str, bytes]:
+            raise BadParameterError(f"headers has {header!r:.80}: each header is a tuple of a str and bytes.")
+        _encodable("headers", header[0])
+        if header[0] in PUBLISHER:
+            raise BadParameterError(
+                f"headers has {header[0]}, which is the service's own: rename it; topic, key and ttl_ms are arguments."
+            )
+    if ttl_ms is not None:
+        if type(ttl_ms) is not int or ttl_ms < 0:
+            raise BadParameterError(f"ttl_ms is {ttl_ms!r:.80}: give whole milliseconds, 0 or more.")
+        named.append((TTL, b"%d" % ttl_ms))
+    if topic is not None:
+        named.append((TOPIC, _encodable("topic", topic)))
+    named += _requests(acks, cid, immediately=immediately)
+    message = KeptMessage(value, named, key)
+    size = message.size + _PER_HEADER * len(named)
+    if size > MAX_RECORD_BYTES - _OVERHEAD - 8 * MAX_CLIENT_CHARACTERS:
+        raise MessageTooLargeError("message too large", f"A message of {size} bytes")
+    return message
+
+
+def _requests(acks: Iterable[AckType], cid: str | None, *, immediately: bool) -> Headers:
+    """Return the headers that ask for acknowledgements of a message."""
+    _check("cid", cid, str, optional=True)
+    _check("ack_immediately", immediately, bool)
+    asked = list(dict.fromkeys(acks))
+    if unknown := [ack for ack in asked if ack not in get_args(AckType)]:
+        raise BadParameterError(f"acks has {unknown[0]!r:.80}: choose among {', '.join(get_args(AckType))}.")
+    headers = [(ACK, ",".join(asked).encode())] if asked else []
+    headers += [(CID, _encodable("cid", cid))] if cid is not None else []
+    return [*headers, (ACK_IMMEDIATELY, b"true")] if immediately else headers
+
+
+def _encodable(name: str, text: str) -> bytes:
+    """Return a text in UTF-8: one that has none can never be sent, and would hold up all that follows it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadParameterError(f"{name} has {text!r:.80}: a surrogate alone is no character.") from None
+
+
+def _check(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise BadParameterError(f"{argument} is {value!r:.80}: give {kind.__name__}, not {type(value).__name__}.")
+
+
+class Publications:
+    """The records of one publisher in one session."""
+
+    def __init__(self, client: str, session: str, *, acknowledged: bool) -> None:
+        """Write records.
+
+        :param session: distinguishes the publishers of one name: the last one to log on counts
+        :param acknowledged: whether the service is to acknowledge the messages
+        """
+        self._own = [(CLIENT, client.encode()), (SESSION, session.encode())]
+        self._ack = b"persisted" if acknowledged else b"none"
+
+    def message(self, seq: int, message: KeptMessage) -> Headers:
+        """Return the headers of a message."""
+        if message.withdrawn:
+            return self.withdrawal(seq, seq, self._ack)
+        kept, number = dict(message.headers), b"%d" % seq
+        headers = [header for header in message.headers if header[0] != ACK]
+        if message.key is not None:
+            headers.append((KEY, message.key))
+        asked = [ack for ack in kept.get(ACK, b"").split(b",") if ack in _ACK_TYPES]
+        if asked and CID not in kept:
+            headers.append((CID, number))
+        asked += [self._ack] if self._ack not in asked else []
+        return [*headers, *self._own, (SEQ, number), (ACK, b",".join(asked))]
+
+    def withdrawal(self, first: int, last: int, ack: bytes = b"none") -> Headers:
+        """Return the headers of the command that no messages of these numbers will come."""
+        return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
+
+    def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None) -> Headers:
+        """Return the headers of a logon.
+
+        :param first: the first number that the publisher keeps or will use; ``None``: it has none
+        :param window: how many messages may be unacknowledged: the service acknowledges each third of it
+        """
+        headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
+        if first is not None:
+            headers.append((FIRST, b"%d" % first))
+        if conflation_ms is not None:
+            headers.append((ACK_CONFLATION, b"%dms" % conflation_ms))
+        return headers
+
+    def flush(self, cid: str) -> Headers:
+        """Return the headers of a flush, which is answered when everything before it is stored or refused."""
+        return [*self._own, (COMMAND, b"flush"), (CID, cid.encode()), (ACK, b"persisted")]

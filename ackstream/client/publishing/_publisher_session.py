@@ -1,0 +1,323 @@
+"""A publisher's session: its logon, what it sends, and the answers that it receives, in one thread.
+
+A session begins with a logon, which ends every earlier one of the name. All its records name it, so that persist can
+refuse what an earlier publisher of the name still sends.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from ackstream.client.core.lifetime import Lifetime, call_handler
+from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, TakenOverError, refused
+from ackstream.client.publishing._publications import Publications
+from ackstream.kafka.clients import may_pass, monotonic_ms
+from ackstream.kafka.reader import ClientConnection
+from ackstream.protocol import readers as reader_records
+from ackstream.protocol.messages import NOT_ENTITLED, SESSION_OVER, CommandAck, decode_ack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.core.storage import KeptMessage, MemoryMessages
+    from ackstream.client.errors import RefusedError
+    from ackstream.client.publishing._publications import Headers
+    from ackstream.client.publishing._reader_acks import WriterAcknowledgements
+    from ackstream.client.publishing._unacknowledged import Logon, UnacknowledgedMessages
+    from ackstream.client.publishing.receipts import Stage
+    from ackstream.protocol.readers import WriterStateRequest
+    from ackstream.settings import Kafka
+
+log = logging.getLogger(__name__)
+
+NUMBERS_PER_MS = 1_000_000
+"""At stage ``accepted`` the numbers of a session begin with the broker's time of its logon, times this."""
+
+LOGON_AGAIN_SECONDS = 5.0
+"""The pause before a logon is repeated that the service could not process."""
+
+HURRY_SECONDS = 2.0
+"""Who waits for acks asks for those of what was sent meanwhile, too, as often as this."""
+
+
+class PublisherSession:
+    """Connects a publisher's messages with Kafka.
+
+    :ivar order: a message is numbered and sent under this lock
+    :ivar life: of the publisher
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        client: str,
+        stage: Stage,
+        store: MemoryMessages,
+        messages: UnacknowledgedMessages,
+        readers: WriterAcknowledgements | None,
+        *,
+        on_ack: Callable[[CommandAck], None] | None,
+        on_error: Callable[[Exception], None] | None,
+        on_connection: Callable[[ConnectionState], None] | None,
+    ) -> None:
+        """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""
+        self.order = threading.RLock()
+        self.logon: CommandAck | None = None
+        """The answer to the logon."""
+        self.life = Lifetime(self._end, on_error, on_connection)
+        self._logged_on = self._away = False
+        self._kafka, self._name = kafka, client
+        self._stage: Stage = stage
+        self._store, self._messages, self._readers = store, messages, readers
+        self._on_ack = on_ack
+        self._id = f"logon-{secrets.token_hex(8)}"
+        self._records = Publications(client, self._id, acknowledged=stage == "persisted")
+        self._flushes = count(1)
+        # how often a message was handed to Kafka
+        self._sent = 0
+        # the flushes whose answers are waited for
+        self._flushing: set[str] = set()
+        self._closed, self._closing = threading.Event(), threading.Event()
+        self._thread = self.life.thread(self._run, "ackstream-publisher")
+        writes = () if readers is None else ("app-acks",)
+        self._connection = ClientConnection(
+            kafka, client, self._closing, sends="messages", addressed="publisher-acks", writes=writes
+        )
+        self._thread.start()
+
+    # -- for the publisher ---------------------------------------------------------------------------------------------
+
+    def log_on(self, timeout: float, window: int, conflation_ms: int | None) -> Logon:
+        """Begin the session, and withdraw the numbers that no message will have.
+
+        :raises LogonTimeout: Kafka did not store the logon in time, or the service did not answer it
+        :raises GapError: the service lacks messages, and gaps are errors
+        """
+        kept = self._store.numbers()
+        first = kept[0] if kept else self._store.last + 1
+        headers = self._records.logon(self._id, first if kept or first > 1 else None, window, conflation_ms)
+        stored = self._command(headers, timeout, LogonTimeout)
+        if self._stage == "persisted":
+            answer = self._wait_for_logon(headers, timeout)
+            found = self._messages.logged_on(answer.seq or 0, answer.highest or 0)
+        else:
+            # nobody is asked for the last number: begin above any that was used, even if the file has lost its end
+            found = self._messages.logged_on(self._store.discarded, stored.timestamp * NUMBERS_PER_MS)
+        self.life.enter("connected")
+        self._logged_on = True
+        for hole in found.holes:
+            self._command(self._records.withdrawal(*hole), timeout, LogonTimeout)
+        return found
+
+    def check_open(self) -> None:
+        """Raise ``PublisherClosedError`` after :meth:`close`."""
+        if self._closed.is_set():
+            raise PublisherClosedError("The publisher is closed.")
+
+    def send(self, seq: int, message: KeptMessage) -> None:
+        """Send a message; to be called under ``order``."""
+        self._messages.sending(seq)
+        self._sent += 1
+        try:
+            sent = self._connection.send(message.value, self._records.message(seq, message))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the number must not stay a hole
+            self._on_rejected(seq, error)
+        else:
+            sent.add_callback(partial(self._on_stored, seq))
+            sent.add_errback(partial(self._on_rejected, seq))
+
+    def send_again(self, numbers: list[int]) -> None:
+        """Send messages again that are not acknowledged."""
+        if not numbers:
+            return
+        with self.order:
+            for seq in numbers:
+                message = self._messages.resend(seq)
+                if message is not None:
+                    self.send(seq, message)
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until the service has stored or refused every message that Kafka has.
+
+        :raises FlushTimeout: it did not answer
+        """
+        cid = f"flush-{next(self._flushes)}-{self._id}"
+        self._flushing.add(cid)
+        try:
+            self._command(self._records.flush(cid), timeout, FlushTimeout)
+            if not self._messages.wait_for(lambda: cid not in self._flushing, timeout):
+                raise FlushTimeout(f"The service did not store all messages within {timeout:g} s; Kafka has them.")
+        finally:
+            self._flushing.discard(cid)
+
+    def wait_for_acks(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for acks of messages; return whether the condition holds. The service sends them as soon as it may."""
+        until = None if timeout is None else time.monotonic() + timeout
+        asked = -1
+        while not self._messages.wait_for(condition, 0):
+            if asked != self._sent:
+                asked = self._sent
+                self._hurry()
+            left = HURRY_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                return False
+            self._messages.wait_for(condition, min(left, HURRY_SECONDS))
+        return True
+
+    def _hurry(self) -> None:
+        """Have the service send merged acks of what it has; if Kafka refuses this, nothing is lost.
+
+        Nothing waits for the answer: the acks of the messages themselves say when they are stored.
+        """
+        try:
+            self._connection.send(b"", self._records.flush(f"flush-{next(self._flushes)}-{self._id}"))
+        except (KafkaError, ValueError) as error:
+            log.warning("Kafka did not store a flush of %s; its acks come with their interval: %s", self._name, error)
+
+    def ask_settle(self, question: WriterStateRequest) -> None:
+        """Send a query about the acknowledgements of readers."""
+        topic, value = self._kafka.topic("app-acks"), reader_records.write(question)
+        try:
+            self._connection.producer.send(topic, value, self._connection.name)
+        except (KafkaError, ValueError) as error:
+            log.warning("Kafka did not store a query about %s, which is sent again: %s", question.writer, error)
+
+    def close(self) -> None:
+        """Send what is buffered (for at most 5 s), then fail the open futures; may be called twice."""
+        with self.order:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        try:
+            self._connection.flush()
+        finally:
+            self._closing.set()
+            self._end(PublisherClosedError("The publisher was closed before the acknowledgement arrived."))
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._connection.close()
+        self.life.close()
+
+    # -- in the threads ------------------------------------------------------------------------------------------------
+
+    def _command(self, headers: Headers, timeout: float | None, error: type[Exception]) -> Any:
+        """Write a command, and return the metadata of its record."""
+        try:
+            return self._connection.send(b"", headers).get(timeout)
+        except AuthorizationError as cause:
+            raise refused(NOT_ENTITLED, f"A command of {self._name}") from cause
+        except (KafkaError, ValueError) as cause:
+            raise error(f"Kafka did not store a command of {self._name} within {timeout} s: {cause}.") from cause
+
+    def _wait_for_logon(self, headers: Headers, timeout: float) -> CommandAck:
+        """Wait for the answer to the logon; a service that could not process it is asked again after a pause."""
+        deadline = time.monotonic() + timeout
+        began = monotonic_ms()
+        while True:
+            self._messages.wait_for(lambda: self.logon is not None, deadline - time.monotonic())
+            if self.logon is None:
+                raise LogonTimeout(
+                    f"The logon of {self._name} was not answered within {timeout:g} s: start the job that persists"
+                    " messages (`ackstream submit persist`), or publish with stage accepted."
+                )
+            if self.logon.status != "retry":
+                break
+            self.logon = None
+            self._closing.wait(max(0.0, min(LOGON_AGAIN_SECONDS, deadline - time.monotonic())))
+            began = monotonic_ms()
+            self._command(headers, timeout, LogonTimeout)
+        self._messages.measure(monotonic_ms() - began)
+        if self.logon.status != "success":
+            raise refused(self.logon.reason or NOT_ENTITLED, "The logon")
+        return self.logon
+
+    def _on_stored(self, seq: int, _metadata: Any) -> None:
+        if self._closing.is_set():
+            # it was closed in this thread, and what was buffered is sent nevertheless
+            return
+        self._away = False
+        self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))
+
+    def _on_rejected(self, seq: int, error: BaseException) -> None:
+        if self._closed.is_set():
+            return
+        refusal = None if may_pass(error) else _refusal(seq, error)
+        self._away = refusal is None
+        again = "is sent again" if refusal is None else "is withdrawn"
+        log.warning("Kafka did not store message %s, which %s: %r", seq, again, error)
+        self.life.guard(lambda: self._messages.rejected(seq, refusal))
+
+    def _run(self) -> None:
+        while self.life.alive and not self._closing.is_set():
+            for record in self._connection.read():
+                self._receive(record)
+            self.send_again(self._messages.overdue())
+            if self._logged_on:
+                if self._readers is not None:
+                    self._readers.keep_roles()
+                self.life.enter("disconnected" if self._away or self._messages.silent else "connected")
+
+    def _receive(self, record: Any) -> None:
+        answer = reader_records.read_answer(record.value)
+        if answer is not None:
+            if self._readers is not None:
+                self._readers.receive(answer)
+            return
+        try:
+            ack = decode_ack(record.value)
+        except (msgspec.DecodeError, TypeError) as error:
+            log.warning("A record of %s is not an acknowledgement (offset %s): %s", record.topic, record.offset, error)
+            return
+        if not self.life.alive:
+            # numbers of a later publisher are other messages than ours
+            return
+        call_handler(self._on_ack, ack)
+        cid = ack.cid or ""
+        if ack.ack_type == "persisted" and cid.endswith(self._id):
+            with self._messages.changed:
+                self._flushing.discard(cid)
+                self._messages.changed.notify_all()
+        elif ack.ack_type == "persisted" and self._stage == "persisted" and ack.session in (None, self._id):
+            self.send_again(self._messages.acknowledged(ack))
+        elif ack.ack_type == "processed" and cid.startswith("logon-"):
+            self._receive_logon(ack)
+
+    def _receive_logon(self, ack: CommandAck) -> None:
+        own = ack.cid == self._id
+        if own and ack.reason != SESSION_OVER:
+            with self._messages.changed:
+                self.logon = ack
+                self._messages.changed.notify_all()
+        elif own or (self.logon is not None and _position(ack) > _position(self.logon)):
+            # an older position would be a replay of an earlier logon
+            self.life.fail(TakenOverError(f"Another publisher has logged on as {self._name}: names must be unique."))
+
+    def _end(self, error: Exception) -> None:
+        self._messages.end(error)
+        if self._readers is not None:
+            self._readers.end(error)
+
+
+def _refusal(seq: int, error: BaseException) -> RefusedError:
+    """Return the error of a message that Kafka will never take."""
+    if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
+        reason = "message too large"
+    else:
+        reason = NOT_ENTITLED if isinstance(error, AuthorizationError) else f"{type(error).__name__}: {error}"
+    found = refused(reason, f"Message {seq}")
+    found.__cause__ = error
+    return found
+
+
+def _position(logon: CommandAck) -> int:
+    return logon.bookmark if isinstance(logon.bookmark, int) else -1

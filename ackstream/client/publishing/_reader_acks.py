@@ -1,0 +1,286 @@
+"""The acknowledgements of readers as a publisher sees them: waiting for them, flow control, and callbacks.
+
+Rules: brokers.md R6, R8 to R10, R13. The settle job reports acknowledgements at least once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.client.core.lifetime import call_handler
+from ackstream.client.errors import ReaderTimeout, SettleTimeout
+from ackstream.errors import InconsistentQosError
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.client.reading.samples import WriterQos
+    from ackstream.protocol.intervals import Interval
+    from ackstream.protocol.readers import Answer
+
+ASK_SECONDS = 3.0
+SETTLE_TIMEOUT = 30.0
+ROLES_AGAIN_SECONDS = 600.0
+"""How often a publisher names the roles that it requires although it has nothing to ask: settle forgets those of
+writers that were silent for ``settle.durable_lease``. Each third of that, if it is more often."""
+
+
+class ReaderAcknowledgements:
+    """The methods of a publisher that concern its readers."""
+
+    _readers: WriterAcknowledgements | None
+
+    def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
+        """Wait until every message is complete, including those published meanwhile.
+
+        A message is complete when the required roles, of settle and of ``writer_qos``, each with its quorum, and all
+        other readers that are known have acknowledged it.
+
+        :param max_wait: seconds; ``None``: forever
+        :raises ReaderTimeout: some messages are not complete; names those whom the oldest message waits for
+        """
+        self._tracked.wait(max_wait)
+
+    def is_sample_app_acknowledged(self, seq: int) -> bool:
+        """Return whether a message is complete."""
+        return self._tracked.is_complete(seq)
+
+    @property
+    def first_unacknowledged(self) -> int | None:
+        """The number of the oldest incomplete message; ``None`` if all are complete."""
+        return self._tracked.first_unacknowledged
+
+    def waiting_for(self, timeout: float = SETTLE_TIMEOUT) -> tuple[str, ...]:
+        """Return who has not acknowledged the oldest incomplete message: readers by name, then roles below quorum.
+
+        :raises SettleTimeout: the settle job does not answer
+        """
+        return self._tracked.waiting_for(timeout)
+
+    @property
+    def _tracked(self) -> WriterAcknowledgements:
+        if self._readers is None:
+            raise InconsistentQosError(
+                "This publisher does not track its readers: give it `writer_qos`, such as WriterQos()."
+            )
+        return self._readers
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """The argument of ``on_application_acknowledgment``: one reader has acknowledged one sample."""
+
+    reader: str
+    role: str | None
+    seq: int
+    response: bytes | None
+    auto: AutoReason | None
+
+    @property
+    def valid_response(self) -> bool:
+        """Whether there is response data."""
+        return self.response is not None
+
+
+class WriterAcknowledgements:
+    """The samples of one writer: which are complete, which are kept, and which callbacks were made.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        qos: WriterQos,
+        writer: str,
+        ask: Callable[[WriterStateRequest], None],
+        handler: Callable[[Callback], None] | None,
+    ) -> None:
+        """Set up without samples; :meth:`begin` follows.
+
+        :param ask: sends a query to settle
+        :param handler: called once for each sample and reader that acknowledged it
+        """
+        self.written = 0
+        """The number of the last sample."""
+        self._qos = qos
+        self._question = WriterStateRequest(writer, qos.required)
+        self._ask = ask
+        self._handler = handler
+        self._changed = threading.Condition()
+        self._start = 1
+        self._done = Intervals()
+        self._notified: dict[str, Intervals] = {}
+        self._state: WriterState | None = None
+        self._ended: Exception | None = None
+        self._asked_at = self._answered_at = time.monotonic()
+
+    def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
+        """Ask settle which samples of earlier runs are complete.
+
+        :param first: the first sample that the publisher keeps, for a writer that settle does not know
+        :param next_seq: the number of the next sample
+        :param holes: numbers of no samples, unless settle knows these
+        :raises SettleTimeout: the settle job does not answer
+        :raises InconsistentQosError: it knows no roles that a writer requires
+        """
+        state = self._fresh_state(timeout)
+        with self._changed:
+            self._start = state.released + 1 if state.written else first
+            self.written = max(next_seq, self._start) - 1
+            self._release(self._start - 1)
+            self._done.merge((max(low, state.written + 1), high) for low, high in holes if high > state.written)
+
+    def receive(self, answer: Answer) -> None:
+        """Process a report of settle."""
+        if isinstance(answer, ApplicationAcknowledged):
+            for callback in self._callbacks(answer):
+                call_handler(self._handler, callback)
+            return
+        with self._changed:
+            if isinstance(answer, WriterState):
+                self._state, self._answered_at = answer, time.monotonic()
+            if isinstance(answer, (SamplesDone, WriterState)):
+                self._done.merge(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
+                self._release(answer.released)
+            self._changed.notify_all()
+
+    def keep_roles(self) -> None:
+        """Name the roles again, if it is time, or if settle has not answered; to be called now and then."""
+        pause = SETTLE_TIMEOUT
+        if self._answered_at >= self._asked_at:
+            lease_ms = None if self._state is None else self._state.lease_ms
+            pause = ROLES_AGAIN_SECONDS if lease_ms is None else min(ROLES_AGAIN_SECONDS, lease_ms / 3_000)
+        if self._qos.required and time.monotonic() >= self._asked_at + pause:
+            self._send()
+
+    def end(self, error: Exception) -> None:
+        """Fail current and later waits with an error; the first call decides which."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    @property
+    def full(self) -> bool:
+        """Whether a new sample has to wait for room."""
+        limit = self._qos.max_samples
+        return limit is not None and self._qos.history == "keep-all" and self._kept >= limit
+
+    def write(self) -> None:
+        """Count a new sample, for which there is room; with ``keep-last`` the oldest one makes room."""
+        with self._changed:
+            if self._qos.max_samples is not None and self._kept >= self._qos.max_samples:
+                self._done.add(self._done.first_hole)
+            self.written += 1
+
+    def wait_for_room(self) -> None:
+        """Wait for room, for at most ``max_blocking_ms``.
+
+        :raises ReaderTimeout: no sample was completed
+        """
+        with self._changed:
+            seconds = self._qos.max_blocking_ms / 1000
+            if not self._changed.wait_for(lambda: self._ended is not None or not self.full, seconds):
+                raise ReaderTimeout(
+                    f"{self._qos.max_samples} messages wait for readers, and none was acknowledged within"
+                    f" {seconds:g} s; the oldest is {self.first_unacknowledged}."
+                )
+            if self._ended is not None:
+                raise self._ended
+
+    def wait(self, max_wait: float | None) -> None:
+        """Wait as :meth:`ReaderAcknowledgements.wait_for_acknowledgments` does."""
+        with self._changed:
+            # the answers repeat reports that were missed
+            if not self._ask_until(lambda: not self.retained, max_wait):
+                waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
+                raise ReaderTimeout(
+                    f"Message {self.first_unacknowledged} and perhaps others were not acknowledged within"
+                    f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
+                )
+
+    def is_complete(self, seq: int) -> bool:
+        """Return whether a sample is complete."""
+        with self._changed:
+            return seq <= self.written and seq in self._done
+
+    @property
+    def retained(self) -> list[Interval]:
+        """The samples that are kept, as runs; a best-effort writer keeps none."""
+        with self._changed:
+            return self._done.missing(1, self.written) if self._qos.reliable and self.written else []
+
+    @property
+    def first_unacknowledged(self) -> int | None:
+        """The oldest sample that is kept."""
+        retained = self.retained
+        return retained[0][0] if retained else None
+
+    def waiting_for(self, timeout: float) -> tuple[str, ...]:
+        """Return who has not acknowledged the oldest incomplete sample."""
+        return self._fresh_state(timeout).waiting_for
+
+    def _fresh_state(self, timeout: float) -> WriterState:
+        with self._changed:
+            before, roles = self._state, self._qos.required
+
+            def is_answer() -> bool:
+                # an answer to an earlier publisher of the name may be on its way, with other roles
+                state = self._state
+                return state is not None and state is not before and roles in (None, state.required)
+
+            if not self._ask_until(is_answer, timeout) or self._state is None:
+                if self._state is not before:
+                    raise InconsistentQosError(
+                        "The settle job does not require the roles of `writer_qos`: upgrade it before its publishers."
+                    )
+                raise SettleTimeout(
+                    f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
+                    " start the job that settles acknowledgements (`ackstream submit settle`)."
+                )
+            return self._state
+
+    def _ask_until(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Ask settle until its answers have made a condition true; return whether they have."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not condition():
+            if self._ended is not None:
+                raise self._ended
+            left = ASK_SECONDS if until is None else until - time.monotonic()
+            if left <= 0:
+                return False
+            self._send()
+            self._changed.wait_for(lambda: self._ended is not None or condition(), min(left, ASK_SECONDS))
+        return True
+
+    def _send(self) -> None:
+        self._asked_at = time.monotonic()
+        self._ask(self._question)
+
+    @property
+    def _kept(self) -> int:
+        return sum(last - first + 1 for first, last in self.retained)
+
+    def _release(self, released: int) -> None:
+        """Mark all samples up to one as complete."""
+        if released > 0:
+            self._done.add(1, released)
+
+    def _callbacks(self, event: ApplicationAcknowledged) -> list[Callback]:
+        """Return the callbacks of an event, by sample; each reader and sample once, however often it is reported."""
+        with self._changed:
+            if event.first > self.written:
+                return []
+            notified = self._notified.setdefault(event.reader, Intervals(start=self._start))
+            new = notified.add(event.first, min(event.last, self.written))
+        if event.response is None and not self._qos.propagate_no_response:
+            return []
+        return [
+            Callback(event.reader, event.role, seq, event.response, event.auto)
+            for first, last in new
+            for seq in range(first, last + 1)
+        ]

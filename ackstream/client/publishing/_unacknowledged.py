@@ -1,0 +1,350 @@
+"""The messages of a publisher that are not acknowledged: numbering, the window, retransmission, and acknowledgements.
+
+Rules: brokers.md 1.1 A14 to A17 and 3.1 S3, S4, S7, S13. An ack, positive or negative, drops all messages up to its
+number. A refused message goes to the application and is never sent again. After a logon the messages that the service
+lacks are sent again, in order; an unanswered one is, too (``retransmission``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
+from ackstream.client.publishing._retransmission import ACK_TIMEOUT_SECONDS, Retransmission
+from ackstream.client.publishing.receipts import Open, PublishStatistics, Receipts
+from ackstream.kafka.clients import monotonic_ms
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import CONFLATION_MS, DUPLICATE, NOT_ENTITLED, WITHDRAWN, CommandAck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackstream.client.core.storage import KeptMessage, MemoryMessages
+    from ackstream.client.errors import RefusedError
+    from ackstream.client.publishing.receipts import FailedMessage, Receipt, Stage
+    from ackstream.protocol.intervals import Interval
+
+WINDOW_BYTES = 64 * 1024 * 1024
+REFUSED_AGAIN_MS = 5_000
+"""When a withdrawal is sent again that Kafka refused like its message."""
+
+
+class Logon(NamedTuple):
+    """What follows a logon: the messages to send again now, and the runs of numbers that will never be sent."""
+
+    resent: list[int]
+    holes: list[Interval]
+
+
+class UnacknowledgedMessages:
+    """Decides when messages are sent and when they are done; the publisher sends them.
+
+    Safe to use from several threads. Futures and handlers are called without the lock.
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a publisher, each with a default
+        self,
+        messages: MemoryMessages,
+        *,
+        on_receipt: Callable[[Receipt], None] | None = None,
+        on_failed_write: Callable[[FailedMessage], None] | None = None,
+        stage: Stage = "persisted",
+        window: int = 1000,
+        window_bytes: int = WINDOW_BYTES,
+        ack_timeout_ms: int = round(ACK_TIMEOUT_SECONDS * 1000),
+        conflation_ms: int | None = None,
+        windowed: bool = False,
+        error_on_gap: bool = False,
+        clock: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
+
+        The options are those of a publisher; a window is 1 to 255 in Solace, and may be larger here.
+
+        :param clock: monotonic milliseconds
+        :raises WindowError: the window or the timeout is too small to send anything
+        """
+        if window < 1 or window_bytes < 1:
+            raise WindowError(
+                f"A publish window of {window} messages and {window_bytes} bytes lets nothing through: use 1 or more."
+            )
+        if stage == "persisted" and ack_timeout_ms < 1:
+            raise WindowError(f"An ack timeout of {ack_timeout_ms} ms would resend forever: use 1 ms or more.")
+        self.changed = threading.Condition()
+        self.ended: Exception | None = None
+        self._messages = messages
+        self._receipts = Receipts(stage, on_receipt, on_failed_write, windowed=windowed)
+        self._stage: Stage = stage
+        self._window, self._window_bytes = window, window_bytes
+        self._timer = Retransmission(ack_timeout_ms, CONFLATION_MS if conflation_ms is None else conflation_ms)
+        self._error_on_gap = error_on_gap
+        self._clock = clock
+        self._open: dict[int, Open] = {}
+        # by number, ascending: when it was last sent
+        self._in_flight: dict[int, int] = {}
+        self._bytes = 0
+        # messages of an earlier run that do not fit into the window yet
+        self._waiting: deque[int] = deque()
+        # handed to Kafka, which has not answered
+        self._sending: set[int] = set()
+        # by number: when to send it again
+        self._rejected: dict[int, int] = {}
+        self._accepted = Intervals()
+        self._counts: Counter[str] = Counter()
+
+    def measure(self, duration_ms: int) -> None:
+        """Take into account how long the service took to answer."""
+        with self.changed:
+            self._timer.measure(duration_ms)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the service has not answered in time."""
+        with self.changed:
+            return self._timer.silent
+
+    @property
+    def statistics(self) -> PublishStatistics:
+        """The counts since the start."""
+        counts = {name: self._counts[name] for name in PublishStatistics.__struct_fields__}
+        return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
+
+    def logged_on(self, last: int, begin: int = 0) -> Logon:
+        """Drop the messages up to the service's last one; return those to send again now, and the holes.
+
+        The others follow when the window has room. Numbers between those that are kept, and up to the first new one,
+        are holes: their messages were lost with a file, or were never published.
+
+        :param begin: use no number up to this one for a new message
+        :raises GapError: the service lacks messages that were dropped, and gaps are errors
+        """
+        with self.changed:
+            if self._error_on_gap and last < self._messages.discarded:
+                raise GapError(last + 1, self._messages.discarded)
+            self._messages.drop(last)
+            kept = self._messages.numbers()
+            first = kept[0] if kept else self._messages.last + 1
+            if begin > self._messages.last:
+                (self._messages.advance if kept else self._messages.drop)(begin)
+            known = Intervals(((seq, seq) for seq in kept), start=first)
+            holes = known.missing(first, self._messages.last) if first <= self._messages.last else []
+            self._accepted = Intervals(holes, start=first)
+            self._waiting.extend(kept)
+            return Logon(self._admit(), holes)
+
+    def add(self, new: Sequence[tuple[KeptMessage, Open]], wanted: int | None = None) -> range:
+        """Keep messages under new numbers, as many as the window has room for; return the numbers.
+
+        :raises SequenceError: ``wanted`` is not the next number
+        :raises StoreError: they cannot be kept
+        """
+        with self.changed:
+            if self.ended is not None:
+                raise self.ended
+            fitting = [] if self._waiting else new[: self._fitting([message.size for message, _ in new])]
+            first = self._messages.last + 1
+            if not fitting:
+                return range(first, first)
+            if wanted is not None and wanted != first:
+                raise SequenceError(
+                    f"Sequence number {wanted} is not the next one, which is {first}: a gap would never be"
+                    " acknowledged, and an earlier number is in use."
+                )
+            self._messages.add(first, *[message for message, _ in fitting])
+            now = self._clock()
+            for number, (message, opened) in enumerate(fitting, first):
+                self._in_flight[number] = now
+                self._bytes += message.size
+                # from now on it cannot be cancelled: a cancelled one could not be ended
+                opened.future.set_running_or_notify_cancel()
+                self._open[number] = opened
+            self._counts["published"] += len(fitting)
+            return range(first, first + len(fitting))
+
+    def wait_for_room(self, size: int = 0, *, block: bool) -> None:
+        """Wait until the window has room for a message of this size, or the publisher has ended.
+
+        :raises WouldBlockError: without ``block``
+        """
+        with self.changed:
+            self._counts["window_closed"] += 1
+            if not block:
+                raise WouldBlockError("The publish window is full: wait for acknowledgements, or enlarge it.")
+            self.changed.wait_for(lambda: (not self._waiting and self._fitting([size])) or self.ended is not None)
+
+    def resend(self, seq: int) -> KeptMessage | None:
+        """Return a message to be sent again, ``None`` if it has been acknowledged."""
+        with self.changed:
+            message = self._messages.get(seq)
+            self._counts["resent"] += message is not None
+            return message
+
+    def sending(self, seq: int) -> None:
+        """Note that a message was handed to Kafka."""
+        with self.changed:
+            self._sending.add(seq)
+
+    def accepted(self, seq: int) -> list[int]:
+        """Note that Kafka has stored a message; return the messages to send now."""
+        with self.changed:
+            self._sending.discard(seq)
+            self._counts["accepted"] += 1
+            if seq in self._in_flight:
+                self._in_flight[seq] = self._clock()
+            before = self._accepted.watermark
+            self._accepted.add(seq)
+            up_to = self._accepted.watermark
+            self.changed.notify_all()
+        if self._stage == "persisted" or up_to == before:
+            return []
+        return self.acknowledged(CommandAck(ack_type="persisted", first=before + 1, seq=up_to))
+
+    def rejected(self, seq: int, refusal: RefusedError | None = None) -> None:
+        """Note that Kafka did not store a message; it is sent again, or, after a refusal for good, withdrawn.
+
+        The number is sent without the message until the service knows that the message will not come: it would wait.
+        """
+        with self.changed:
+            self._sending.discard(seq)
+            message = self._messages.get(seq)
+            if message is None:
+                return
+            if refusal is None or message.withdrawn:
+                self._rejected[seq] = self._clock() + (0 if refusal is None else REFUSED_AGAIN_MS)
+                return
+        # before it is withdrawn: after a crash in between, it is refused again
+        self._return(seq, refusal.reason)
+        with self.changed:
+            if self._messages.get(seq) is not message:
+                # an earlier copy of it was stored after all
+                return
+            self._messages.withdraw(seq)
+            self._bytes -= message.size if seq in self._in_flight else 0
+            self._rejected[seq] = self._clock()
+            self._counts["failed"] += 1
+            entry = self._open.pop(seq, None)
+            self.changed.notify_all()
+        if entry is not None:
+            entry.future.set_exception(refusal)
+
+    def overdue(self) -> list[int]:
+        """Return the messages to send again now: not stored by Kafka, or not acknowledged in time."""
+        with self.changed:
+            if self.ended is not None:
+                return []
+            now = self._clock()
+            late = {seq for seq, at in self._rejected.items() if at <= now}
+            for seq in late:
+                del self._rejected[seq]
+            if self._stage == "persisted":
+                timed_out = self._timer.due(self._in_flight, now)
+                self._in_flight.update(dict.fromkeys(timed_out, now))
+                late |= set(timed_out) - self._sending - self._rejected.keys()
+            return sorted(late)
+
+    def flush(self, stage: Stage, timeout: float | None, wait: Callable[..., bool] | None = None) -> None:
+        """Wait until every message so far has reached a stage, or was refused.
+
+        :param stage: the publisher's own, or ``accepted``
+        :param wait: instead of :meth:`wait_for`
+        :raises FlushTimeout: some did not
+        """
+        last = self._messages.last
+        if not (wait or self.wait_for)(lambda: self._flushed(last, stage), timeout):
+            raise FlushTimeout(
+                f"{len(self._messages)} messages were not acknowledged within {timeout:g} s; they are kept."
+            )
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition; return whether it holds, and raise the error of a publisher that has ended."""
+        with self.changed:
+            done = self.changed.wait_for(lambda: condition() or self.ended is not None, timeout)
+            if self.ended is not None:
+                raise self.ended
+            return done
+
+    def acknowledged(self, ack: CommandAck) -> list[int]:
+        """Drop the messages that an ack covers and end their futures; return the messages to send now.
+
+        An ack that was applied before is ignored: the service repeats its last acks after a crash.
+        """
+        last = ack.seq
+        if last is None or last <= self._messages.discarded:
+            self._timer.note(ack.reason)
+            return []
+        if ack.status == "failure" or ack.reason in (DUPLICATE, NOT_ENTITLED):
+            # before it is dropped: after a crash in between, the next logon reports the refusal again
+            self._return(last, ack.reason or "")
+        refusal = ack.reason if ack.status == "failure" and ack.reason != DUPLICATE else None
+        with self.changed:
+            done = list(takewhile(lambda seq: seq <= last, self._in_flight))
+            self._bytes -= sum(map(self._size, done))
+            self._timer.answered({seq: self._in_flight.pop(seq) for seq in done}, self._clock())
+            self._timer.note(ack.reason)
+            while self._waiting and self._waiting[0] <= last:
+                # sent by an earlier run
+                done.append(self._waiting.popleft())
+            # the futures of withdrawn numbers have ended
+            done = [seq for seq in done if not self._is_withdrawn(seq)]
+            self._messages.drop(last)
+            opened = {seq: self._open.pop(seq, None) for seq in done}
+            good = [seq for seq in done if refusal is None or seq != last]
+            self._counts["acknowledged"] += len(good)
+            self._counts["failed"] += len(done) - len(good)
+            admitted = self._admit()
+            self.changed.notify_all()
+        self._receipts.give(good, opened, duplicate=last if ack.reason == DUPLICATE else None)
+        entry = opened.get(last)
+        if entry is not None and refusal is not None:
+            entry.future.set_exception(refused(refusal, f"Message {last}"))
+        return admitted
+
+    def end(self, error: Exception) -> None:
+        """Fail all open futures and all later calls with an error; the first call decides which."""
+        with self.changed:
+            self.ended = self.ended or error
+            opened, self._open = self._open, {}
+            self.changed.notify_all()
+        for entry in opened.values():
+            entry.future.set_exception(self.ended)
+
+    def _fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many messages the window has room for; one that is larger than the window goes alone."""
+        many, taken = len(self._in_flight), self._bytes
+        for count, size in enumerate(sizes):
+            if many and (many >= self._window or taken + size > self._window_bytes):
+                return count
+            many, taken = many + 1, taken + size
+        return len(sizes)
+
+    def _admit(self) -> list[int]:
+        now, admitted = self._clock(), []
+        while self._waiting and self._fitting([self._size(self._waiting[0])]):
+            admitted.append(self._waiting.popleft())
+            self._in_flight[admitted[-1]] = now
+            self._bytes += self._size(admitted[-1])
+        return admitted
+
+    def _size(self, seq: int) -> int:
+        message = self._messages.get(seq)
+        return 0 if message is None else message.size
+
+    def _is_withdrawn(self, seq: int) -> bool:
+        message = self._messages.get(seq)
+        return message is not None and message.withdrawn
+
+    def _flushed(self, last: int, stage: Stage) -> bool:
+        if stage != self._stage:
+            # the newest are stored last
+            return all(seq in self._accepted for seq in reversed(self._messages.numbers()) if seq <= last)
+        return self._messages.discarded >= last or len(self._messages) == 0
+
+    def _return(self, seq: int, reason: str) -> None:
+        with self.changed:
+            message, entry = self._messages.get(seq), self._open.get(seq)
+        if reason != WITHDRAWN:
+            # those were returned when Kafka refused them
+            self._receipts.give_back(seq, reason, message, entry)

@@ -1,0 +1,316 @@
+"""Publishing messages that are kept until they are acknowledged."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.core.lifetime import Client
+from ackstream.client.core.storage import MemoryMessages, SqliteMessages
+from ackstream.client.core.tracing import trace_message
+from ackstream.client.errors import AcknowledgementTimeout
+from ackstream.client.publishing._publications import check_client, message_of
+from ackstream.client.publishing._publisher_session import PublisherSession
+from ackstream.client.publishing._reader_acks import ReaderAcknowledgements, WriterAcknowledgements
+from ackstream.client.publishing._retransmission import ACK_TIMEOUT_SECONDS
+from ackstream.client.publishing._unacknowledged import WINDOW_BYTES, UnacknowledgedMessages
+from ackstream.client.publishing.receipts import Open
+from ackstream.client.reading.samples import WriterQos
+from ackstream.errors import ClientError
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.core.storage import KeptMessage, Synchronous
+    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.publishing.receipts import FailedMessage, PublishStatistics, Receipt, Stage
+    from ackstream.protocol.messages import AckType, CommandAck
+    from ackstream.protocol.readers import WriterStateRequest
+
+
+class Publisher(ReaderAcknowledgements, Client):
+    """Numbers messages, keeps them, sends them, and drops each when it is acknowledged.
+
+    Each message gets a future that ends with its receipt, or with a ``RefusedError`` that has the reason; a refused
+    message is not sent again. Unanswered messages are; the service recognizes duplicates by client and number. All
+    messages of a client go to one partition, so that they keep their order. One that Kafka refuses for good fails, and
+    its number is withdrawn.
+
+    A later publisher of the same name ends this one, and the service accepts no message of it any more.
+
+    With ``writer_qos`` the publisher also tracks the acknowledgements of readers (see :class:`SampleReader`): it can
+    wait for them, calls back for each, and blocks while readers are too far behind.
+
+    Safe to use from several threads. Handlers and callbacks of futures run in the threads that read and send: they
+    should be quick and must not publish.
+    """
+
+    def __init__(  # noqa: PLR0913 - a publisher has many options, each with a default
+        self,
+        bootstrap_servers: str | Kafka,
+        *,
+        name: str,
+        store: Path | str | None = None,
+        stage: Stage = "persisted",
+        synchronous: Synchronous = "normal",
+        window: int = 1000,
+        window_bytes: int = WINDOW_BYTES,
+        block: bool = True,
+        windowed: bool = False,
+        ack_timeout: float = ACK_TIMEOUT_SECONDS,
+        conflation_ms: int | None = None,
+        error_on_gap: bool = False,
+        logon_timeout: float = 60.0,
+        on_receipt: Callable[[Receipt], None] | None = None,
+        on_failed_write: Callable[[FailedMessage], None] | None = None,
+        on_ack: Callable[[CommandAck], None] | None = None,
+        writer_qos: WriterQos | None = None,
+        on_application_acknowledgment: Callable[[Callback], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        on_connection: Callable[[ConnectionState], None] | None = None,
+    ) -> None:
+        """Connect, log on, and send the messages that are still in the store.
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param name: the one that sequence numbers belong to; unique, and the same in every run
+        :param store: a file that survives the process; ``None``: memory
+        :param stage: when a message counts as acknowledged: ``accepted``, Kafka has stored it (milliseconds, and it has
+            not been checked), or ``persisted``, it is in the tables (a batch later)
+        :param synchronous: ``full``: each message is on the disk before it is sent; a failure of the machine loses none
+        :param window: the number of messages that may be sent and not acknowledged, 1 or more
+        :param window_bytes: the bytes that they may have together; a larger message is sent alone
+        :param block: whether ``publish`` waits for room in the window, or raises ``WouldBlockError``
+        :param windowed: ``on_receipt`` is called only for the last message of an ack, which covers all from ``first``
+        :param ack_timeout: seconds without an answer after which the oldest message is sent again; longer where
+            answers usually take longer (``client.retransmission``)
+        :param conflation_ms: the interval of merged acks; ``None``: a second. The service says if it is another one
+            (``effective_conflation_ms``)
+        :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
+        :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
+        :param on_failed_write: called with refused messages and duplicates, with the stored copy
+        :param on_ack: called with every acknowledgement as it arrives: merged ones, and those of single messages
+        :param writer_qos: flow control by readers, whose acknowledgements are tracked with it or with a handler alone
+        :param on_application_acknowledgment: called once in a run for each message and reader that acknowledged it
+        :param on_error: called with the error that ends the publisher, if one does; open futures have failed with it
+        :param on_connection: called when the publisher is ``connected``, and ``disconnected``: Kafka did not store a
+            message, or the service has not answered one in time; both are retried
+        :raises BadParameterError: the name is empty or too long, or ``bootstrap_servers`` names no brokers
+        :raises UnreachableError: no broker, or a topic is missing
+        :raises StoreError: the file cannot be used
+        :raises WindowError: the window or timeout is too small to send anything
+        :raises LogonTimeout: the logon was not answered
+        :raises GapError: the service lacks messages, and ``error_on_gap``
+        :raises SettleTimeout: the settle job does not answer
+        """
+        kafka = Kafka.of(bootstrap_servers)
+        check_client(name)
+        self._stage: Stage = stage
+        self._topic, self._name = kafka.topic("messages"), name
+        self._block = block
+        self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), name, synchronous)
+        with ExitStack() as stack:
+            stack.callback(self._store.close)
+            self._unacknowledged = UnacknowledgedMessages(
+                self._store,
+                on_receipt=on_receipt,
+                on_failed_write=on_failed_write,
+                stage=stage,
+                window=window,
+                window_bytes=window_bytes,
+                ack_timeout_ms=round(ack_timeout * 1000),
+                conflation_ms=conflation_ms,
+                windowed=windowed,
+                error_on_gap=error_on_gap,
+            )
+            self._readers: WriterAcknowledgements | None = None
+            if writer_qos is not None or on_application_acknowledgment is not None:
+                qos = writer_qos or WriterQos()
+                self._readers = WriterAcknowledgements(qos, name, self._ask_settle, on_application_acknowledgment)
+            self._session = PublisherSession(
+                kafka,
+                name,
+                stage,
+                self._store,
+                self._unacknowledged,
+                self._readers,
+                on_ack=on_ack,
+                on_error=on_error,
+                on_connection=on_connection,
+            )
+            self._life = self._session.life
+            stack.callback(self.close)
+            logon = self._session.log_on(logon_timeout, window, conflation_ms)
+            if self._readers is not None:
+                self._readers.begin(self._store.discarded + 1, self.next_seq, logon.holes, logon_timeout)
+            self._session.send_again(logon.resent)
+            stack.pop_all()
+
+    def publish(  # noqa: PLR0913 - what a message may have, each with a default
+        self,
+        value: bytes,
+        *,
+        topic: str | None = None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        ttl_ms: int | None = None,
+        context: Any = None,
+        seq: int | None = None,
+        acks: Iterable[AckType] = (),
+        cid: str | None = None,
+        ack_immediately: bool = False,
+    ) -> Future[Receipt]:
+        """Keep a message and send it.
+
+        :param topic: the subject, by which the service decides who may publish and who subscribes
+        :param headers: the application's own; names of the service (``protocol.record_headers``) are refused
+        :param ttl_ms: the message is refused if it is older when the service reads it
+        :param context: any object; the receipt returns it
+        :param seq: the number, for applications that number messages themselves: it has to be the next one
+        :param acks: acknowledgements of this message, which ``on_ack`` is called with, one by one: ``received``,
+            ``processed``, ``completed`` with the command id; ``persisted``, which is merged if the topic has a log
+        :param cid: the command id; ``None``: the number
+        :param ack_immediately: its acknowledgement does not wait for others
+        :return: a future that ends with the receipt; fails with a ``RefusedError``, with ``PublisherClosedError`` or
+            with the error that ended the publisher. It cannot be cancelled: the message is sent
+        :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
+        :raises PublisherClosedError: the publisher is closed
+        :raises WouldBlockError: the window is full, and ``block`` is off
+        :raises ReaderTimeout: readers did not acknowledge enough within ``max_blocking_ms``
+        :raises SequenceError: ``seq`` is not the next number
+        :raises MessageTooLargeError: it is larger than Kafka accepts
+        :raises StoreError: it cannot be kept
+        """
+        future, named = self._traced(headers)
+        try:
+            message = message_of(value, topic, key, named, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
+            self._publish([(message, Open(future, context))], seq)
+        except ClientError:
+            future.cancel()
+            raise
+        return future
+
+    def publish_many(
+        self,
+        values: Iterable[bytes],
+        *,
+        topic: str | None = None,
+        key: bytes | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        ttl_ms: int | None = None,
+    ) -> list[Future[Receipt]]:
+        """Keep messages and send them, in their order; with a ``store`` as many as fit are one change of the file.
+
+        The parameters are those of each message, as in :meth:`publish`. Where that would raise while a message is kept
+        or has to wait for room, that error ends the futures of this message and of those after it; those before it are
+        published.
+
+        :return: a future for each message
+        :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
+        :raises MessageTooLargeError: a message is larger than Kafka accepts; nothing was numbered or kept
+        """
+        own = [*headers]
+        traced = [(value, *self._traced(own)) for value in values]
+        try:
+            new = [(message_of(value, topic, key, named, ttl_ms), Open(one, None)) for value, one, named in traced]
+        except ClientError:
+            for _, future, _ in traced:
+                future.cancel()
+            raise
+        try:
+            self._publish(new)
+        except ClientError as error:
+            for _, opened in new:
+                if not (opened.future.running() or opened.future.done()):
+                    opened.future.set_exception(error)
+        return [opened.future for _, opened in new]
+
+    def _traced(self, headers: Iterable[tuple[str, bytes]]) -> tuple[Future[Receipt], list[tuple[str, bytes]]]:
+        future: Future[Receipt] = Future()
+        return future, [*headers, *trace_message(self._topic, self._name, future)]
+
+    def _publish(self, new: list[tuple[KeptMessage, Open]], wanted: int | None = None) -> None:
+        readers = self._readers
+        done = 0
+        while done < len(new):
+            with self._session.order:
+                self._session.check_open()
+                behind = readers is not None and readers.full
+                # where readers are tracked, each message may have to wait for them
+                some = [] if behind else new[done:] if readers is None else new[done : done + 1]
+                numbers = self._unacknowledged.add(some, wanted)
+                for number, (message, _) in zip(numbers, some, strict=False):
+                    if readers is not None:
+                        readers.write()
+                    self._session.send(number, message)
+            done += len(numbers)
+            if readers is not None and behind:
+                readers.wait_for_room()
+            elif not numbers:
+                self._unacknowledged.wait_for_room(new[done][0].size, block=self._block)
+
+    def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
+        """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
+
+        :param timeout: seconds; ``None``: forever
+        :raises AcknowledgementTimeout: the outcome is unknown; the message is kept and sent again
+        :raises RefusedError: with the reason
+        """
+        try:
+            return self.publish(value, **{"ack_immediately": True, **options}).result(timeout)
+        except FutureTimeout:
+            raise AcknowledgementTimeout(
+                f"No acknowledgement within {timeout:g} s; the message is kept, and may be stored already or later."
+            ) from None
+
+    def publish_flush(self, timeout: float | None = None, stage: Stage | None = None) -> None:
+        """Wait until every message published so far is acknowledged or refused.
+
+        :param timeout: seconds; ``None``: forever
+        :param stage: ``accepted`` to wait only for Kafka, ``persisted`` for the tables; ``None``: the publisher's own
+        :raises FlushTimeout: some are not; they are kept
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        wanted = self._stage if stage is None else stage
+        hurried = wanted == self._stage == "persisted"
+        self._unacknowledged.flush(wanted, timeout, self._session.wait_for_acks if hurried else None)
+        if wanted == "persisted" and self._stage == "accepted":
+            # these are not acknowledged one by one: the service reports when it has decided about all of them
+            self._session.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    @property
+    def unpersisted_count(self) -> int:
+        """The number of unacknowledged messages, all of which are kept."""
+        return len(self._store)
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next message."""
+        return self._store.last + 1
+
+    @property
+    def effective_conflation_ms(self) -> int | None:
+        """The interval of merged acks, if the service did not grant the requested one at the logon."""
+        logon = self._session.logon
+        return None if logon is None else logon.effective_conflation_ms
+
+    @property
+    def statistics(self) -> PublishStatistics:
+        """The counts since the start."""
+        return self._unacknowledged.statistics
+
+    def close(self) -> None:
+        """Send what is buffered (for at most 5 s), then fail the futures that are still open; may be called twice.
+
+        Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables.
+        """
+        self._session.close()
+        self._store.close()
+
+    def _ask_settle(self, question: WriterStateRequest) -> None:
+        self._session.ask_settle(question)

@@ -1,0 +1,293 @@
+"""A query client's session with the query job: sends commands, and passes the answers to their streams."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from kafka.errors import KafkaError
+
+from ackstream.client.core.lifetime import Lifetime, call_handler
+from ackstream.client.errors import CommandTimeout, StreamClosedError, TakenOverError, refused
+from ackstream.client.queries._back_pressure import BackPressure
+from ackstream.client.queries._query_session import LOGON_AGAIN_SECONDS, QuerySession
+from ackstream.client.queries.message_stream import MessageStream, read_message
+from ackstream.client.reading.samples import text
+from ackstream.kafka.reader import ClientConnection
+from ackstream.protocol import queries, record_headers
+from ackstream.protocol.messages import decode_ack, expected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.queries.bookmarks import Bookmarks
+    from ackstream.client.queries.message_stream import LogMessage
+    from ackstream.protocol.messages import CommandAck
+    from ackstream.settings import Kafka
+
+log = logging.getLogger(__name__)
+
+_SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
+_CANCELLED = _SUBSCRIBING | {"sow"}
+"""Commands that are cancelled when they time out: a late success must not leave a subscription behind."""
+
+
+class QueryLink:
+    """Sends each command as one record, and reads the partition with the answers for this client."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        client: str,
+        bookmarks: Bookmarks,
+        *,
+        timeout: float,
+        heartbeat: float,
+        on_ack: Callable[[CommandAck], None] | None,
+        on_error: Callable[[Exception], None] | None = None,
+        on_connection: Callable[[ConnectionState], None] | None = None,
+    ) -> None:
+        """Connect and begin to read; parameters and errors as of :class:`QueryClient`."""
+        self.timeout = timeout
+        self.life = Lifetime(self._end, on_error, on_connection)
+        self.name = client
+        self._bookmarks = bookmarks
+        self._on_ack = on_ack
+        self._token = secrets.token_hex(6)
+        self._numbers = count(1)
+        self._logged_on: tuple[int, int] | None = None
+        self._lock = threading.Lock()
+        # by cid (brokers.md 1.1 A15, A19)
+        self._streams: dict[str, MessageStream] = {}
+        # by partition: the offset after the last answer that was read
+        self._read: dict[int, int] = {}
+        self._link = ClientConnection(kafka, client, sends="queries", addressed="query-results", linger_ms=0)
+        self._pressure = BackPressure(self._link)
+        self._session = QuerySession(self, f"beat-{self._token}", heartbeat)
+        self._link.start(f"ackstream-query-{client}", self._receive, self._steer, guard=self.life.guard)
+        # whatever a handler of the application takes its time for
+        self._beating = self.life.thread(self._session.run, f"ackstream-query-{client}-alive")
+        self._beating.start()
+
+    def log_on(self, options: Mapping[str, str]) -> CommandAck:
+        """Begin a session, and again whenever it is lost: then every subscription resumes where it was in the log.
+
+        :param options: the headers of the logon
+        """
+        answer = self._session.log_on(options)
+        self.life.enter("connected")
+        return answer
+
+    def execute(
+        self,
+        command: str,
+        requested: set[str],
+        headers: Mapping[str, str],
+        timeout: float | None = None,
+        handler: Callable[[LogMessage], None] | None = None,
+        *,
+        progress: bool = True,
+    ) -> MessageStream:
+        """Send a command and wait for its ``processed`` ack; see :class:`QueryClient`.
+
+        :param requested: the types of acks
+        :param progress: keep the application's progress, if the command has a bookmark and names its subscription
+        :raises StreamClosedError: the client is closed, or has lost its session
+        :raises TakenOverError: another client has logged on under this name
+        """
+        cid = f"{'logon-' if command == 'logon' else ''}{self._token}-{next(self._numbers)}"
+        named = {record_headers.CID: cid, **headers}
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        if not self._session.order.acquire(timeout=max(0.0, limit)):
+            raise _late(command, limit)
+        try:
+            if self.life.error is not None:
+                raise self.life.error
+            stream = self._open(command, cid, requested, headers, handler, progress=progress)
+            self.send(command, requested, named)
+        finally:
+            self._session.order.release()
+        ack = None
+        while ack is None:
+            # a logon is repeated: a job that starts for the first time ignores earlier commands
+            pause = LOGON_AGAIN_SECONDS if command == "logon" else limit
+            try:
+                ack = stream.wait("processed", max(0.0, min(deadline - time.monotonic(), pause)))
+            except CommandTimeout:
+                if command == "logon" and time.monotonic() < deadline:
+                    self.send(command, requested, named)
+                    continue
+                self.remove(stream)
+                if command in _CANCELLED:
+                    self.send("unsubscribe", (), {record_headers.SUB_ID: stream.sub_id or cid})
+                raise _late(command, limit) from None
+        if ack.status != "success":
+            self.remove(stream)
+            raise refused(ack.reason or "no reason given", f"The {command}", ack.detail)
+        for other in self.subscriptions():
+            if other.sub_id == stream.sub_id and other is not stream:
+                # it has been replaced
+                self.remove(other)
+        return stream
+
+    def subscriptions(self) -> list[MessageStream]:
+        """Return the streams of subscriptions."""
+        with self._lock:
+            return [stream for stream in self._streams.values() if stream.sub_id is not None]
+
+    def remove(self, stream: MessageStream) -> None:
+        """End a stream; ignore further answers for it."""
+        stream.end()
+        with self._lock:
+            self._streams.pop(stream.cid, None)
+
+    def rename(self, stream: MessageStream) -> None:
+        """Let a stream receive the answers to another command, which is to be sent."""
+        with self._lock:
+            self._streams.pop(stream.cid, None)
+            stream.begin_again(f"{self._token}-{next(self._numbers)}")
+            self._streams[stream.cid] = stream
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client has logged on, is not closed and has not ended."""
+        return self._logged_on is not None and not self.closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client is closed or has ended."""
+        return self._link.stop.is_set() or self.life.error is not None
+
+    def close(self) -> None:
+        """Cancel the subscriptions and disconnect; may be called twice."""
+        if self._link.stop.is_set():
+            return
+        if self.life.error is None:
+            # without a session its subscriptions are gone, or another client's
+            self.send("unsubscribe", (), {record_headers.SUB_ID: "all"})
+        self._link.stop.set()
+        self._session.wake.set()
+        # first of all: a thread may wait for an answer
+        self._end(StreamClosedError("The client was closed."))
+        if self._beating is not threading.current_thread():
+            self._beating.join()
+        self._link.close()
+        self.life.close()
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def _open(
+        self,
+        command: str,
+        cid: str,
+        requested: set[str],
+        headers: Mapping[str, str],
+        handler: Callable[[LogMessage], None] | None,
+        *,
+        progress: bool = True,
+    ) -> MessageStream:
+        bookmark = headers.get(record_headers.BOOKMARK)
+        sub_id = headers.get(record_headers.SUB_ID, cid) if command in _SUBSCRIBING else None
+        awaited = expected(command, requested, bookmark=bookmark is not None, filtered=record_headers.FILTER in headers)
+        if record_headers.SEQ in headers:
+            # conflated over sequence numbers, it names no command
+            awaited.discard("persisted")
+        # without a name of its own a subscription cannot be resumed
+        kept = progress and bookmark is not None and sub_id is not None and record_headers.SUB_ID in headers
+        if kept:
+            self._bookmarks.open(str(sub_id), headers.get(record_headers.TOPIC, ""))
+        ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
+        stream = MessageStream(
+            cid,
+            sub_id,
+            awaited - {"persisted"} if ends else awaited,
+            live=command in _SUBSCRIBING and not ends,
+            bookmarks=self._bookmarks if kept else None,
+            handler=handler,
+        )
+        stream.request, stream.requested = dict(headers), frozenset(requested)
+        with self._lock:
+            if self._link.stop.is_set():
+                raise StreamClosedError("The client was closed.")
+            self._streams[cid] = stream
+        return stream
+
+    def send(self, command: str, requested: Iterable[str], headers: Mapping[str, str]) -> None:
+        """Send a command without waiting for its answer; what Kafka rejects is logged."""
+        named = {record_headers.COMMAND: command, record_headers.ACK: ",".join(sorted(requested)), **headers}
+        try:
+            self._link.send(b"", [(name, value.encode()) for name, value in named.items()])
+        except (KafkaError, ValueError) as error:
+            log.warning("Kafka rejected the %s command; it will time out: %s", command, error)
+
+    # -- answers: in our thread ----------------------------------------------------------------------------------------
+
+    def _steer(self, _now: float) -> None:
+        with self._lock:
+            self._streams = {cid: stream for cid, stream in self._streams.items() if not stream.over}
+            streams = list(self._streams.values())
+        self._pressure.steer(streams)
+
+    def _receive(self, record: Any) -> None:
+        headers = dict(record.headers)
+        command, cid, id_ = (
+            text(headers.get(name)) for name in (record_headers.COMMAND, record_headers.CID, record_headers.ID)
+        )
+        self._session.answered_at = time.monotonic()
+        again = record.offset < self._read.get(record.partition, 0)
+        self._read[record.partition] = max(record.offset + 1, self._read.get(record.partition, 0))
+        if command == "ack":
+            self._receive_ack(id_, decode_ack(record.value), again=again)
+        elif (stream := self._streams.get(cid)) is not None:
+            at = (record.partition, record.offset)
+            if command == "group_begin":
+                stream.begin_group(at)
+            elif command in ("sow", "publish"):
+                stream.add_message(at, read_message(command, record, stream.sub_id, self._bookmarks))
+
+    def _receive_ack(self, id_: str, ack: CommandAck, *, again: bool) -> None:
+        cid = ack.cid or ""
+        if not again:
+            call_handler(self._on_ack, ack)
+            if cid == self._session.beat:
+                self._session.receive(ack)
+            elif cid.startswith("logon-"):
+                self._receive_logon(id_, cid)
+        with self._lock:
+            # a name may be that of a subscription and of the one that replaces it
+            subscribed = (one for one in reversed(self._streams.values()) if one.sub_id == ack.sub_id and one.begun)
+            stream = self._streams.get(cid) if ack.cid else next(subscribed, None)
+        if stream is not None:
+            stream.add_ack(id_, ack)
+
+    def _receive_logon(self, id_: str, cid: str) -> None:
+        position = _position(id_)
+        if cid.startswith(f"logon-{self._token}-"):
+            self._logged_on = position
+        elif self._logged_on is not None and position > self._logged_on:
+            # not an older one whose answer is repeated
+            self.life.fail(TakenOverError(f"Another client has logged on as {self.name}; names must be unique."))
+
+    def _end(self, error: Exception) -> None:
+        with self._lock:
+            streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.end(error)
+
+
+def _late(command: str, limit: float) -> CommandTimeout:
+    return CommandTimeout(
+        f"The {command} was not processed within {limit:g} s: is the query job running (`ackstream submit query`)?"
+    )
+
+
+def _position(id_: str) -> tuple[int, int]:
+    """Return the partition and the offset of the command that an answer's id names."""
+    partition, _, offset = id_.partition("/")[0].partition("-")
+    return int(partition), int(offset)

@@ -1,0 +1,169 @@
+"""An application's progress in its subscriptions: what it has received, what it has discarded, where to resume.
+
+The service keeps no read state: the client remembers what it has discarded, and the service reports from time to time
+how far the log has grown, whether or not anything matched (brokers.md 1.1 A22 to A25).
+"""
+
+from __future__ import annotations
+
+import threading
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from ackstream.client.core.storage import StoreFile
+from ackstream.protocol import queries
+from ackstream.protocol.queries import BEGINNING, EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ackstream.client.core.storage import Statement
+    from ackstream.protocol.queries import Position
+
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE subscriptions (sub_id TEXT PRIMARY KEY, topic TEXT NOT NULL, resume TEXT NOT NULL);
+CREATE TABLE discarded (sub_id TEXT NOT NULL, bookmark TEXT NOT NULL, PRIMARY KEY (sub_id, bookmark));
+"""
+
+
+class SubscriptionProgress:
+    """The positions that a client has received and discarded in one subscription."""
+
+    def __init__(self, topic: str, start: Position = BEGINNING, discarded: Iterable[Position] = ()) -> None:
+        """Resume a replay after ``start``; the ``discarded`` positions are later ones."""
+        self.topic = topic
+        self._start = start
+        """Everything received up to it is discarded."""
+        self._received: set[Position] = set()
+        self._ordered: list[Position] = []
+        """A heap of the received ones after the start; the first one is outstanding."""
+        self._discarded = {position for position in discarded if position > start}
+        self._passed: list[Position] = []
+        self._persisted: Position | None = None
+        self._passed_by = start
+
+    def received(self, position: Position) -> bool:
+        """Record a message; return whether the application gets it, which it does not if it has discarded it."""
+        if position <= self._start:
+            return False
+        if position <= self._passed_by:
+            # a replay from an earlier bookmark
+            self._passed_by = self._start
+        if position not in self._received:
+            self._received.add(position)
+            heappush(self._ordered, position)
+        if position not in self._discarded:
+            return True
+        self._advance()
+        return False
+
+    def discard(self, position: Position) -> tuple[bool, list[Position]]:
+        """Record that the application has discarded a message.
+
+        :return: whether to keep its position, and the kept ones that are implied by :attr:`resume_after` from now on
+        """
+        if position > self._start:
+            self._discarded.add(position)
+            self._advance()
+        passed, self._passed = self._passed, []
+        return position > self._start, passed
+
+    def persisted(self, position: Position) -> None:
+        """Record how far the log has grown; an older report is ignored."""
+        self._persisted = position if self._persisted is None else max(position, self._persisted)
+        if not self._ordered:
+            self._passed_by = max(position, self._passed_by)
+
+    @property
+    def resume_after(self) -> Position:
+        """The position after which to resume: everything up to it was discarded, or did not match.
+
+        With nothing outstanding, that is the last persisted bookmark if it is later than the last message; otherwise
+        the older of the two, but not before what was persisted when nothing was outstanding.
+        """
+        if self._persisted is None:
+            return self._start
+        if not self._ordered:
+            return max(self._start, self._persisted)
+        return max(min(self._start, self._persisted), self._passed_by)
+
+    def _advance(self) -> None:
+        while self._ordered and self._ordered[0] in self._discarded:
+            self._start = heappop(self._ordered)
+            self._received.remove(self._start)
+            self._discarded.remove(self._start)
+            self._passed.append(self._start)
+
+
+class Bookmarks:
+    """Bookmarks by subscription, in memory or in a file. Safe to use from several threads.
+
+    The file survives the end of the process, even a crash: a discarded message is in it when ``discard`` returns. Every
+    method raises ``StoreError`` for a file that cannot be used.
+    """
+
+    def __init__(self, client: str, path: Path | None = None) -> None:
+        """Begin empty, or resume from a file, which is created if it does not exist."""
+        self._lock = threading.Lock()
+        self._progress: dict[str, SubscriptionProgress] = {}
+        self._file: StoreFile | None = None
+        if path is not None:
+            lost = "delivers messages again that were discarded"
+            self._file = StoreFile(path, client, what="bookmark store", version=_VERSION, schema=_SCHEMA, lost=lost)
+            for sub_id, topic, resume in self._file.read("SELECT sub_id, topic, resume FROM subscriptions"):
+                kept = self._file.read("SELECT bookmark FROM discarded WHERE sub_id = ?", sub_id)
+                discarded = [queries.parse_bookmark(text) for (text,) in kept]
+                self._progress[sub_id] = SubscriptionProgress(topic, queries.parse_bookmark(resume), discarded)
+
+    def open(self, sub_id: str, topic: str) -> None:
+        """Add a subscription; a known one keeps its topic and its progress."""
+        with self._lock:
+            self._progress.setdefault(sub_id, SubscriptionProgress(topic))
+
+    def most_recent(self, sub_id: str) -> str:
+        """Return the bookmark after which a subscription resumes; ``EPOCH`` for an unknown one."""
+        with self._lock:
+            return self._resume(sub_id) if sub_id in self._progress else EPOCH
+
+    def received(self, sub_id: str, bookmark: str) -> bool:
+        """Record a message; return whether the application gets it, which it does not if it has discarded it."""
+        with self._lock:
+            return self._progress[sub_id].received(queries.parse_bookmark(bookmark))
+
+    def discard(self, sub_id: str, bookmark: str) -> None:
+        """Record that the application has discarded a message; ignored for a subscription without bookmarks."""
+        with self._lock:
+            if (progress := self._progress.get(sub_id)) is not None:
+                kept, passed = progress.discard(queries.parse_bookmark(bookmark))
+                gone = [(sub_id, queries.bookmark(position, progress.topic)) for position in passed]
+                self._save(
+                    sub_id,
+                    *[("INSERT OR IGNORE INTO discarded VALUES (?, ?)", (sub_id, bookmark))] * kept,
+                    *[("DELETE FROM discarded WHERE sub_id = ? AND bookmark = ?", row) for row in gone],
+                )
+
+    def persisted(self, sub_id: str, bookmark: str) -> None:
+        """Record how far the log has grown."""
+        with self._lock:
+            before = self._resume(sub_id)
+            self._progress[sub_id].persisted(queries.parse_bookmark(bookmark))
+            if self._resume(sub_id) != before:
+                self._save(sub_id)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+
+    def _resume(self, sub_id: str) -> str:
+        progress = self._progress[sub_id]
+        return queries.bookmark(progress.resume_after, progress.topic)
+
+    def _save(self, sub_id: str, *discarded: Statement) -> None:
+        """Write where the subscription resumes, and what has changed in the positions discarded after that."""
+        if self._file is not None:
+            resume = "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume"
+            self._file.change((resume, (sub_id, self._progress[sub_id].topic, self._resume(sub_id))), *discarded)

@@ -1,0 +1,306 @@
+"""A queue consumer's connection: keeps its session, reads deliveries, and fetches their messages in advance."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import Counter, deque
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.client.core.lifetime import Lifetime, call_handler
+from ackstream.client.errors import BindTimeout, UnknownQueueError
+from ackstream.client.queues._queue_session import QueueSession
+from ackstream.client.queues.queued_messages import MessageFetcher, QueueMessage
+from ackstream.errors import NotConnectedError
+from ackstream.kafka.clients import may_pass, monotonic_ms
+from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
+from ackstream.protocol import queues
+from ackstream.protocol.json import RecordError
+from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.client.queues._queue_session import FlowQos
+    from ackstream.protocol.queues import NotSettled, QueueRequest
+    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings import Kafka, Lake
+
+log = logging.getLogger(__name__)
+
+MAX_READY, MAX_READY_BYTES = 1_000, 32_000_000
+"""While this many messages or bytes are waiting for the application, no more are fetched."""
+
+FETCHED_AT_ONCE = 100
+
+
+class QueueLink:
+    """One consumer at one queue; binds again after the loss of a session.
+
+    Two threads: one reads and fetches; the other sends binds and signs of life, whatever the first one waits for, and
+    until the application has finished with its last message.
+
+    :ivar changed: the lock of the session and of the ready messages; notified when they change
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        lake: Lake | None,
+        bind: Bind,
+        batches: tuple[int, int],
+        flow: FlowQos,
+        life: Lifetime,
+        *,
+        settle: Callable[[QueueMessage, SampleOutcome], None],
+        on_refused: Callable[[NotSettled], None] | None,
+    ) -> None:
+        """Connect; nothing is sent before :meth:`start`.
+
+        :param batches: the size of batches of acceptances, and the milliseconds after which they are sent
+        :param flow: when to report what has arrived
+        :param life: the consumer's, which an error ends
+        :param settle: what ``message.settle`` calls
+        :raises UnreachableError: no broker, or a topic is missing
+        :raises InconsistentQosError: batches that might never be full
+        """
+        self.counts: Counter[str] = Counter()
+        self.changed = threading.Condition()
+        flow.check()
+        self._bind, self._batches, self._flow, self._life = bind, batches, flow, life
+        self._halted = False
+        self._settle, self._on_refused = settle, on_refused
+        self._session = QueueSession(bind, *batches, self.counts, flow)
+        self._stopped, self._closing = threading.Event(), threading.Event()
+        self._unsent: deque[QueueRequest] = deque()
+        self._delivered: list[MessageDelivered] = []
+        self._ready: deque[QueueMessage] = deque()
+        self._ready_bytes = 0
+        with ExitStack() as stack:
+            self._connection = ClientConnection(
+                kafka,
+                bind.consumer,
+                self._closing,
+                sends="app-acks",
+                addressed="queue-deliveries",
+            )
+            stack.callback(self._connection.close)
+            self._fetcher = MessageFetcher(kafka, lake)
+            stack.callback(self._fetcher.close)
+            self._connections = stack.pop_all()
+        self._threads = [
+            life.thread(self._receive_all, "ackstream-queue"),
+            life.thread(self._keep_session, "ackstream-queue-alive"),
+        ]
+
+    def start(self, timeout: float) -> None:
+        """Bind.
+
+        :param timeout: seconds to wait for the service
+        :raises BindTimeout: the service does not answer
+        :raises UnknownQueueError: it has no such queue
+        """
+        for thread in self._threads:
+            thread.start()
+        with self.changed:
+            answered = self.changed.wait_for(lambda: self._session.bound or self._life.error, timeout)
+        if self._life.error is not None:
+            raise self._life.error
+        if not answered:
+            raise BindTimeout(
+                f"No answer to the bind of {self._bind.consumer} to the queue {self._bind.queue} within {timeout:g} s:"
+                " start the job that serves the queues (`ackstream submit queues`)."
+            )
+
+    @property
+    def bound(self) -> queues.Bound | None:
+        """What the service has granted; ``None`` while the consumer is not bound."""
+        return self._session.bound
+
+    @property
+    def working(self) -> bool:
+        """Whether the link is neither stopped nor ended by an error."""
+        return not self._stopped.is_set() and self._life.error is None
+
+    def next(self, timeout: float | None) -> QueueMessage | None:
+        """Wait for the next message, and return it; ``None`` after the timeout, and once the link has ended."""
+        with self.changed:
+            self.changed.wait_for(lambda: (self._has_next() and not self._halted) or not self.working, timeout)
+            return self._pop_ready() if self._ready and self.working and not self._halted else None
+
+    def halt(self, *, halted: bool) -> None:
+        """Hand out nothing more and want nothing more, or go on."""
+        with self.changed:
+            self._halted = halted
+            self._session.stop(stopped=halted)
+            # before any settlement that makes room
+            self._send(self._session.due(monotonic_ms()))
+            self.changed.notify_all()
+
+    def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
+        """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
+        with self.changed:
+            self._send(self._session.settle(delivery, outcome, monotonic_ms()))
+
+    def stop(self) -> None:
+        """Hand out nothing more; the session is kept until :meth:`close`."""
+        with self.changed:
+            self._stopped.set()
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Send the settlements, release all other messages, and disconnect; after :meth:`stop`."""
+        self._closing.set()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join()
+        with self.changed:
+            self._send(self._session.end())
+        self._connections.close()
+        if self._unsent:
+            log.warning("Kafka did not take the last %s records of %s.", len(self._unsent), self._bind.consumer)
+
+    def drop_ready(self) -> None:
+        """Drop the messages that wait for the application."""
+        with self.changed:
+            self._ready.clear()
+            self._ready_bytes = 0
+            self.changed.notify_all()
+
+    def _has_next(self) -> bool:
+        """Drop messages that wait at the front although their leases have ended; return whether any is left."""
+        while self._ready and self._has_expired(self._ready[0].delivery):
+            self._pop_ready()
+        return bool(self._ready)
+
+    def _has_expired(self, delivery: MessageDelivered) -> bool:
+        expired = self._session.expire(delivery, monotonic_ms())
+        if expired:
+            remedy = "give the queue a longer lease, or the consumer a smaller backlog"
+            log.warning("The lease of %s ended before the application asked for it: %s.", delivery.message, remedy)
+        return expired
+
+    def _pop_ready(self) -> QueueMessage:
+        message = self._ready.popleft()
+        self._ready_bytes -= message.size
+        return message
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _keep_session(self) -> None:
+        while not self._closing.is_set() and self._life.error is None:
+            with self.changed:
+                self._send(self._session.due(monotonic_ms()))
+            self._closing.wait(POLL_MS / 1000)
+
+    def _send(self, records: Iterable[QueueRequest]) -> None:
+        """Send records after those that Kafka did not take before; to be called with the lock."""
+        self._unsent.extend(records)
+        for _ in range(len(self._unsent)):
+            record = self._unsent.popleft()
+            try:
+                sent = self._connection.send(queues.write(record))
+            except (KafkaError, ValueError) as error:
+                log.warning("A record of %s will be sent again, as Kafka did not take it: %s", record.consumer, error)
+                self._unsent.appendleft(record)
+                return
+            # binds and other signs of life are repeated anyway
+            if isinstance(record, SettleMessages):
+                sent.add_errback(partial(self._not_stored, partial(self._unsent.append, record)))
+            elif isinstance(record, Alive) and record.missing:
+                sent.add_errback(partial(self._not_stored, partial(self._session.not_stored, record)))
+                stored = partial(self._session.stored, record)
+                sent.add_callback(lambda _, stored=stored: stored())
+
+    def _not_stored(self, again: Callable[[], None], error: Exception) -> None:
+        """Keep what is sent once until Kafka has it; called by the producer's thread, so without the lock."""
+        if may_pass(error) or self._closing.is_set():
+            again()
+        else:
+            self._life.fail(error)
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _receive_all(self) -> None:
+        while self.working:
+            for record in self._connection.read(0 if self._fetchable else POLL_MS):
+                self._receive(record)
+            self._fetch()
+
+    def _receive(self, record: Any) -> None:
+        try:
+            answer = queues.read_answer(record.value)
+        except RecordError as error:
+            log.warning("%s", error)
+            return
+        with self.changed:
+            news = self._session.receive(answer, monotonic_ms(), record.timestamp)
+            over = self._session.over
+            self.changed.notify_all()
+        if over is not None:
+            self._start_again(over.reason)
+        elif isinstance(news, MessageDelivered):
+            self._delivered.append(news)
+        elif news is not None:
+            log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)
+            call_handler(self._on_refused, news)
+
+    def _start_again(self, reason: str) -> None:
+        """Begin a new session after the end of one, unless the consumer cannot continue."""
+        queue, consumer = self._bind.queue, self._bind.consumer
+        self._delivered.clear()
+        if reason == "replaced":
+            self._life.fail(NotConnectedError(f"Another consumer named {consumer} has bound to the queue {queue}."))
+        elif reason == "unknown-queue":
+            remedy = "add it to [[queues]] of the service's settings, or correct the name"
+            self._life.fail(UnknownQueueError(f"There is no queue {queue}: {remedy}."))
+        else:
+            log.warning("The session of %s at the queue %s was lost; it binds again.", consumer, queue)
+            with self.changed:
+                self.counts["lost"] += 1
+                self.drop_ready()
+                bind = msgspec.structs.replace(self._bind, session=new_session())
+                self._session = QueueSession(bind, *self._batches, self.counts, self._flow, stopped=self._halted)
+
+    # -- fetching ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _fetchable(self) -> int:
+        """How many of the delivered messages to fetch now."""
+        room = MAX_READY - len(self._ready) if self._ready_bytes < MAX_READY_BYTES else 0
+        return min(len(self._delivered), room, FETCHED_AT_ONCE)
+
+    def _fetch(self) -> None:
+        """Fetch delivered messages, and make them ready in the order of their deliveries."""
+        taken = self._delivered[: self._fetchable]
+        with self.changed:
+            deliveries = [one for one in taken if not self._has_expired(one)]
+        try:
+            contents = self._fetcher.fetch(deliveries) if deliveries else {}
+        except Exception as error:  # noqa: BLE001 - what a lake raises depends on where it is
+            log.warning("Fetching messages failed and will be retried: %s", error)
+            self._closing.wait(BACKOFF_SECONDS)
+            return
+        del self._delivered[: len(taken)]
+        with self.changed:
+            for one in deliveries:
+                content = contents.get(one.message)
+                if content is None:
+                    log.error("Rejected message %s, which %s.", one.message, self._fetcher.absence)
+                    self._send(self._session.refuse(one))
+                    continue
+                message = QueueMessage.of(content, one, self._settle, self._session.lease_end(one))
+                self._ready.append(message)
+                self._ready_bytes += message.size
+            self.changed.notify_all()
+
+
+def new_session() -> int:
+    """Return a number for a session, which no other one has."""
+    return secrets.randbits(53)

@@ -1,0 +1,233 @@
+"""Consuming from a work queue: messages that belong to one consumer until they are settled."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.messages import MAX_BATCH, handler_of
+from ackstream.client.queues._queue_link import QueueLink, new_session
+from ackstream.client.queues._queue_session import FlowQos, after_handler, takes_call
+from ackstream.errors import InconsistentQosError, NotConnectedError
+from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME, Bind
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ackstream.client.queues._queue_session import AckMode
+    from ackstream.client.queues.queued_messages import QueueMessage
+    from ackstream.protocol.queues import NotSettled
+    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings import Lake
+
+log = logging.getLogger(__name__)
+
+BIND_TIMEOUT = 60.0
+
+
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """Counts since the consumer began.
+
+    ``received`` deliveries arrived, ``copies`` of them again after a crash of the service (the application never saw
+    those); ``accepted``, ``failed`` and ``rejected`` were settled, ``refused`` settlements had no effect; ``expired``
+    leases ended before the application asked for the message; ``unavailable`` messages could not be read; ``missing``
+    answers of the service did not arrive, and were requested again; ``lost`` sessions expired because the service
+    received no sign of life.
+    """
+
+    received: int
+    copies: int
+    accepted: int
+    failed: int
+    rejected: int
+    refused: int
+    expired: int
+    unavailable: int
+    missing: int
+    lost: int
+
+
+class QueueConsumer(Client):
+    """Receives messages of a queue, one by one, and settles them.
+
+    With a ``handler`` each message is given to it in a thread of the consumer's own; without one the application
+    iterates over the consumer, or calls ``receive``. The ``mode`` defines who settles:
+
+    - ``client``: the application, with ``message.settle(…)``, in any order and from any thread
+    - ``auto``: the library accepts a message when its handler has returned, or when the thread that received it
+      requests the next one; one whose handler raised stays with the consumer until that is closed (as in Solace)
+    - ``auto-cancel``: likewise, but a message whose handler raised is failed (as in AMPS)
+
+    No delivery is handed out twice, and none whose lease has ended. When a session expires, the messages it held are
+    given to others; settling them raises ``NotConnectedError``, and the consumer binds again by itself. A message that
+    cannot be read is rejected as unavailable, and the consumer goes on. Safe to use from several threads.
+    """
+
+    def __init__(  # noqa: PLR0913 - a consumer has many independent settings, each with a default
+        self,
+        bootstrap_servers: str | Kafka,
+        *,
+        queue: str,
+        name: str,
+        handler: Callable[[QueueMessage], object] | None = None,
+        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
+        max_batch: int = MAX_BATCH,
+        mode: AckMode = "client",
+        backlog: int | None = None,
+        outcomes: Iterable[SampleOutcome] = (),
+        lake: Lake | None = None,
+        ack_batch: int = 1,
+        ack_timeout: float = 1.0,
+        flow: FlowQos | None = None,
+        bind_timeout: float = BIND_TIMEOUT,
+        on_refused: Callable[[NotSettled], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Connect and bind.
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param name: unique at the queue; a second consumer of the same name takes the messages of the first
+        :param handler: called with each message, in a thread of its own; ``None``: the application receives them
+        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are settled
+            together
+        :param max_batch: how many it is called with at most
+        :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
+        :param outcomes: how it may settle besides ``accepted``
+        :param lake: where the tables are, for messages that Kafka has deleted
+        :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout`` seconds
+        :param flow: when the library reports what it has received (transport acks)
+        :param bind_timeout: seconds to wait for the service
+        :param on_refused: receives the settlements that had no effect, with the reason
+        :param on_error: called with the error that ends the consumer, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
+        :raises UnreachableError: no broker, or a topic is missing
+        :raises BindTimeout: the service does not answer
+        :raises UnknownQueueError: the settings of the service have no such queue
+        :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
+            acceptances that might never be full, or a flow that reports nothing
+        """
+        kafka = Kafka.of(bootstrap_servers)
+        for text in (queue, name):
+            if not 1 <= len(text) <= MAX_NAME:
+                raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
+        if backlog is not None and not 1 <= backlog <= MAX_BACKLOG:
+            raise InconsistentQosError(
+                f"The backlog is {backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
+            )
+        self._queue, self._mode = queue, mode
+        handling = handler_of(handler, batch_handler, max_batch)
+        declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
+        bind = Bind(queue, name, new_session(), backlog, tuple(sorted(declared)))
+        self._previous = threading.local()
+        self._closing = threading.Event()
+        self._life = Lifetime(lambda _: self._link.drop_ready(), on_error)
+        batches = (ack_batch, round(ack_timeout * 1000))
+        link = partial(QueueLink, kafka, lake, bind, batches, flow or FlowQos(), self._life)
+        self._link = link(settle=self._settle_call, on_refused=on_refused)
+        self._handling: threading.Thread | None = None
+        try:
+            self._link.start(bind_timeout)
+        except BaseException:
+            self.close()
+            raise
+        if handling is not None:
+            self._handling = self._life.thread(partial(self._handle_all, *handling), "ackstream-queue-handler")
+            self._handling.start()
+
+    # -- for the application ------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> QueueMessage | None:
+        """Return the next message; where the library settles, the one that this thread received before is accepted.
+
+        :param timeout: seconds; ``None``: for ever
+        :return: ``None`` after the timeout, and once the consumer is closed
+        :raises NotConnectedError: another consumer of the same name has taken over
+        """
+        previous, self._previous.message = getattr(self._previous, "message", None), None
+        if previous is not None:
+            self._settle_or_warn(previous, "accepted")
+        message = self._link.next(timeout)
+        if message is None and self._life.error is not None and not self._closing.is_set():
+            raise self._life.error
+        if self._mode != "client":
+            self._previous.message = message
+        return message
+
+    def __iter__(self) -> Iterator[QueueMessage]:
+        """Iterate over the messages until the consumer is closed."""
+        while (message := self.receive()) is not None:
+            yield message
+
+    def stop(self) -> None:
+        """Hand out no further messages, and let the queue deliver none here, until :meth:`start`.
+
+        Messages that it holds stay its own, and can be settled.
+        """
+        self._link.halt(halted=True)
+
+    def start(self) -> None:
+        """Go on after :meth:`stop`."""
+        self._link.halt(halted=False)
+
+    @property
+    def backlog(self) -> int | None:
+        """How many messages it may hold at once (0: any number); ``None`` while it is not bound."""
+        bound = self._link.bound
+        return None if bound is None else bound.backlog
+
+    @property
+    def lease(self) -> float | None:
+        """How many seconds it may hold a message; ``None``: as long as its session lasts."""
+        bound = self._link.bound
+        return bound.lease_ms / 1000 if bound is not None and bound.lease_ms else None
+
+    @property
+    def statistics(self) -> QueueStatistics:
+        """Counts since the consumer began."""
+        return QueueStatistics(**{name: self._link.counts[name] for name in QueueStatistics.__struct_fields__})
+
+    def close(self) -> None:
+        """Let the handler finish, send the settlements, and release all other messages; may be called twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._link.stop()
+        if self._handling is not None and self._handling is not threading.current_thread():
+            self._handling.join()
+        self._link.close()
+        self._life.close()
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    def _handle_all(self, handler: Callable[[list[QueueMessage]], object], most: int) -> None:
+        while (first := self._link.next(None)) is not None:
+            messages = [first]
+            while len(messages) < most and (following := self._link.next(0)) is not None:
+                messages.append(following)
+            raised = False
+            try:
+                handler(messages)
+            except Exception:
+                raised = True
+                names = ", ".join(message.id for message in messages)
+                log.exception("The handler of queue %s failed for message %s.", self._queue, names)
+            outcome = after_handler(self._mode, raised=raised)
+            if outcome is not None:
+                for message in messages:
+                    self._settle_or_warn(message, outcome)
+
+    def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
+        if takes_call(self._mode, outcome):
+            self._link.settle(message.delivery, outcome)
+
+    def _settle_or_warn(self, message: QueueMessage, outcome: SampleOutcome) -> None:
+        try:
+            self._link.settle(message.delivery, outcome)
+        except NotConnectedError as error:
+            log.warning("%s", error)

@@ -1,0 +1,202 @@
+"""Messages of a work queue as the application gets them.
+
+A delivery names the coordinates of its message. It is read from Kafka, or from the table ``messages`` if Kafka has it
+no more or its record cannot be unpacked here.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError
+
+from ackstream.client.core.messages import Message
+from ackstream.client.reading import samples
+from ackstream.kafka import clients
+from ackstream.kafka.access import check_topics
+from ackstream.kafka.clients import monotonic_ms
+from ackstream.kafka.reader import TopicReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ackstream.client.reading.samples import Sample
+    from ackstream.protocol.queues import MessageDelivered
+    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings import Kafka, Lake
+
+POLL_MS = 200
+PATIENCE_SECONDS = 10.0
+NEAR = 1_000
+"""The most records that are read to reach the next wanted one; a seek costs a request of its own."""
+
+Location = tuple[str, int, int]
+"""Topic, partition and offset."""
+
+
+@dataclass(frozen=True, eq=False)
+class QueueMessage(Message):
+    """One delivery of a message, which belongs to its consumer until it is settled.
+
+    Safe to settle from any thread and in any order; see :class:`QueueConsumer` for who settles when.
+
+    :ivar seq: the publisher's sequence number of it
+    :ivar delivery: what the queue told about it
+    """
+
+    seq: int
+    delivery: MessageDelivered
+    _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
+    _lease_end_ms: int | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        content: Sample,
+        delivery: MessageDelivered,
+        settle: Callable[[QueueMessage, SampleOutcome], None],
+        lease_end_ms: int | None,
+    ) -> QueueMessage:
+        """Return the delivery of a message that was fetched."""
+        message = {each.name: getattr(content, each.name) for each in fields(Message)}
+        return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _lease_end_ms=lease_end_ms)
+
+    @property
+    def id(self) -> str:
+        """Its id in the queue, the same in each delivery."""
+        return self.delivery.message
+
+    @property
+    def count(self) -> int:
+        """How often it has been delivered, including this time."""
+        return self.delivery.count
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether it was delivered before."""
+        return self.delivery.redelivered
+
+    @property
+    def lease_left(self) -> float | None:
+        """Seconds until the queue may give it to another consumer; ``None``: as long as the session lasts."""
+        return None if self._lease_end_ms is None else max(0, self._lease_end_ms - monotonic_ms()) / 1000
+
+    def settle(self, outcome: SampleOutcome = "accepted") -> None:
+        """Settle the message; a second time has no effect.
+
+        :raises OutcomeNotEnabledError: the consumer did not declare the outcome; it keeps the message
+        :raises NotConnectedError: the session in which it was delivered is over; it is redelivered, here or elsewhere
+        """
+        self._settle(self, outcome)
+
+
+class MessageFetcher:
+    """Reads records by their offsets, nearby ones in one request. For one thread.
+
+    :ivar absence: why a message is not among the fetched ones, as a sentence without its subject
+    """
+
+    def __init__(self, kafka: Kafka, lake: Lake | None) -> None:
+        """Connect.
+
+        :param lake: where the table is, for messages that Kafka has deleted
+        :raises UnreachableError: no broker, or the topic is missing
+        """
+        self._lake = lake
+        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest", fetch_max_wait_ms=50)
+        self._reader = TopicReader(consumer)
+        with ExitStack() as stack:
+            stack.callback(self._reader.close)
+            check_topics(consumer, kafka, reads=[kafka.topic("messages")])
+            stack.pop_all()
+        self.absence = (
+            "is neither in Kafka nor in the table messages"
+            if lake is not None
+            else "cannot be read from Kafka: give the consumer the lake of the settings, whose table messages has it"
+        )
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._reader.close()
+
+    def fetch(self, deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        """Return the messages by their ids, without those that cannot be read now or later (:attr:`absence`).
+
+        :raises Exception: the broker or the lake does not answer; to be retried
+        """
+        wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
+        found = self._from_kafka(wanted)
+        if self._lake is not None and len(found) < len(wanted):
+            found |= self._from_table(self._lake, [one for location, one in wanted.items() if location not in found])
+        return {delivery.message: found[location] for location, delivery in wanted.items() if location in found}
+
+    def _from_kafka(self, wanted: Mapping[Location, Any]) -> dict[Location, Sample]:
+        consumer = self._reader.consumer
+        pending: dict[Any, list[int]] = {}
+        for topic, partition, offset in sorted(wanted, reverse=True):
+            pending.setdefault(TopicPartition(topic, partition), []).append(offset)
+        found: dict[Location, Sample] = {}
+        for partition, beginning in consumer.beginning_offsets(list(pending)).items():
+            # what Kafka has deleted is read from the table
+            pending[partition] = [offset for offset in pending[partition] if offset >= beginning]
+        positions: dict[Any, int] = {}
+        assigned: set[Any] = set()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while pending := {partition: offsets for partition, offsets in pending.items() if offsets}:
+            if changed := pending.keys() != assigned:
+                assigned = set(pending)
+                consumer.assign(sorted(assigned))
+            for partition, offsets in pending.items():
+                position = positions.get(partition)
+                far = position is None or offsets[-1] > position + NEAR
+                if far or changed:
+                    consumer.seek(partition, offsets[-1] if far else position)
+            records = self._reader.read(POLL_MS)
+            found |= _wanted(records, wanted)
+            if self._pass_over(pending, positions) or records:
+                until = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > until:
+                self._give_up_missing(pending)
+        return found
+
+    def _pass_over(self, pending: Mapping[Any, list[int]], positions: dict[Any, int]) -> bool:
+        """Drop the offsets that were read, were deleted meanwhile, or cannot be unpacked; return whether any was."""
+        before = sum(map(len, pending.values()))
+        for partition, offsets in pending.items():
+            position = self._reader.consumer.position(partition, timeout_ms=POLL_MS)
+            if position is not None:
+                positions[partition] = position
+                while offsets and offsets[-1] < position:
+                    offsets.pop()
+        return sum(map(len, pending.values())) < before
+
+    def _give_up_missing(self, pending: dict[Any, list[int]]) -> None:
+        """Drop offsets beyond the ends of their partitions, as after the loss of a broker's disk.
+
+        :raises KafkaError: the broker does not answer, or does not send what it has
+        """
+        ends = self._reader.consumer.end_offsets(list(pending))
+        for partition, offsets in pending.items():
+            offsets[:] = [offset for offset in offsets if offset < ends[partition]]
+        if any(pending.values()):
+            raise KafkaTimeoutError(f"no records of {', '.join(map(str, pending))}")
+
+    def _from_table(self, lake: Lake, gone: Iterable[MessageDelivered]) -> dict[Location, Sample]:
+        from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
+
+        rows = reading.messages_at(lake, [(one.batch, one.partition, one.offset) for one in gone])
+        return {(row["topic"], row["partition"], row["offset"]): samples.of_row(row) for row in rows}
+
+
+def _wanted(records: Iterable[Any], wanted: Mapping[Location, Any]) -> dict[Location, Sample]:
+    """Return the wanted messages among records."""
+    found = {}
+    for record in records:
+        location = (record.topic, record.partition, record.offset)
+        if location in wanted and (sample := samples.of_record(record)) is not None:
+            found[location] = sample
+    return found

@@ -1,0 +1,347 @@
+"""A reader's history: the samples between Kafka and the application, by what became of them.
+
+What a reader cannot know, such as its own crash, is decided by the settle job.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, defaultdict
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
+
+from ackstream.client.reading._sample_cache import SampleCache, TimeBasedFilter
+from ackstream.client.reading._stored_samples import OpenOffsets
+from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
+from ackstream.errors import PreconditionNotMetError
+from ackstream.kafka.clients import monotonic_ms
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.readers import AutoReason, KnownWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ackstream.client.reading._writer_history import Report
+    from ackstream.client.reading.samples import ReaderQos, Sample
+    from ackstream.protocol.intervals import Interval
+    from ackstream.protocol.messages import StoredRange
+    from ackstream.protocol.readers import AppAckConf, ProtocolAck, ReaderStart
+
+log = logging.getLogger(__name__)
+
+MAX_SAMPLES = 10_000
+MAX_BYTES = 64_000_000
+
+OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
+"""Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
+
+
+class ReaderHistory:
+    """Everything a reader has received and not finished with, of any number of writers.
+
+    Samples wait until they are known to be stored; then the application may access and acknowledge them. The caller
+    sends what :meth:`due` returns, and passes the answers to :meth:`confirm`. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        qos: ReaderQos,
+        start: ReaderStart,
+        *,
+        wanted: Callable[[Sample], bool],
+        on_acknowledged: OnAcknowledged,
+        clock: Callable[[], int] = monotonic_ms,
+        max_samples: int = MAX_SAMPLES,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Begin an epoch, without samples.
+
+        :param start: its epoch may change until the first writer is known
+        :param wanted: selects the stored samples for the application; the others are acknowledged as filtered
+        :param clock: monotonic milliseconds
+        :param max_samples: the most that should wait to be stored, and the most that should be unacknowledged
+        :param max_bytes: the most bytes of them, likewise
+        """
+        self.counts: Counter[str] = Counter()
+        self.reports: dict[str, AckReports] = {}
+        """By writer, of those whose first sample for this reader is known."""
+        self.gaps: set[str] = set()
+        """Writers of whom samples are stored behind some of which nothing is known."""
+        self.start = start
+        self._qos, self._clock = qos, clock
+        self._max_samples, self._max_bytes = max_samples, max_bytes
+        self._wanted, self._on_acknowledged = wanted, on_acknowledged
+        self._changed = threading.Condition()
+        self._ended: Exception | None = None
+        self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(attrgetter("size")))
+        # writers with samples that wait, and with something to report
+        self._waiting, self._reporting = set[str](), set[str]()
+        self._cache = SampleCache(qos)
+        self._separation = TimeBasedFilter(qos.minimum_separation_ms)
+        self._offsets = OpenOffsets()
+
+    # -- from the topics -----------------------------------------------------------------------------------------------
+
+    def begin(self, known: KnownWriter) -> None:
+        """Continue with a writer where the settle job says that this reader stopped."""
+        with self._changed:
+            acknowledged = Intervals(known.acknowledged, start=known.start)
+            reports = self.reports[known.writer] = AckReports(self._qos, self.start, known.writer, acknowledged)
+            self._arrived[known.writer].begin(known.written, known.undelivered)
+            if known.start <= known.written:
+                for run in Intervals(known.undelivered, start=known.start).missing(known.start, known.written):
+                    reports.skip(*run)
+            self._reporting.add(known.writer)
+            self._release(known.writer)
+
+    def catch_up(self, known: KnownWriter) -> None:
+        """Learn from a later state what was stored, in place of a record of ``stored`` that was missed."""
+        with self._changed:
+            if known.writer not in self.reports:
+                self.begin(known)
+            undelivered = Intervals(known.undelivered, start=0)
+            for first, last in self._arrived[known.writer].undecided(known.written):
+                self._mark_stored(known.writer, first, last, undelivered.missing(first, last))
+
+    def add(self, sample: Sample, *, in_kafka: bool = True) -> None:
+        """Add a message; drop a duplicate.
+
+        :param in_kafka: a restart can read it again at its offset
+        """
+        with self._changed:
+            if not self._arrived[sample.publisher].add(sample.seq, sample):
+                self.counts["repeats"] += 1
+                return
+            self._waiting.add(sample.publisher)
+            if in_kafka:
+                self._offsets.add(sample)
+            self._release(sample.publisher)
+
+    def mark_stored(self, stored: StoredRange) -> None:
+        """Release the samples that are now known to be stored; skip the refused ones."""
+        with self._changed:
+            if stored.client not in self.reports:
+                self.begin(KnownWriter(stored.client, stored.first, stored.first - 1))
+            self._mark_stored(stored.client, stored.first, stored.last, stored.refused)
+
+    def skip(self, writer: str, runs: Sequence[Interval]) -> None:
+        """Carry on without samples that cannot be recovered; they are not acknowledged."""
+        with self._changed:
+            for run in runs:
+                self._arrived[writer].skip(*run)
+            self._release(writer)
+
+    def missing(self) -> dict[str, list[Interval]]:
+        """Return by writer the stored samples that are absent and hold up those behind them."""
+        with self._changed:
+            found = {writer: self._arrived[writer].missing() for writer in self.reports}
+        return {writer: runs for writer, runs in found.items() if runs}
+
+    def drop(self) -> int:
+        """Drop what waits of the writer with most bytes waiting, to make room; return the number dropped.
+
+        The messages are missing once they are known to be stored, and can be added again (:meth:`dropped_offsets`).
+        """
+        with self._changed:
+            writer = max(sorted(self._waiting), key=lambda name: self._arrived[name].bytes)
+            dropped = self._arrived[writer].drop().values()
+            self._waiting.discard(writer)
+            self._offsets.drop(writer, dropped)
+            return len(dropped)
+
+    def dropped_offsets(self, missing: Mapping[str, int]) -> dict[int, int]:
+        """Return by partition where to read again; of the first missing number of each writer, if it was dropped."""
+        with self._changed:
+            return self._offsets.take_dropped(missing)
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait until they are known to be stored."""
+        with self._changed:
+            return sum(len(self._arrived[writer]) for writer in self._waiting)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether as many messages wait, or as many bytes of them, as should."""
+        with self._changed:
+            buffers = [self._arrived[writer] for writer in self._waiting]
+            return sum(map(len, buffers)) >= self._max_samples or sum(b.bytes for b in buffers) >= self._max_bytes
+
+    @property
+    def held(self) -> int:
+        """The number of samples in the cache, or accessed and not acknowledged."""
+        return len(self._cache)
+
+    @property
+    def full(self) -> bool:
+        """Whether as many samples are held for the application, or as many bytes of them, as should be."""
+        return len(self._cache) >= self._max_samples or self._cache.bytes >= self._max_bytes
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the application has all it may have, so that nothing is read and nothing is left to access."""
+        with self._changed:
+            return self.full and not self._cache.has()
+
+    def restart_offset(self, partition: int, position: int) -> int:
+        """Return the offset from which a restart has to read a partition, of which ``position`` is to be read next."""
+        with self._changed:
+            return self._offsets.first(partition, position, self.reports, self._arrived)
+
+    # -- for the application -------------------------------------------------------------------------------------------
+
+    def take(self, limit: int, timeout: float | None) -> list[Sample]:
+        """Hand samples out as copies; chosen, and errors, as for :meth:`loan`."""
+        with self._changed:
+            samples = self.loan(limit, timeout)
+            self.return_loan(samples)
+            return samples
+
+    def read(self, limit: int, timeout: float | None, *, unread: bool) -> list[Sample]:
+        """Hand samples out as copies that stay in the cache; errors as for :meth:`loan`.
+
+        :param unread: only those that were not handed out yet
+        """
+        with self._changed:
+            samples = self._access(lambda: self._cache.read(limit, unread=unread), timeout, unread=unread)
+            self.return_loan(samples)
+            return samples
+
+    def loan(self, limit: int, timeout: float | None) -> list[Sample]:
+        """Lend the samples in the cache, or the first that arrive within ``timeout`` seconds.
+
+        :raises Exception: that of :meth:`end`
+        """
+        with self._changed:
+            return self._access(lambda: self._cache.take(limit), timeout)
+
+    def return_loan(self, samples: list[Sample]) -> None:
+        """Accept a loan back; ``application-auto`` acknowledges it."""
+        with self._changed:
+            if self._qos.kind == "application-auto":
+                self._acknowledge_all(samples)
+
+    def acknowledge_sample(self, sample: Sample, response: bytes | None) -> None:
+        """Acknowledge a sample; no effect a second time, or for a kind other than ``application-explicit``.
+
+        :raises PreconditionNotMetError: the application was not handed this sample (R4)
+        :raises BadParameterError: the response is too long
+        """
+        if self._qos.kind == "protocol":
+            return
+        writer, seq = sample.publisher, sample.seq
+        with self._changed:
+            handed_out = self._cache.open(writer, seq)
+            if handed_out is None:
+                if writer in self.reports and seq in self.reports[writer].acknowledged:
+                    return
+                raise PreconditionNotMetError(
+                    f"{self.start.reader} cannot acknowledge sample {seq} of {writer}: the application was not handed"
+                    " it."
+                )
+            if self._qos.kind == "application-explicit":
+                self._acknowledge(handed_out, response)
+
+    def acknowledge_all(self, response: bytes | None) -> None:
+        """Acknowledge every sample that was handed out, but none that is only available."""
+        with self._changed:
+            if self._qos.kind == "application-explicit":
+                self._acknowledge_all(self._cache.opened, response)
+
+    def end(self, error: Exception) -> None:
+        """Raise an error in every current and later wait for samples; the first error counts."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def due(self, *, closing: bool = False) -> list[Report]:
+        """Return the reports to send now; on closing, of everything that is not confirmed."""
+        with self._changed:
+            now, due = self._clock(), []
+            for writer in sorted(self._reporting):
+                reports = self.reports[writer]
+                due.append(reports.flush(now) if closing else reports.due(now))
+                if reports.deadline is None:
+                    self._reporting.discard(writer)
+        return [report for report in due if report is not None]
+
+    def repeat(self, report: ProtocolAck) -> None:
+        """Have a report made again that was not sent: nothing confirms those of this kind."""
+        with self._changed:
+            self.reports[report.writer].repeat()
+            self._reporting.add(report.writer)
+
+    def confirm(self, conf: AppAckConf) -> None:
+        """Apply a confirmation."""
+        with self._changed:
+            if conf.writer in self.reports:
+                self.reports[conf.writer].confirm(conf)
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _mark_stored(self, writer: str, first: int, last: int, refused: Sequence[Interval]) -> None:
+        self._arrived[writer].mark_stored(first, last, refused)
+        (self.gaps.add if self._arrived[writer].has_gap else self.gaps.discard)(writer)
+        for run in refused:
+            self.reports[writer].refuse(*run)
+        self._reporting.add(writer)
+        self._release(writer)
+
+    def _release(self, writer: str) -> None:
+        buffer = self._arrived[writer]
+        for sample in buffer.release():
+            self.counts["received"] += 1
+            self._receive(sample)
+        if not buffer:
+            self._waiting.discard(writer)
+        self._changed.notify_all()
+
+    def _access(
+        self, access: Callable[[], list[Sample]], timeout: float | None, *, unread: bool = False
+    ) -> list[Sample]:
+        self._changed.wait_for(lambda: self._ended is not None or self._cache.has(unread=unread), timeout)
+        if self._ended is not None:
+            raise self._ended
+        before = self._cache.unread
+        samples = access()
+        self.counts["handed_out"] += before - self._cache.unread
+        return samples
+
+    def _receive(self, sample: Sample) -> None:
+        """Make a stored sample available.
+
+        One that a filter excludes, or that KEEP_LAST replaces before the application saw it, is acknowledged with that
+        reason: otherwise its writer would keep it for ever.
+        """
+        if self._qos.kind == "protocol":
+            self.reports[sample.publisher].acknowledged.add(sample.seq)
+            self._reporting.add(sample.publisher)
+        if not (self._passes(sample) and self._separation.passes(sample)):
+            self._acknowledge(sample, auto="filtered")
+        elif (replaced := self._cache.add(sample)) is not None:
+            self._acknowledge(replaced, auto="replaced")
+
+    def _passes(self, sample: Sample) -> bool:
+        try:
+            return self._wanted(sample)
+        except Exception:
+            # better a sample too many than one too few
+            log.exception("The filter failed for %s of %s; the application gets it.", sample.seq, sample.publisher)
+            return True
+
+    def _acknowledge_all(self, samples: list[Sample], response: bytes | None = None) -> None:
+        for sample in sorted(samples, key=lambda sample: (sample.publisher, sample.seq)):
+            # what is read twice is acknowledged once
+            if self._cache.open(sample.publisher, sample.seq) is not None:
+                self._acknowledge(sample, response)
+
+    def _acknowledge(self, sample: Sample, response: bytes | None = None, auto: AutoReason | None = None) -> None:
+        if self._qos.kind != "protocol":
+            self.reports[sample.publisher].acknowledge(sample.seq, self._clock(), response=response, auto=auto)
+            self._reporting.add(sample.publisher)
+        self._cache.acknowledge(sample)
+        self.counts[auto or "acknowledged"] += 1
+        self._on_acknowledged(sample, response, auto)

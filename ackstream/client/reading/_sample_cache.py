@@ -1,0 +1,159 @@
+"""A reader's cache: the samples that the application may access, and those it has accessed and not acknowledged.
+
+Pure; the caller acknowledges. An instance is what the samples of one topic and key are about. Rules: brokers.md R2 to
+R5; Connext 31.12.1.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from ackstream.client.reading.samples import ReaderQos, Sample
+
+SampleId: TypeAlias = tuple[str, int]
+"""Writer and number."""
+
+Instance: TypeAlias = tuple[str | None, bytes | None]
+"""Topic and key."""
+
+FEW_INSTANCES = 1_000
+"""As many are remembered without a look at whether they still matter."""
+
+
+class SampleCache:
+    """The samples of one reader that are stored and wanted, in the order in which they became available.
+
+    A sample is in the cache until it is taken, or replaced under KEEP_LAST; reading it leaves it there. Once accessed
+    it is open until it is acknowledged. What is neither is no longer held.
+
+    :ivar bytes: the size of the samples that are held
+    """
+
+    def __init__(self, qos: ReaderQos) -> None:
+        """Begin empty; a reader of the kind ``protocol`` has no open samples, as its library acknowledges them."""
+        self.bytes = 0
+        self._opens = qos.kind != "protocol"
+        self._depth = qos.depth if qos.history == "keep-last" else None
+        self._held: dict[SampleId, Sample] = {}
+        self._cached: dict[SampleId, Sample] = {}
+        self._unread: dict[SampleId, Sample] = {}
+        self._open: dict[SampleId, Sample] = {}
+        # with KEEP_LAST: the cached samples of each instance, the oldest first
+        self._instances: dict[Instance, dict[SampleId, Sample]] = {}
+
+    def __len__(self) -> int:
+        """Return how many samples are held."""
+        return len(self._held)
+
+    @property
+    def unread(self) -> int:
+        """The number of samples that were not accessed yet."""
+        return len(self._unread)
+
+    def has(self, *, unread: bool = False) -> bool:
+        """Return whether there is a sample to access, or one that was not accessed yet."""
+        return bool(self._unread if unread else self._cached)
+
+    def add(self, sample: Sample) -> Sample | None:
+        """Add a sample; return the one that it replaces unread, which the application will never acknowledge."""
+        identity = _id(sample)
+        self._held[identity] = self._cached[identity] = self._unread[identity] = sample
+        self.bytes += sample.size
+        if self._depth is None:
+            return None
+        same = self._instances.setdefault(instance_of(sample), {})
+        same[identity] = sample
+        if len(same) <= self._depth:
+            return None
+        oldest = next(iter(same.values()))
+        was_unread = _id(oldest) in self._unread
+        self._remove(oldest)
+        return oldest if was_unread else None
+
+    def read(self, limit: int, *, unread: bool = False) -> list[Sample]:
+        """Access samples, which stay in the cache.
+
+        :param unread: only those that were not accessed yet
+        """
+        found = list(islice((self._unread if unread else self._cached).values(), limit))
+        for sample in found:
+            if self._unread.pop(_id(sample), None) is not None and self._opens:
+                self._open[_id(sample)] = sample
+        return found
+
+    def take(self, limit: int) -> list[Sample]:
+        """Access samples and remove them from the cache."""
+        taken = self.read(limit)
+        for sample in taken:
+            self._remove(sample)
+        return taken
+
+    def open(self, writer: str, seq: int) -> Sample | None:
+        """Return a sample that was accessed and is not acknowledged."""
+        return self._open.get((writer, seq))
+
+    @property
+    def opened(self) -> list[Sample]:
+        """All samples that were accessed and are not acknowledged."""
+        return list(self._open.values())
+
+    def acknowledge(self, sample: Sample) -> None:
+        """Close a sample; it may stay in the cache."""
+        if self._open.pop(_id(sample), None) is not None:
+            self._drop(_id(sample))
+
+    def _remove(self, sample: Sample) -> None:
+        identity, instance = _id(sample), instance_of(sample)
+        del self._cached[identity]
+        self._unread.pop(identity, None)
+        if (same := self._instances.get(instance)) is not None:
+            del same[identity]
+            if not same:
+                del self._instances[instance]
+        self._drop(identity)
+
+    def _drop(self, identity: SampleId) -> None:
+        if identity not in self._cached and identity not in self._open:
+            self.bytes -= self._held.pop(identity).size
+
+
+class TimeBasedFilter:
+    """Passes one sample of each instance per ``separation_ms``, by the broker's times: by when they were published.
+
+    So a reader that catches up gets what it would have got then. As in Connext the samples between are dropped, the
+    last one of a burst too. Where one writer of an instance is read later than another, its samples from before the
+    last one that passed all pass: which of them lay too close to a third is no longer known.
+    """
+
+    def __init__(self, separation_ms: int) -> None:
+        """Pass everything if the separation is 0."""
+        self._separation = separation_ms
+        # by instance the time of the last one that passed
+        self._passed: dict[Instance, int] = {}
+        self._prune_at = FEW_INSTANCES
+
+    def passes(self, sample: Sample) -> bool:
+        """Return whether a sample is as far from the last one that passed as it must be."""
+        if not self._separation:
+            return True
+        instance, now = instance_of(sample), sample.timestamp_ms
+        last = self._passed.get(instance)
+        if last is not None and abs(now - last) < self._separation:
+            return False
+        self._passed[instance] = now if last is None else max(now, last)
+        if len(self._passed) > self._prune_at:
+            # those long past pass without being remembered
+            self._passed = {known: at for known, at in self._passed.items() if at > now - self._separation}
+            self._prune_at = max(FEW_INSTANCES, 2 * len(self._passed))
+        return True
+
+
+def instance_of(sample: Sample) -> Instance:
+    """Return what a sample is about."""
+    return sample.topic, sample.key
+
+
+def _id(sample: Sample) -> SampleId:
+    return sample.publisher, sample.seq

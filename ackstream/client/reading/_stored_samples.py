@@ -1,0 +1,233 @@
+"""Samples that a reader misses: when they are certainly missing, and how they are read, from Kafka or the table."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.errors import SamplesGoneError
+from ackstream.client.reading import samples
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import MAX_NUMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ackstream.client.reading._reader_history import ReaderHistory
+    from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
+    from ackstream.client.reading.sample_reader import SampleReader
+    from ackstream.client.reading.samples import Sample
+    from ackstream.protocol.intervals import Interval
+    from ackstream.settings import Lake
+
+log = logging.getLogger(__name__)
+
+FETCH_ROWS, FETCH_BYTES = 2_000, 16_000_000
+"""How many rows, and about how many bytes, are read from the table at once."""
+
+FIRST_ROWS = 100
+"""How many rows are read while their size is unknown."""
+
+LOOK_BACK = 1_000
+"""How many records of each partition are read at least when older ones are looked for."""
+
+
+class OpenOffsets:
+    """The offsets of messages that have to be read again: after a restart, or because they were dropped to make room.
+
+    Pure; messages are named by writer and number.
+    """
+
+    def __init__(self) -> None:
+        # by partition and offset
+        self._open: dict[int, dict[int, tuple[str, int]]] = {}
+        # by writer: the first and the last number that were dropped, and the first offset by partition
+        self._dropped: dict[str, tuple[int, int, dict[int, int]]] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Note a message that was read."""
+        self._open.setdefault(sample.partition, {})[sample.offset] = (sample.publisher, sample.seq)
+
+    def drop(self, writer: str, dropped: Iterable[Sample]) -> None:
+        """Note messages of a writer that were dropped; they are remembered as one range."""
+        first, last, offsets = self._dropped.get(writer, (MAX_NUMBER, 0, {}))
+        for sample in dropped:
+            first, last = min(first, sample.seq), max(last, sample.seq)
+            offsets[sample.partition] = min(sample.offset, offsets.get(sample.partition, sample.offset))
+            self._open.get(sample.partition, {}).pop(sample.offset, None)
+        self._dropped[writer] = (first, last, offsets)
+
+    def take_dropped(self, missing: Mapping[str, int]) -> dict[int, int]:
+        """Return by partition the offset from which to read again.
+
+        :param missing: by writer the first number that is missing; one that was not dropped is still to come
+        """
+        found: dict[int, int] = {}
+        for writer, number in missing.items():
+            first, last, offsets = self._dropped.get(writer, (MAX_NUMBER, 0, {}))
+            for partition, offset in offsets.items() if first <= number <= last else ():
+                found[partition] = min(offset, found.get(partition, offset))
+        for writer, (first, last, offsets) in list(self._dropped.items()):
+            # what was dropped of others behind these offsets is read again, too
+            rest = {part: offset for part, offset in offsets.items() if part not in found or offset < found[part]}
+            self._dropped[writer] = (first, last, rest)
+            if not rest:
+                del self._dropped[writer]
+        return found
+
+    def first(
+        self,
+        partition: int,
+        position: int,
+        reports: Mapping[str, AckReports],
+        arrived: Mapping[str, ReorderBuffer[Sample]],
+    ) -> int:
+        """Return the first offset of a partition to be read again; ``position`` is read next anyway.
+
+        :param reports: by writer: what a restart does not need
+        :param arrived: by writer: what was dropped, and read again since
+        """
+        self._open[partition] = {
+            offset: (writer, seq)
+            for offset, (writer, seq) in self._open.get(partition, {}).items()
+            if writer not in reports or not reports[writer].settled(seq)
+        }
+        self._dropped = {
+            writer: (first, last, offsets)
+            for writer, (first, last, offsets) in self._dropped.items()
+            if not arrived[writer].has_passed(last)
+        }
+        dropped = [offsets[partition] for _, _, offsets in self._dropped.values() if partition in offsets]
+        return min([position, *self._open[partition], *dropped])
+
+
+class Recovery:
+    """Looks for missing samples that hold up all behind them, in the thread of the consumer that should read them.
+
+    A sample is certainly missing if it is absent after everything was read that Kafka had when its absence was noticed:
+    it is before the offset where reading began, or Kafka has deleted it. Then it is read from the table; without one,
+    reading goes back, twice as far each time, to the first record that Kafka has. What is absent even then ends the
+    reader: it would skip samples, and never learn of them. What is absent from the table, too, is lost.
+    """
+
+    def __init__(
+        self, consumer: Any, history: ReaderHistory, lake: Lake | None, reader: SampleReader | None = None
+    ) -> None:
+        """Recover what ``consumer`` does not read for ``history``.
+
+        :param lake: where the table is; ``None``: only Kafka is read
+        """
+        self.counts: Counter[str] = Counter()
+        self._consumer, self._history = consumer, history
+        self._lake, self._reader = lake, reader
+        self._rows = FIRST_ROWS
+        # where reading began, by partition; those that were added later are read from their beginning
+        self._starts: dict[Any, int] = {}
+        # by writer: the last sample that was missing when the ends of the partitions were noted
+        self._suspects: dict[str, int] = {}
+        self._ends: dict[Any, int] = {}
+
+    def begin(self, starts: Mapping[Any, int]) -> None:
+        """Note the offsets where reading begins, by partition."""
+        self._starts = dict(starts)
+
+    def recover(self, partitions: Sequence[Any], *, paused: bool) -> bool:
+        """Fetch, or read again, what was found missing earlier and is certain now; call this from time to time.
+
+        :param partitions: those that are read
+        :param paused: nothing more is read
+        :return: whether there may be more to fetch at once
+        :raises SamplesGoneError: Kafka has deleted some, and there is no table
+        :raises Exception: the broker does not answer, or the table cannot be read; to be retried
+        """
+        missing, fetched = self._history.missing(), False
+        if self._lake is None and missing and self._reads_on(partitions, missing):
+            return False
+        # what waits in the buffer cannot be handed out, and nothing more comes: the table has what is missing
+        stuck = paused and self._lake is not None
+        if self._suspects and (stuck or self._has_read_all()):
+            certain = {
+                writer: [(first, min(last, end)) for first, last in missing.get(writer, ()) if first <= end]
+                for writer, end in self._suspects.items()
+            }
+            certain = {writer: runs for writer, runs in certain.items() if runs}
+            if self._lake is not None:
+                for writer, runs in certain.items():
+                    fetched |= self._fetch(self._lake, writer, runs)
+            elif certain and not self._look_back(partitions):
+                writer, runs = next(iter(certain.items()))
+                raise SamplesGoneError(
+                    f"Messages {runs[0][0]} to {runs[-1][1]} of {writer} are not acknowledged and no longer in Kafka:"
+                    f" start {self._history.start.reader} with `lake` of the settings, whose table has them."
+                    " To give them up, remove the readers they are kept for: `ackstream readers list`, then `forget`."
+                )
+            missing, self._suspects = self._history.missing(), {}
+        if missing and not self._suspects:
+            self._ends = self._consumer.end_offsets(partitions)
+            self._suspects = {writer: runs[-1][1] for writer, runs in missing.items()}
+        return fetched
+
+    def _has_read_all(self) -> bool:
+        return all(self._position(partition) >= end for partition, end in self._ends.items())
+
+    def _position(self, partition: Any) -> int:
+        return self._consumer.position(partition, timeout_ms=5_000) or 0
+
+    def _reads_on(self, partitions: Sequence[Any], missing: Mapping[str, list[Interval]]) -> bool:
+        """Go back to what was dropped and is missing now; make room for what Kafka still has. Return whether either."""
+        dropped = self._history.dropped_offsets({writer: runs[0][0] for writer, runs in missing.items()})
+        for partition in partitions:
+            if dropped.get(partition.partition, self._position(partition)) < self._position(partition):
+                self._consumer.seek(partition, dropped[partition.partition])
+        if self._history.crowded:
+            self._history.drop()
+            return True
+        return bool(dropped)
+
+    def _look_back(self, partitions: Sequence[Any]) -> bool:
+        """Go back twice as far as reading has come since its start; return ``False`` if Kafka has no older record."""
+        beginnings = self._consumer.beginning_offsets(partitions)
+        starts = {partition: self._starts.get(partition, 0) for partition in partitions}
+        earlier = {
+            partition: max(beginnings[partition], start - max(LOOK_BACK, self._ends.get(partition, start) - start))
+            for partition, start in starts.items()
+            if start > beginnings[partition]
+        }
+        for partition, offset in earlier.items():
+            log.info("Messages that are stored are missing; %s is read again from offset %s.", partition, offset)
+            self._consumer.seek(partition, offset)
+        self._starts.update(earlier)
+        return bool(earlier)
+
+    def _fetch(self, lake: Lake, writer: str, runs: list[Interval]) -> bool:
+        if self._history.full:
+            return False
+        found, lost = read_stored(lake, writer, runs, self._rows, self._reader)
+        self.counts["fetched"] += len(found)
+        for sample in found:
+            self._history.add(sample, in_kafka=False)
+        if found:
+            self._rows = min(FETCH_ROWS, max(1, FETCH_BYTES * len(found) // sum(sample.size for sample in found)))
+        if lost:
+            self.counts["lost"] += sum(last - first + 1 for first, last in lost)
+            log.error("Skipped messages of %s that are neither in Kafka nor in the table: %s", writer, lost[:10])
+            self._history.skip(writer, lost)
+        return True
+
+
+def read_stored(
+    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, reader: SampleReader | None = None
+) -> tuple[list[Sample], list[Interval]]:
+    """Return the samples of the first ``limit`` numbers in ``runs``, in order, and those numbers that are not stored.
+
+    :param runs: ascending, not empty
+    :raises Exception: the table cannot be read; the type depends on where it is stored
+    """
+    from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
+
+    numbers = list(islice((seq for first, last in runs for seq in range(first, last + 1)), limit))
+    rows = {row["seq"]: row for row in reading.writer_messages(lake, writer, numbers[0], numbers[-1])}
+    absent = Intervals(((seq, seq) for seq in numbers if seq not in rows), start=numbers[0])
+    return [samples.of_row(rows[seq], reader) for seq in numbers if seq in rows], list(absent)

@@ -1,0 +1,270 @@
+"""One writer as a reader knows it: the order of its samples, and what was acknowledged and reported of them.
+
+Pure: times are milliseconds of any clock that only goes forward, and the caller sends the reports. Rules: brokers.md R1
+to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from ackstream.errors import BadParameterError
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.readers import AckInterval, AppAck, AutoReason, ProtocolAck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ackstream.client.reading.samples import ReaderQos
+    from ackstream.protocol.intervals import Interval
+    from ackstream.protocol.readers import AppAckConf, ReaderStart
+
+T = TypeVar("T")
+YOUNG_RUNS = 500
+"""As many unconfirmed runs are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""
+
+Report: TypeAlias = AppAck | ProtocolAck
+
+
+class ReorderBuffer(Generic[T]):
+    """One writer's samples, released once each, in the writer's order, and only those that are stored.
+
+    A message in Kafka may still be refused, so it waits until the topic ``stored`` names it; a message that ``stored``
+    names may not have arrived yet, or be in the table only. Pure; rules: brokers.md R7, S19, 4 rule 4.
+    """
+
+    def __init__(self, weigh: Callable[[T], int] = lambda _: 0) -> None:
+        """Begin empty.
+
+        :param weigh: returns the size of a sample in bytes
+        """
+        self.bytes = 0
+        """The size of the samples that are waiting."""
+        self._weigh = weigh
+        # stored or refused, as far as is known
+        self._decided = Intervals(start=0)
+        # released or skipped
+        self._passed = Intervals(start=0)
+        self._waiting: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        """Return how many samples are waiting."""
+        return len(self._waiting)
+
+    def begin(self, written: int, undelivered: Iterable[Interval] = ()) -> None:
+        """Skip all samples up to ``written``, which are stored, except the ``undelivered`` ones."""
+        self._decided.add(0, written)
+        for run in Intervals(undelivered, start=0).missing(0, written):
+            self.skip(*run)
+
+    def add(self, seq: int, sample: T) -> bool:
+        """Add a sample; return ``False`` for a duplicate, and for one that is skipped."""
+        if seq in self._waiting or seq in self._passed:
+            return False
+        self._waiting[seq] = sample
+        self.bytes += self._weigh(sample)
+        return True
+
+    def mark_stored(self, first: int, last: int, refused: Iterable[Interval] = ()) -> None:
+        """Mark a range as stored, except the runs in it that were ``refused``; a second time has no effect."""
+        self._decided.add(first, last)
+        for run in refused:
+            self.skip(*run)
+
+    def skip(self, first: int, last: int) -> None:
+        """Drop these samples, now or when they arrive."""
+        for low, high in self._passed.add(first, last):
+            for seq in [seq for seq in self._waiting if low <= seq <= high]:
+                self.bytes -= self._weigh(self._waiting.pop(seq))
+
+    def release(self) -> Iterator[T]:
+        """Remove and yield the samples that may be handed out now."""
+        while (seq := self._passed.first_hole) <= self._decided.watermark and seq in self._waiting:
+            self._passed.add(seq)
+            sample = self._waiting.pop(seq)
+            self.bytes -= self._weigh(sample)
+            yield sample
+
+    def missing(self) -> list[Interval]:
+        """Return the runs that are stored and wanted but absent, if they hold up the samples behind them."""
+        first, last = self._passed.first_hole, self._decided.watermark
+        if first > last or first in self._waiting:
+            return []
+        known = Intervals(self._passed, start=self._passed.start)
+        known.merge((seq, seq) for seq in self._waiting)
+        return known.missing(first, last)
+
+    def drop(self) -> dict[int, T]:
+        """Drop and return all samples that are waiting, by number; they can be added again."""
+        dropped, self._waiting, self.bytes = self._waiting, {}, 0
+        return dropped
+
+    def has_passed(self, seq: int) -> bool:
+        """Return whether all samples up to a number were released or skipped."""
+        return seq < self._passed.first_hole
+
+    def undecided(self, last: int) -> list[Interval]:
+        """Return the runs up to a number of which it is not known whether they are stored."""
+        return self._decided.missing(0, last) if last >= 0 else []
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether samples are known to be stored behind some of which nothing is known."""
+        return self._decided.watermark < self._decided.highest
+
+
+class _AckRun(msgspec.Struct):
+    """Unconfirmed samples that were acknowledged alike; ``sent`` is the count of the first AppAck that had them."""
+
+    first: int
+    last: int
+    at: int
+    response: bytes | None
+    auto: AutoReason | None
+    sent: int = 0
+
+    def continues(self, seq: int, at: int, response: bytes | None, auto: AutoReason | None) -> bool:
+        """Return whether a sample can be appended; the time matters only for how long a response is repeated."""
+        alike = (self.last + 1, self.response, self.auto) == (seq, response, auto)
+        return alike and (response is None or self.at == at)
+
+
+class AckReports:
+    """What one reader has acknowledged to one writer, and which part of it needs no further report.
+
+    A reader of the kind ``protocol`` acknowledges what its library has; a report of it is not confirmed.
+    """
+
+    def __init__(self, qos: ReaderQos, start: ReaderStart, writer: str, acknowledged: Intervals) -> None:
+        """Begin an epoch.
+
+        :param acknowledged: what earlier epochs had confirmed; its start is the first sample the reader expects
+        """
+        self.acknowledged = acknowledged
+        self._qos, self._reader, self._writer = qos, start, writer
+        self._confirmed = Intervals(acknowledged, start=acknowledged.start)
+        self._skipped = Intervals(start=acknowledged.start)
+        self._refused: list[Interval] = []
+        self._waiting: list[_AckRun] = []
+        self._old: list[_AckRun] = []
+        self._sent: list[_AckRun] = []
+        self._count = self._sent_at = 0
+
+    def acknowledge(self, seq: int, now: int, *, response: bytes | None = None, auto: AutoReason | None = None) -> None:
+        """Acknowledge a sample; a second time has no effect.
+
+        :raises BadParameterError: the response is longer than ``max_response_length``
+        """
+        if response is not None and len(response) > self._qos.max_response_length:
+            raise BadParameterError(
+                f"The response has {len(response)} bytes; max_response_length allows {self._qos.max_response_length}."
+            )
+        if not self.acknowledged.add(seq):
+            return
+        if self._waiting and self._waiting[-1].continues(seq, now, response, auto):
+            self._waiting[-1].last = seq
+        else:
+            self._waiting.append(_AckRun(seq, seq, now, response, auto))
+
+    def skip(self, first: int, last: int) -> None:
+        """Do not wait for numbers that are not samples, or not for this reader."""
+        self._skipped.add(first, last)
+        if self._qos.kind == "protocol":
+            self.acknowledged.add(first, last)
+
+    def refuse(self, first: int, last: int) -> None:
+        """Do not wait for numbers that the service has refused. They belong to what is confirmed around them."""
+        self.skip(first, last)
+        if self._qos.kind == "protocol":
+            return
+        if self._refused and self._refused[-1][1] + 1 == first:
+            first = self._refused.pop()[0]
+        self._refused.append((first, last))
+
+    def settled(self, seq: int) -> bool:
+        """Return whether a restart does not need a sample: it is confirmed, or was skipped."""
+        return seq in self._confirmed or seq in self._skipped
+
+    @property
+    def deadline(self) -> int | None:
+        """When to call :meth:`due` again; ``None`` while nothing is waiting or unconfirmed."""
+        since = [self._waiting[0].at] if self._waiting else []
+        since += [self._sent_at] if self._sent or self._old else []
+        return min(since) + self._qos.app_ack_period_ms if since else None
+
+    def due(self, now: int) -> Report | None:
+        """Return the report to send now, if enough samples are waiting or the period is over."""
+        enough = sum(run.last - run.first + 1 for run in self._waiting) >= self._qos.samples_per_app_ack
+        over = self.deadline is not None and now >= self.deadline
+        return self.flush(now) if enough or over or self._qos.kind == "protocol" else None
+
+    def flush(self, now: int) -> Report | None:
+        """Return a report of everything that is waiting or unconfirmed, as on closing; ``None`` if nothing is."""
+        reader, start = self._reader, self.acknowledged.start
+        if self._qos.kind == "protocol":
+            up_to = self.acknowledged.watermark
+            if up_to == self._confirmed.watermark:
+                return None
+            self._confirmed.add(start, up_to)
+            return ProtocolAck(reader.reader, self._writer, reader.epoch, up_to, reader.role, start)
+        if not self._waiting and not self._sent and not self._old:
+            return None
+        self._count += 1
+        intervals = self._intervals(now)
+        for run in self._waiting:
+            run.sent = self._count
+        self._sent += self._waiting
+        self._waiting, self._sent_at = [], now
+        if len(self._sent) > YOUNG_RUNS:
+            # settle is away, or slow: a report must not cost more and more. What is merged is confirmed with its last
+            self._old += _merged(self._sent)
+            self._sent = []
+        return AppAck(reader.reader, self._writer, reader.epoch, self._count, intervals, reader.role, start)
+
+    def repeat(self) -> None:
+        """Have the next report say again what the last one said, which was not sent (``protocol`` alone)."""
+        self._confirmed = Intervals(start=self.acknowledged.start)
+
+    def _intervals(self, now: int) -> tuple[AckInterval, ...]:
+        """Return everything acknowledged, ascending; neighbours that differ in nothing are one interval (R15)."""
+        intervals = [AckInterval(first, last, reported=True) for first, last in self._confirmed]
+        for run in (*self._old, *self._sent):
+            response = run.response if now - run.at <= self._qos.response_keep_ms else None
+            intervals.append(AckInterval(run.first, run.last, response, run.auto, reported=True))
+        intervals += [AckInterval(run.first, run.last, run.response, run.auto) for run in self._waiting]
+        intervals.sort(key=lambda interval: interval.first)
+        merged = intervals[:1]
+        for interval in intervals[1:]:
+            before = merged[-1]
+            if interval == msgspec.structs.replace(before, first=before.last + 1, last=interval.last):
+                merged[-1] = msgspec.structs.replace(before, last=interval.last)
+            else:
+                merged.append(interval)
+        return tuple(merged)
+
+    def confirm(self, conf: AppAckConf) -> None:
+        """Apply a confirmation to its AppAck and to all before it, since each repeats the contents of the earlier ones.
+
+        One of another epoch, or of no AppAck that was sent, is ignored.
+        """
+        if conf.epoch == self._reader.epoch and conf.count <= self._count:
+            for runs in (self._old, self._sent):
+                self._confirmed.merge((run.first, run.last) for run in runs if run.sent <= conf.count)
+                runs[:] = [run for run in runs if run.sent > conf.count]
+            # or each of them would divide the intervals of all further AppAcks
+            inner = [run for run in self._refused if run[1] <= self._confirmed.highest]
+            self._confirmed.merge(inner)
+            self._refused = [run for run in self._refused if run[1] > self._confirmed.highest]
+
+
+def _merged(runs: list[_AckRun]) -> list[_AckRun]:
+    """Merge neighbours that were acknowledged alike; they count as first sent with the latest of them."""
+    found: list[_AckRun] = []
+    for run in sorted(runs, key=lambda run: run.first):
+        if found and found[-1].continues(run.first, run.at, run.response, run.auto):
+            found[-1].last, found[-1].sent = run.last, max(found[-1].sent, run.sent)
+        else:
+            found.append(run)
+    return found

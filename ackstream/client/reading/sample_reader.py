@@ -1,0 +1,334 @@
+"""Reading publishers' messages, and acknowledging each when the application has finished with it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.client.core.label_acks import LabelAcks
+from ackstream.client.core.labels import Labels
+from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.messages import MAX_BATCH, handler_of
+from ackstream.client.core.worker import Outbox
+from ackstream.client.errors import HandlerFailedError, ReaderClosedError
+from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
+from ackstream.client.reading._reader_session import ReaderSession
+from ackstream.client.reading.samples import ReaderQos, check_name
+from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
+from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.readers import ReaderStart
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ackstream.client.reading.samples import Sample
+    from ackstream.protocol.readers import AutoReason
+    from ackstream.settings import Lake
+
+
+log = logging.getLogger(__name__)
+
+ANY = 2**31
+"""As many samples as are available."""
+
+START_TIMEOUT = 60.0
+
+
+class ReaderStatistics(msgspec.Struct, frozen=True):
+    """Samples of publishers' messages by outcome.
+
+    ``received`` samples were stored and not refused; the application got the ``handed_out`` ones, acknowledged the
+    ``acknowledged`` ones, and never saw ``filtered`` and ``replaced`` ones. ``failed`` ended in an exception of the
+    handler; the application rejected the ``rejected`` ones. ``waiting`` messages are not known to be stored yet.
+    ``repeats`` are duplicates or were acknowledged before, ``fetched`` were read from the table, ``lost`` are neither
+    in Kafka nor in the table: they stay unacknowledged.
+    """
+
+    received: int
+    handed_out: int
+    acknowledged: int
+    filtered: int
+    replaced: int
+    failed: int
+    rejected: int
+    waiting: int
+    repeats: int
+    fetched: int
+    lost: int
+    unreadable: int
+
+
+class SampleReader(Client):
+    """Receives each message that is stored and not refused, in its writer's order, and acknowledges it to its writer.
+
+    The kind of ``qos`` defines when a sample is acknowledged: ``protocol``, when this library has it;
+    ``application-auto`` (the default), when the application has accessed it; ``application-explicit``, when the
+    application says so. ``name`` is durable: what was acknowledged under it is not received again; everything else is,
+    from Kafka or from the table ``messages``, also what was published while no reader of the name ran. Its writers wait
+    for it until it is removed (:meth:`unregister`), or was silent for ``settle.durable_lease``, if that is set. With
+    ``durable=False`` the reader is temporary: each start begins with the next message, and nobody waits for it once it
+    has closed, or was silent for ``settle.reader_lease``.
+
+    There are two styles. A ``handler`` is called for one sample after the other, in a thread of its own;
+    ``application-auto`` acknowledges the sample when the handler has returned. Without a handler the application takes
+    copies (:meth:`take`) or loans (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample
+    whose handler or ``with`` block raises stays unacknowledged and is received again at the next start.
+
+    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted what the
+    reader has not acknowledged and it has no ``lake``, the reader ends with an error: ``on_error`` is called with it,
+    and every method that waits raises it.
+
+    Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait
+    for code that will never see them. Safe to use from several threads.
+    """
+
+    def __init__(  # noqa: PLR0913 - a reader has many independent settings, each with a default
+        self,
+        bootstrap_servers: str | Kafka,
+        *,
+        name: str,
+        handler: Callable[[Sample], object] | None = None,
+        batch_handler: Callable[[list[Sample]], object] | None = None,
+        max_batch: int = MAX_BATCH,
+        qos: ReaderQos | None = None,
+        role: str | None = None,
+        durable: bool = True,
+        writers: Iterable[str] = ("*",),
+        topics: Iterable[str] = ("*",),
+        filter: Callable[[Sample], bool] | None = None,  # noqa: A002 - the field's word
+        labels: Iterable[str] = (),
+        lake: Lake | None = None,
+        max_samples: int = MAX_SAMPLES,
+        max_bytes: int = MAX_BYTES,
+        start_timeout: float = START_TIMEOUT,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Connect and begin; when this returns, the settle job knows this reader, and the writers wait for it.
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param name: unique; a second reader of the name ends the first
+        :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
+        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are
+            acknowledged together, or not at all
+        :param max_batch: how many it is called with at most
+        :param role: the required subscription it serves
+        :param durable: samples are kept for it while it is away; ``False``: a temporary reader
+        :param writers: whose messages it reads; ``*`` stands for any run of characters
+        :param topics: which of their subjects it wants
+        :param filter: which samples of those subjects it wants, by their content
+        :param labels: those that it issues for messages that request them
+        :param lake: where the tables are, for what Kafka has deleted; ``None``: read from Kafka only, which ends the
+            reader once samples that it needs are gone from there
+        :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
+        :param max_bytes: reading pauses while as many bytes of them do
+        :param start_timeout: seconds to wait for the settle job
+        :param on_error: called with the error that ends the reader, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
+        :raises InconsistentQosError: settings that contradict each other
+        :raises DittoError: 409, others have the labels; 400, a label is invalid
+        :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        :raises SettleTimeout: the settle job does not answer
+        """
+        kafka = Kafka.of(bootstrap_servers)
+        self._qos = qos or ReaderQos()
+        self._topics = tuple(topics)
+        self._filter = filter
+        self._counts: Counter[str] = Counter()
+        issued = frozenset(labels)
+        start = ReaderStart(name, time.time_ns() // 1_000_000, role, durable, tuple(writers))
+        _check(self._qos, start, issued, max_samples=max_samples, max_bytes=max_bytes)
+        self._history = ReaderHistory(
+            self._qos,
+            start,
+            wanted=self._wants,
+            on_acknowledged=self._on_acknowledged,
+            max_samples=max_samples,
+            max_bytes=max_bytes,
+        )
+        self._durable = durable
+        self._closed = threading.Event()
+        self._life = Lifetime(self._end, on_error)
+        self._handler = handler_of(handler, batch_handler, max_batch)
+        self._handling = self._life.thread(self._handle_all, "ackstream-samples")
+        with ExitStack() as stack:
+            self._labels = Labels(stack, kafka, issued, None)
+            self._session = ReaderSession(
+                kafka,
+                start,
+                self._history,
+                self,
+                life=self._life,
+                lake=lake,
+                after_poll=self._after_poll,
+            )
+            stack.callback(self._session.close)
+            self._outbox = Outbox(self._session.link.producer, kafka, self._labels)
+            self._label_acks = LabelAcks(self._labels, self._outbox)
+            self._session.begin(start_timeout)
+            self._connected = stack.pop_all()
+        if self._handler is not None:
+            self._handling.start()
+
+    # -- for the application -----------------------------------------------------------------------------------------
+
+    def take(self, max_samples: int = ANY, timeout: float | None = 0.0) -> list[Sample]:
+        """Remove samples from the reader's cache; ``application-auto`` acknowledges them at once.
+
+        :param timeout: seconds to wait if none is available; ``None``: for ever
+        :raises ReaderClosedError: the reader was closed
+        :raises TakenOverError: another reader has started under this name
+        """
+        return self._history.take(max_samples, timeout)
+
+    def read(self, max_samples: int = ANY, timeout: float | None = 0.0, *, unread: bool = False) -> list[Sample]:
+        """Return copies of samples, which stay in the reader's cache; ``application-auto`` acknowledges them at once.
+
+        They stay, and count for ``max_samples`` of the reader, until they are taken, or replaced under KEEP_LAST.
+
+        :param timeout: seconds to wait if none is available; ``None``: for ever
+        :param unread: only those that were not accessed before
+        :raises ClientError: as :meth:`take`
+        """
+        return self._history.read(max_samples, timeout, unread=unread)
+
+    @contextmanager
+    def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> Iterator[list[Sample]]:
+        """Lend samples as :meth:`take` does; ``application-auto`` acknowledges them if the block does not raise."""
+        samples = self._history.loan(max_samples, timeout)
+        yield samples
+        self._history.return_loan(samples)
+
+    def acknowledge_sample(self, sample: Sample, response: bytes | None = None) -> None:
+        """Acknowledge a sample, in any order and from any thread; a second time has no effect.
+
+        :param response: data for its writer, at most ``max_response_length`` bytes of the qos
+        :raises PreconditionNotMetError: it was not handed out
+        :raises BadParameterError: the response is too long; nothing is acknowledged
+        """
+        self._history.acknowledge_sample(sample, response)
+
+    def acknowledge_all(self, response: bytes | None = None) -> None:
+        """Acknowledge every sample that was read or taken, but none that is only available; errors as above."""
+        self._history.acknowledge_all(response)
+
+    def reject_sample(self, sample: Sample, reason: str, status: int = 400) -> None:
+        """Reject a sample towards the requester of a label of this reader.
+
+        Towards its writer it stays unacknowledged, since Connext has no negative acknowledgement: it is received again
+        at the next start.
+        """
+        self._counts["rejected"] += 1
+        self._label_acks.rejected(sample, reason, status)
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as much as it may: reading pauses until samples are acknowledged, or taken."""
+        return self._history.full
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels that are ours at the moment."""
+        return self._labels.held
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """Counts since the reader began."""
+        counters = (self._counts, self._history.counts, self._session.counts)
+        names = set(ReaderStatistics.__struct_fields__) - {"waiting", "unreadable"}
+        counts = {name: sum(counter[name] for counter in counters) for name in names}
+        return ReaderStatistics(**counts, waiting=self._history.waiting, unreadable=self._session.link.unreadable)
+
+    def close(self, *, leave: bool = True) -> None:
+        """Finish the current sample, report what is acknowledged (for at most 5 s), and release the labels.
+
+        :param leave: a temporary reader reports that it will not come back, so that no writer waits for it; otherwise
+            its samples are kept until its lease expires
+        """
+        self._close(leave=leave and not self._durable)
+
+    def unregister(self) -> None:
+        """Close the reader for good: no writer waits for its name any more.
+
+        :raises UnreachableError: Kafka did not store that; `ackstream readers forget` repeats it
+        """
+        if not self._close(leave=True):
+            raise UnreachableError(
+                f"Kafka did not store that the reader {self._history.start.reader} is gone, and writers still wait for"
+                " it: run `ackstream readers forget` with its name."
+            )
+
+    def _close(self, *, leave: bool) -> bool:
+        if self._closed.is_set():
+            return not leave
+        self._closed.set()
+        self._history.end(ReaderClosedError("The reader is closed."))
+        if self._handling.ident is not None and self._handling is not threading.current_thread():
+            self._handling.join()
+        left = self._session.close(leave=leave)
+        self._connected.close()
+        self._life.close()
+        return left
+
+    # -- in the threads ----------------------------------------------------------------------------------------------
+
+    def _end(self, error: Exception) -> None:
+        """End every wait, and the reports: another reader of the name may have taken over."""
+        self._history.end(error)
+        self._session.link.stop.set()
+
+    def _handle_all(self) -> None:
+        """Call the handler for one sample after the other, or for those at hand, until the reader ends."""
+        while self._handler is not None:
+            if self._qos.kind == "application-auto" and self._history.stuck:
+                raise HandlerFailedError(
+                    f"The handler of reader {self._history.start.reader} has failed for all"
+                    f" {self._history.held} samples that it may keep: repair it; they are received again at"
+                    " the next start."
+                )
+            handler, most = self._handler
+            try:
+                samples = self._history.loan(most, None)
+            except ClientError:
+                # closed, or ended by an error that the application was told
+                return
+            try:
+                handler(samples)
+            except Exception as error:
+                for sample in samples:
+                    self._counts["failed"] += 1
+                    log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
+                    self._label_acks.failed(sample, error)
+            else:
+                self._history.return_loan(samples)
+
+    def _after_poll(self, now: float) -> None:
+        self._labels.keep(now)
+        self._outbox.turn(now)
+
+    def _wants(self, sample: Sample) -> bool:
+        return matches_any(self._topics, sample.topic or "") and (self._filter is None or self._filter(sample))
+
+    def _on_acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
+        self._label_acks.acknowledged(sample, response, auto)
+
+
+def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], **limits: int) -> None:
+    check_name("name", start.reader)
+    if start.role is not None:
+        check_name("role", start.role)
+    if not qos.reliable:
+        raise InconsistentQosError("This reader acknowledges: make it reliable, or read the topic with any consumer.")
+    if labels and qos.kind == "protocol":
+        raise InconsistentQosError(
+            "Labels report that the application has finished with a sample: choose an application kind for them."
+        )
+    for limit, value in limits.items():
+        if value < 1:
+            raise InconsistentQosError(f"{limit} is {value}; it must be at least 1.")

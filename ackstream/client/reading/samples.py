@@ -1,0 +1,236 @@
+"""A publisher's message as a reader gets it, and the settings of a reader and of a writer.
+
+The settings have Connext's names, and its defaults where these lose nothing (brokers.md 2.1, RTI-PY).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from ackstream.client.core.messages import Message
+from ackstream.errors import InconsistentQosError
+from ackstream.protocol import record_headers
+from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
+from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
+
+if TYPE_CHECKING:
+    from ackstream.client.reading.sample_reader import SampleReader
+
+MAX_NAME_CHARACTERS = 255
+
+
+@dataclass(frozen=True, eq=False)
+class Sample(Message):
+    """A message as a reader gets it.
+
+    :ivar seq: the publisher's sequence number of it
+    :ivar partition: of the Kafka topic ``messages``, as is ``offset``
+    """
+
+    seq: int
+    partition: int
+    offset: int
+    _reader: SampleReader | None = field(default=None, repr=False)
+
+    def acknowledge(self, response: bytes | None = None) -> None:
+        """Acknowledge the sample to its publisher; see :meth:`SampleReader.acknowledge_sample`."""
+        if self._reader is not None:
+            self._reader.acknowledge_sample(self, response)
+
+    def reject(self, reason: str, status: int = 400) -> None:
+        """Reject the sample; see :meth:`SampleReader.reject_sample`."""
+        if self._reader is not None:
+            self._reader.reject_sample(self, reason, status)
+
+
+MAX_PUBLISHERS = 10_000
+
+
+class PublisherSessions:
+    """Knows the sessions of publishers that were over when a record was written, as persist decides that.
+
+    Of two publishers of one name the former may go on for a moment: persist refuses what it writes after the logon of
+    the latter, which has the same numbers for other messages.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        # by publisher: where its present session was first seen, that session, and by former session where it was over
+        self._known: dict[str, tuple[tuple[int, int], str, dict[str, int]]] = {}
+
+    def log_on(self, record: Any, publisher: str, session: str) -> None:
+        """Note a logon; one that was read before changes nothing."""
+        partition, offset = record.partition, record.offset
+        (known, seen), former, over = self._of(record, publisher, session)
+        if known == partition and offset <= seen:
+            return
+        if known != partition:
+            over = {}
+        elif former != session:
+            over = {**over, former: offset}
+        over = {name: at for name, at in over.items() if name != session}
+        self._known[publisher] = (partition, offset), session, dict(list(over.items())[-MAX_SESSIONS:])
+
+    def is_over(self, record: Any, publisher: str, session: str) -> bool:
+        """Return whether a session was over before a record of it."""
+        (partition, _), _, over = self._of(record, publisher, session)
+        return bool(partition == record.partition and over.get(session, record.offset) < record.offset)
+
+    def _of(self, record: Any, publisher: str, session: str) -> tuple[tuple[int, int], str, dict[str, int]]:
+        """Return what is known of a publisher, or learn from a record what its session is."""
+        known = self._known.get(publisher)
+        if known is None:
+            known = self._known[publisher] = (record.partition, record.offset), session, {}
+            if len(self._known) > MAX_PUBLISHERS:
+                del self._known[next(iter(self._known))]
+        return known
+
+
+def of_record(
+    record: Any, reader: SampleReader | None = None, sessions: PublisherSessions | None = None
+) -> Sample | None:
+    """Return the message in a record; ``None`` for a command, and for a record without a client or a number.
+
+    :param sessions: learns of logons; what it knows to be of a session that is over is no message either
+    """
+    headers = dict(record.headers)
+    publisher, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
+    command = headers.get(record_headers.COMMAND)
+    session = text(headers.get(record_headers.SESSION))[:MAX_SESSION_CHARACTERS]
+    if sessions is not None and publisher and session:
+        if command == b"logon":
+            sessions.log_on(record, publisher, session)
+        elif sessions.is_over(record, publisher, session):
+            return None
+    if command not in (None, b"publish") or not publisher or seq is None:
+        return None
+    topic = headers.get(record_headers.TOPIC)
+    return Sample(
+        publisher,
+        None if topic is None else text(topic),
+        headers.get(record_headers.KEY),
+        record.value,
+        {name: value for name, value in headers.items() if name not in record_headers.PUBLISHER},
+        record.timestamp,
+        seq,
+        record.partition,
+        record.offset,
+        reader,
+    )
+
+
+def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
+    """Return the message in a row of the table ``messages``."""
+    return Sample(
+        row["client"],
+        row["subject"],
+        row["key"],
+        row["value"],
+        {header["name"]: header["value"] for header in row["headers"] or ()},
+        round(row["received_at"].timestamp() * 1000),
+        row["seq"],
+        row["partition"],
+        row["offset"],
+        reader,
+    )
+
+
+def text(value: bytes | None) -> str:
+    """Return the text of a header; bytes that are not UTF-8 are replaced."""
+    return (value or b"").decode("utf-8", "replace")
+
+
+Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]
+"""When a sample is acknowledged: when the library has it, when the application has accessed it, or explicitly."""
+
+History: TypeAlias = Literal["keep-all", "keep-last"]
+
+
+class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
+    """How a reader acknowledges.
+
+    :ivar kind: Connext's own default is ``protocol``, with which a crash of the application loses samples
+    :ivar reliable: a best-effort reader sends no acknowledgements
+    :ivar depth: with ``keep-last``, how many samples of an instance (a topic and key) are kept for the application
+    :ivar minimum_separation_ms: the time-based filter: of samples of an instance that were published closer together,
+        only the first reaches the application; the others are acknowledged as ``filtered``
+    :ivar samples_per_app_ack: an AppAck is sent when as many samples are waiting, or after the period
+    :ivar app_ack_period_ms: how often waiting and unconfirmed samples are reported
+    :ivar max_response_length: the most bytes of response data in an acknowledgement
+    :ivar response_keep_ms: how long after the acknowledgement repeated AppAcks contain the response
+    """
+
+    kind: Kind = "application-auto"
+    reliable: bool = True
+    history: History = "keep-all"
+    depth: int = 1
+    minimum_separation_ms: int = 0
+    samples_per_app_ack: int = 1
+    app_ack_period_ms: int = 5_000
+    max_response_length: int = 1
+    response_keep_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: naming the value and its range
+        """
+        if self.kind != "protocol" and not self.reliable:
+            raise InconsistentQosError(f"A best-effort reader cannot acknowledge as {self.kind}; make it reliable.")
+        if not 0 <= self.max_response_length <= MAX_RESPONSE_BYTES:
+            raise InconsistentQosError(
+                f"max_response_length is {self.max_response_length}; it must be 0 to {MAX_RESPONSE_BYTES} bytes."
+            )
+        _check_at_least(1, depth=self.depth, samples_per_app_ack=self.samples_per_app_ack)
+        _check_at_least(1, app_ack_period_ms=self.app_ack_period_ms)
+        _check_at_least(0, response_keep_ms=self.response_keep_ms, minimum_separation_ms=self.minimum_separation_ms)
+
+
+class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
+    """How a writer keeps samples and waits.
+
+    :ivar max_samples: the most samples it keeps; ``None`` for any number
+    :ivar max_blocking_ms: with ``keep-all``, how long a write waits for room
+    :ivar propagate_no_response: whether acknowledgements without response data reach the callback
+    :ivar required: roles that its samples need besides those of the settings, and how many different readers of each;
+        they hold while no publisher of the name runs, until one names others. ``None`` leaves them as they are, and an
+        empty dict removes them: samples that waited for them alone are complete then
+    """
+
+    reliable: bool = True
+    history: History = "keep-all"
+    max_samples: int | None = None
+    max_blocking_ms: int = 100
+    propagate_no_response: bool = True
+    required: dict[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: naming the value and its range
+        """
+        if self.max_samples is not None:
+            _check_at_least(1, max_samples=self.max_samples)
+        _check_at_least(0, max_blocking_ms=self.max_blocking_ms)
+        if self.required and not self.reliable:
+            raise InconsistentQosError("A best-effort writer waits for nobody: make it reliable, or require no roles.")
+        if len(self.required or {}) > MAX_ROLES:
+            raise InconsistentQosError(f"A writer requires at most {MAX_ROLES} roles, not {len(self.required or {})}.")
+        for role, quorum in (self.required or {}).items():
+            check_name("role", role)
+            _check_at_least(1, **{f"The quorum of {role}": quorum})
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that settle does not accept, with :class:`InconsistentQosError`."""
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
+
+
+def _check_at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise InconsistentQosError(f"{name} is {value}; it must be at least {least}.")

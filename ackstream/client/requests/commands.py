@@ -1,0 +1,195 @@
+"""Ditto Protocol commands and messages as values: making them, addressing them, and queries for extra fields.
+
+Source of the forms: Eclipse Ditto, things protocol specification.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
+from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
+from ackstream.protocol.record_headers import CORRELATION_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackstream.client.requests.replies import Reply
+    from ackstream.client.requests.requester import Requester
+
+
+Channel = Literal["twin", "live"]
+Action = Literal["create", "retrieve", "modify", "merge", "delete"]
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class Command:
+    """Makes envelopes. A ``value`` is any JSON value, or JSON text as ``msgspec.Raw``; a ``path`` is a JSON pointer."""
+
+    @staticmethod
+    def of(
+        topic: str | TopicPath, path: str = "/", value: Any = UNSET, headers: Mapping[str, Any] | None = None
+    ) -> Envelope:
+        """Return any command or message.
+
+        :raises DittoError: the topic path is unknown
+        """
+        parsed = TopicPath.parse(topic) if isinstance(topic, str) else topic
+        return Envelope(parsed, dict(headers or {}), path, json_value(value))
+
+    @staticmethod
+    def on_thing(
+        action: Action, thing_id: str, path: str = "/", value: Any = UNSET, *, channel: Channel = "twin"
+    ) -> Envelope:
+        """Return a command on a thing, or on the part of it at ``path``.
+
+        :raises ValueError: the thing id is not ``namespace:name``
+        """
+        namespace, name = split_id(thing_id)
+        headers = {"content-type": MERGE_PATCH} if action == "merge" else {}
+        return Envelope(
+            TopicPath(namespace, name, "things", channel, "commands", action), headers, path, json_value(value)
+        )
+
+    @staticmethod
+    def create_thing(thing_id: str, thing: Mapping[str, Any] | None = None, *, channel: Channel = "twin") -> Envelope:
+        """Return the command that creates a thing, with attributes and features as in ``thing``."""
+        return Command.on_thing("create", thing_id, "/", {**(thing or {}), "thingId": thing_id}, channel=channel)
+
+    @staticmethod
+    def retrieve(thing_id: str, path: str = "/", *, channel: Channel = "twin") -> Envelope:
+        """Return a query for a thing, or for the part of it at ``path``."""
+        return Command.on_thing("retrieve", thing_id, path, channel=channel)
+
+    @staticmethod
+    def modify_attribute(thing_id: str, path: str, value: Any, *, channel: Channel = "twin") -> Envelope:
+        """Return the command that sets an attribute; ``path`` is relative to the attributes: ``location/floor``."""
+        return Command.on_thing("modify", thing_id, f"/attributes/{path.lstrip('/')}", value, channel=channel)
+
+    @staticmethod
+    def modify_property(
+        thing_id: str, feature_id: str, path: str, value: Any, *, channel: Channel = "twin"
+    ) -> Envelope:
+        """Return the command that sets a property of a feature; ``path`` is relative to its properties."""
+        pointer = f"/features/{feature_id}/properties/{path.lstrip('/')}"
+        return Command.on_thing("modify", thing_id, pointer, value, channel=channel)
+
+    @staticmethod
+    def merge(thing_id: str, path: str, patch: Any, *, channel: Channel = "twin") -> Envelope:
+        """Return a JSON merge patch (RFC 7396) of a thing, or of the part of it at ``path``."""
+        return Command.on_thing("merge", thing_id, path, patch, channel=channel)
+
+    @staticmethod
+    def delete(thing_id: str, path: str = "/", *, channel: Channel = "twin") -> Envelope:
+        """Return the command that deletes a thing, or the part of it at ``path``."""
+        return Command.on_thing("delete", thing_id, path, channel=channel)
+
+    @staticmethod
+    def message(
+        thing_id: str,
+        subject: str,
+        payload: Any = UNSET,
+        *,
+        feature_id: str | None = None,
+        box: Literal["inbox", "outbox"] = "inbox",
+    ) -> Envelope:
+        """Return a live message to (``inbox``) or from (``outbox``) a thing or one of its features."""
+        namespace, name = split_id(thing_id)
+        feature = "" if feature_id is None else f"/features/{feature_id}"
+        headers = {} if payload is UNSET else {"content-type": "application/json"}
+        topic = TopicPath(namespace, name, "things", "live", "messages", None, subject)
+        return Envelope(topic, headers, f"{feature}/{box}/messages/{subject}", json_value(payload))
+
+
+def split_id(thing_id: str) -> tuple[str, str]:
+    """Return the namespace and the name of a thing.
+
+    :raises ValueError: the namespace or the name is missing
+    """
+    namespace, _, name = thing_id.partition(":")
+    if not namespace or not name:
+        raise ValueError(f"A thing id is namespace:name, such as org.acme:lamp; this one is {thing_id!r}.")
+    return namespace, name
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as an envelope holds it: JSON text, or ``UNSET``."""
+    return value if value is UNSET or isinstance(value, Raw) else raw(value)
+
+
+def address(
+    command: Envelope,
+    *,
+    timeout: float | str | None = None,
+    acks: Iterable[str] | None = None,
+    response_required: bool | None = None,
+    correlation_id: str | None = None,
+) -> tuple[Envelope, str]:
+    """Return a copy of the command with its headers set, and its correlation-id; ``None`` leaves a header unchanged.
+
+    :param timeout: seconds, or a duration of the protocol such as ``"500ms"``
+    :param acks: labels of the acknowledgements to wait for
+    :param correlation_id: defaults to that of the command's headers, else to a new one
+    :raises DittoError: a negative number of seconds
+    :raises ValueError: a correlation-id that the service would refuse for its length
+    """
+    headers = dict(command.headers)
+    # a program may have written the name in any case
+    given = [headers.pop(name) for name in command.headers if name.lower() == CORRELATION_ID]
+    identity = str(correlation_id or next(filter(None, given), None) or uuid.uuid4())
+    if is_too_long(identity):
+        raise ValueError(f"The correlation-id {shown(identity)!r} has more than {MAX_BYTES:,} bytes in JSON.")
+    headers[CORRELATION_ID] = identity
+    if timeout is not None:
+        headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))
+    if acks is not None:
+        headers[REQUESTED_ACKS] = list(acks)
+    if response_required is not None:
+        headers[RESPONSE_REQUIRED] = response_required
+    return msgspec.structs.replace(command, headers=headers), identity
+
+
+def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:
+    """Return the ``extra`` argument of a ``Subscriber``: a function that queries the twin for the fields of a thing.
+
+    :param timeout: of each query: seconds, or a duration of the protocol
+    """
+
+    def extra(thing_id: str, fields: str) -> dict[str, Any]:
+        return fields_in(requester.request(retrieval(thing_id, fields), timeout=timeout), thing_id)
+
+    return extra
+
+
+def retrieval(thing_id: str, fields: str) -> Envelope:
+    """Return the query for some fields of a thing."""
+    command = Command.retrieve(thing_id)
+    command.fields = fields
+    return command
+
+
+def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
+    """Return the fields in the reply to such a query; an unknown thing has none.
+
+    Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
+
+    :raises DittoError: the query failed
+    """
+    if reply.ok and isinstance(reply.value, dict):
+        return reply.value
+    if reply.status == NOT_FOUND:
+        return {}
+    raise DittoError(
+        reply.status,
+        "connectivity:signal.enrichment.failed",
+        "Signal enrichment failed.",
+        f"The extra fields of the thing {thing_id} could not be retrieved.",
+    )

@@ -1,0 +1,282 @@
+"""Sending requests and receiving their replies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ackstream.client.core.lifetime import Client, Lifetime, call_handler
+from ackstream.client.core.tracing import trace_request
+from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
+from ackstream.client.requests._open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
+from ackstream.client.requests.commands import address
+from ackstream.client.requests.replies import Reply, read_reply
+from ackstream.kafka import clients
+from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.originators import names_sender, signature
+from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.ledger import reply_id
+from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.protocol.ditto.envelopes import Envelope
+
+log = logging.getLogger(__name__)
+
+MAX_TIMEOUT_MS = 86_400_000
+
+
+class Requester(Client):
+    """Sends commands and messages, and returns a future for each reply.
+
+    Thousands may be in flight: one thread reads the replies of all. Safe to use from several threads. Done callbacks of
+    futures run in that thread and should be quick.
+
+    While the broker is away, requests are kept and sent when it is back; duplicates of a reply are dropped. Every
+    future ends, with the reply or with an error that names the correlation-id, at the latest when the request's timeout
+    and ``grace`` have passed since the broker stored it.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Kafka,
+        *,
+        reply_to: str | None = None,
+        default_timeout: float = 60.0,
+        grace: float = 10.0,
+        delivery_timeout: float = clients.DELIVERY_SECONDS,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Connect. Replies are read from now on, before the first request can be sent.
+
+        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param reply_to: a separate reply topic (its real name), which the service has to allow
+            (``correlate.reply_topics``); for many requesters, each of which would otherwise read all replies
+        :param default_timeout: seconds, for requests without a timeout: the service's ``correlate.default_timeout``
+        :param grace: seconds to wait for a reply after the request's timeout
+        :param delivery_timeout: seconds within which the broker has to store a request
+        :param on_error: called with the error that ends the requester, if one does
+        :raises BadParameterError: ``bootstrap_servers`` names no brokers
+        :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        """
+        self._kafka = Kafka.of(bootstrap_servers)
+        self._signals = self._kafka.topic("signals")
+        self._replies = reply_to or self._kafka.topic("replies")
+        self._reply_to = [] if reply_to is None else [(REPLY_TO, reply_to.encode())]
+        self._default_timeout_ms = round(default_timeout * 1000)
+        self._grace = grace
+        self._delivery_timeout = delivery_timeout
+        self._requests = OpenRequests()
+        self._life = Lifetime(self._end, on_error)
+        self._reader = TopicReader.at_end(self._kafka, self._replies, writes=(self._signals,))
+        try:
+            self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
+        except BaseException:
+            self._reader.close()
+            raise
+        self._reader.start("ackstream-replies", self._receive, self._turn, guard=self._life.guard)
+
+    @property
+    def statistics(self) -> RequesterStatistics:
+        """The counts since the start."""
+        counts = self._requests.counts
+        others = {
+            "open": len(self._requests),
+            "malformed": counts["malformed"] + self._reader.skipped,
+            "unreadable": self._reader.unreadable,
+        }
+        return RequesterStatistics(**{name: counts[name] for name in RequesterStatistics.__struct_fields__} | others)
+
+    def send(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        response_required: bool | None = None,
+        correlation_id: str | None = None,
+        on_stored: Callable[[], None] | None = None,
+    ) -> Future[Reply]:
+        """Send a request; the future ends with its reply.
+
+        The parameters set the command's headers; ``None`` leaves a header unchanged. The service validates the request,
+        and answers an invalid one with an error.
+
+        :param timeout: seconds, or a duration such as ``"500ms"``
+        :param acks: labels of the acknowledgements to wait for
+        :param correlation_id: defaults to that of the command's headers, else to a new one
+        :param on_stored: called in the producer's thread when the broker has stored the request; should be quick
+        :return: a future that may fail with ``RequestTimeout`` (no reply at all), ``NotSentError`` or ``ClosedError``
+        :raises NoReplyExpectedError: the request requires no response: use ``publish``
+        :raises CorrelationIdInUseError: a request with the correlation-id is open
+        :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
+        :raises ClosedError: the requester is closed
+        """
+        envelope, identity = address(
+            command, timeout=timeout, acks=acks, response_required=response_required, correlation_id=correlation_id
+        )
+        timeout_ms = self._default_timeout_ms
+        # an invalid request is sent, too: the service answers it
+        with suppress(DittoError):
+            request = read_request(envelope, default_timeout_ms=timeout_ms, max_timeout_ms=MAX_TIMEOUT_MS)
+            timeout_ms = request.timeout_ms
+            if not request.response_required:
+                raise NoReplyExpectedError(
+                    "The request has response-required false, so that no reply would ever come: use publish(), or"
+                    " require a response."
+                )
+        return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored)
+
+    def request(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+    ) -> Reply:
+        """Send a request and wait for its reply; see ``send`` for parameters and errors."""
+        if threading.current_thread() is self._reader.thread:
+            raise RuntimeError("request() in a done callback would wait for itself: use send() there.")
+        return self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id).result()
+
+    def publish(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+    ) -> Future[Stored]:
+        """Send a request without a reply (response-required false); requested acknowledgements are recorded.
+
+        :return: a future that ends when the broker has stored the request, or fails with ``NotSentError`` or
+            ``ClosedError``; its callbacks run in the producer's thread
+        :raises CorrelationIdInUseError: a request with the correlation-id is open
+        :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
+        :raises ClosedError: the requester is closed
+        """
+        envelope, identity = address(
+            command, timeout=timeout, acks=acks, response_required=False, correlation_id=correlation_id
+        )
+        return self._open(envelope, identity, None)
+
+    def close(self) -> None:
+        """Send buffered requests (for at most 5 s), then fail the open futures; may be called twice."""
+        if self._reader.stop.is_set():
+            return
+        self._reader.stop.set()
+        try:
+            clients.close_producer(self._producer)
+            self._reader.close()
+        finally:
+            self._end(None)
+            self._life.close()
+
+    def _end(self, error: Exception | None) -> None:
+        for request in self._requests.close_all():
+            identity = request.correlation_id
+            closed = ClosedError(f"The requester was closed before the reply to {identity} arrived.", identity)
+            closed.__cause__ = error
+            request.end(closed)
+
+    def _open(
+        self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
+    ) -> Future[Any]:
+        now, value = time.monotonic(), encode(envelope)
+        headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
+        key = self._kafka.originator_key
+        if key is not None and names_sender(envelope.headers):
+            headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
+        thing = envelope.topic.thing_id.encode()
+        future = self._future()
+        headers += trace_request(self._signals, envelope.topic, identity, future)
+        record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
+        give_up_at = now + self._delivery_timeout
+        request = OpenRequest(identity, wait, give_up_at, record, envelope.topic, on_stored, future)
+        try:
+            self._requests.add(request, now)
+        except RequestError as error:
+            # ends the span
+            future.set_exception(error)
+            raise
+        self._produce(request)
+        return request.future
+
+    def _future(self) -> Future[Any]:
+        return Future()
+
+    def _produce(self, request: OpenRequest) -> None:
+        if request.record is not None:
+            stored, failed = partial(self._stored, request), partial(self._failed, request)
+            clients.send(self._producer, stored, failed, **request.record)
+
+    def _stored(self, request: OpenRequest, metadata: Any) -> None:
+        call_handler(request.on_stored)
+        identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
+        if self._requests.stored(request, time.monotonic(), identity):
+            location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
+            request.end(Stored(request.correlation_id, *location))
+        for reply in request.early:
+            if reply.reply_id == identity:
+                self._requests.counts["foreign"] -= 1
+                self._answer(request.key, reply)
+
+    def _failed(self, request: OpenRequest, error: BaseException) -> None:
+        self._requests.failed(request, error, time.monotonic(), retriable=clients.may_pass(error))
+
+    def _turn(self, now: float) -> None:
+        for request, verdict in self._requests.due(now):
+            if verdict == "resend":
+                self._produce(request)
+            else:
+                request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
+
+    def _receive(self, record: Any) -> None:
+        keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
+        key, identity = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
+        request = None if key is None or identity is None else self._requests.find(key)
+        if key is None or identity is None or request is None:
+            # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
+            self._requests.counts["foreign"] += 1
+            return
+        reply = read_reply(record.headers, record.value, record.timestamp)
+        if reply is None:
+            self._requests.counts["malformed"] += 1
+            log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
+        elif self._requests.accepts(request, reply):
+            self._answer(request.key, reply)
+        else:
+            self._requests.counts["foreign"] += 1
+            log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(key))
+
+    def _answer(self, key: bytes, reply: Reply) -> None:
+        request = self._requests.answer(key, reply.reply_id.encode())
+        if request is not None:
+            request.end(reply)
+
+    def _timed_out(self, request: OpenRequest) -> RequestTimeout:
+        hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
+        return RequestTimeout(
+            f"No reply to {request.correlation_id} arrived in {self._replies} within {request.wait:g} s: check that "
+            f"the correlate job runs{hint}.",
+            request.correlation_id,
+        )
+
+
+def _not_sent(request: OpenRequest) -> NotSentError:
+    error = request.error
+    reason = "no answer in time" if error is None else str(error)
+    found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
+    found.__cause__ = error
+    return found

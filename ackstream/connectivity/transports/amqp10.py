@@ -1,0 +1,355 @@
+"""AMQP 1.0 as a transport, on Qpid Proton: dispositions of deliveries, both ways.
+
+A message is settled as accepted, or rejected as modified (delivery-failed; the broker delivers it again) or rejected.
+Source of the rules: Eclipse Ditto, ``AmqpConsumerActor``, ``AmqpPublisherActor`` (ditto.md 7).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from proton import Delivery
+from proton.reactor import AtLeastOnce, AtMostOnce
+
+from ackstream.connectivity.transport import (
+    POLL_SECONDS,
+    ExternalMessage,
+    Published,
+    PushedSource,
+    TargetPublisher,
+    Transport,
+    not_published,
+)
+from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
+from ackstream.connectivity.transports.confirms import Confirms
+from ackstream.errors import UnreachableError
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.acknowledgements import OK
+from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
+
+if TYPE_CHECKING:
+    from ackstream.connectivity.intake import Intake
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.settings import Kafka
+    from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
+
+log = logging.getLogger(__name__)
+
+
+class Amqp10Source(PushedSource):
+    """Consumes the queues of a source, each with its share of the messages in flight as credit."""
+
+    def __init__(
+        self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Intake
+    ) -> None:
+        """Prepare the source; see :class:`.Transport`."""
+        super().__init__(f"{connection.id}-{index}", intake, source.qos)
+        self._settings = connection
+        self._source = source
+        self._link: _Incoming | None = None
+
+    def start(self) -> None:
+        """Connect and consume."""
+        self._link = _Incoming(self._settings, self._source, self._arrived)
+        self._thread.start()
+
+    def _disconnect(self) -> None:
+        if self._link is not None:
+            untaken = {delivery for delivery, _, _ in self._arrived}
+            for delivery in self._link.unsettled:
+                if delivery in untaken:
+                    delivery.update(Delivery.RELEASED)
+                    delivery.settle()
+                else:
+                    # the broker would not mark it as delivered before
+                    settle(delivery, "reject-with-redelivery")
+            self._link.close()
+
+    def _pump(self, seconds: float) -> None:
+        if self._link is not None:
+            self._link.pump(seconds)
+
+    def _settle(self, delivery: Any, settlement: Settlement) -> None:
+        if self._link is not None:
+            self._link.unsettled.pop(delivery, None)
+        settle(delivery, settlement)
+        # room for one more
+        delivery.link.flow(1)
+
+
+def settle(delivery: Any, settlement: Settlement) -> None:
+    """Settle a delivery: accepted, rejected, or modified with its delivery counted as failed."""
+    if settlement == "settle":
+        delivery.update(Delivery.ACCEPTED)
+    elif settlement == "reject-without-redelivery":
+        delivery.update(Delivery.REJECTED)
+    else:
+        delivery.local.failed = True
+        delivery.update(Delivery.MODIFIED)
+    delivery.settle()
+
+
+class _Incoming(Link):
+    def __init__(
+        self,
+        connection: Amqp10Connection,
+        source: AmqpSourceSettings,
+        arrived: deque[tuple[Any, ExternalMessage, bool]],
+    ) -> None:
+        super().__init__(connection)
+        # by delivery, in order of arrival
+        self.unsettled: dict[Any, None] = {}
+        self._arrived = arrived
+        self._attached = 0
+        self._source = source
+        mode = AtMostOnce() if source.qos == 0 else AtLeastOnce()
+        for address in source.addresses:
+            receiver = self.container.create_receiver(self.connection, address, options=[mode, Node("queue")])
+            receiver.flow(max(1, source.max_in_flight // len(source.addresses)))
+        self.wait(lambda: self._attached == len(source.addresses))
+
+    def on_link_opened(self, _event: Any) -> None:
+        self._attached += 1
+
+    def on_link_error(self, event: Any) -> None:
+        self.error = f"{event.link.source.address}: {condition_text(event.link.remote_condition)}"
+
+    def on_delivery(self, event: Any) -> None:
+        """Take a message, before proton decodes it for ``on_message`` and raises on what it cannot read."""
+        delivery, link = event.delivery, event.link
+        if not delivery.readable or delivery.partial or delivery.aborted:
+            return
+        encoded = bytes(link.recv(delivery.pending) or b"")
+        link.advance()
+        message, redelivered = received_message(encoded, link.source.address)
+        if self._source.qos > 0:
+            self.unsettled[delivery] = None
+        self._arrived.append((delivery, message, redelivered))
+        # to be taken before more is waited for
+        self.container.yield_()
+
+
+class RejectedError(Exception):
+    """The broker rejects a message, or has no such node."""
+
+
+class ReleasedError(ConnectionError):
+    """The broker does not take a message for the moment."""
+
+
+class Amqp10Publisher(TargetPublisher):
+    """Publishes durable messages over a link per address, in a thread of its own; ends with its connection."""
+
+    def __init__(self, connection: Amqp10Connection, _own: Kafka) -> None:
+        """Connect; see :class:`.Transport`."""
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._accepted: deque[tuple[OutgoingMessage, Confirm]] = deque()
+        self._closing = threading.Event()
+        self._link = _Outgoing(connection)
+        self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection.id}", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection to the broker is open."""
+        return self._error is None
+
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Send a message; see :class:`.TargetPublisher`."""
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._accepted.append((message, done))
+        if error is not None:
+            done(not_published(error, UNAVAILABLE))
+
+    def close(self) -> None:
+        """Wait for dispositions for at most 5 s, then disconnect."""
+        self._closing.set()
+        # it may still report what is not confirmed
+        self._thread.join(3 * CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        error: Exception = ConnectionError("The connection was closed.")
+        try:
+            while not self._closing.is_set():
+                self._turn()
+            until = time.monotonic() + CLOSE_SECONDS
+            while (self._accepted or self._link.busy) and time.monotonic() < until:
+                self._turn()
+        except UnreachableError as lost:
+            error = lost
+        except Exception as unexpected:
+            log.exception("A thread that publishes died.")
+            error = unexpected
+        with self._lock:
+            self._error = error
+            left = [*self._link.take_open(), *[done for _, done in self._accepted]]
+        for done in left:
+            done(not_published(error, UNAVAILABLE))
+        self._link.close()
+
+    def _turn(self) -> None:
+        while self._accepted:
+            self._link.send(*self._accepted.popleft())
+        self._link.pump(POLL_SECONDS)
+
+
+MAX_LINKS = 256
+"""Links kept for further messages to their addresses."""
+
+_OF_ADDRESS = frozenset({"amqp:not-allowed", "amqp:not-found", "amqp:unauthorized-access"})
+_OF_MESSAGE = frozenset(
+    {
+        "amqp:decode-error",
+        "amqp:invalid-field",
+        "amqp:link:message-size-exceeded",
+        "amqp:not-implemented",
+        "amqp:precondition-failed",
+    }
+)
+"""Conditions that a retry does not change; after any other, such as a full queue, it may. With one of the second kind a
+link is closed because of one message."""
+
+_TOPIC = "topic://"
+
+
+def refusal(condition: Any, final: frozenset[str] = _OF_ADDRESS | _OF_MESSAGE) -> Published:
+    """Return what became of a message that the broker rejected, or whose link it closed.
+
+    :param final: the conditions that refuse it for good
+    """
+    text = condition_text(condition)
+    if condition is not None and condition.name in final:
+        return not_published(RejectedError(text), BAD_REQUEST)
+    return not_published(ReleasedError(text), UNAVAILABLE)
+
+
+class _AddressLink(NamedTuple):
+    """The link to an address, and its messages."""
+
+    sender: Any
+    confirms: Confirms
+
+
+class _Outgoing(Link):
+    def __init__(self, connection: Amqp10Connection) -> None:
+        super().__init__(connection)
+        # by address, in order of their last use
+        self._links: dict[str, _AddressLink] = {}
+        self._open = self._attached = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether messages are on their way."""
+        return self._open > 0
+
+    def take_open(self) -> list[Confirm]:
+        """Return what waits for a confirmation, and forget it."""
+        found = [left.done for link in self._links.values() for left in link.confirms.give_up()]
+        self._links.clear()
+        self._open = 0
+        return found
+
+    def send(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Send a message, now or when its address grants credit."""
+        address = message.address
+        link = self._links.pop(address, None)
+        if link is None:
+            self._forget_idle()
+            link = self._attach(address, Confirms())
+        self._links[address] = link
+        self._open += 1
+        link.confirms.add(message, done)
+        self._drain(link)
+
+    def _attach(self, address: str, confirms: Confirms) -> _AddressLink:
+        options = [AtLeastOnce(), Node("topic" if address.startswith(_TOPIC) else "queue")]
+        # a name of its own: that of proton would be the one of the link before, which may not be detached yet
+        self._attached += 1
+        sender = self.container.create_sender(
+            self.connection, address.removeprefix(_TOPIC), address, name=f"sender-{self._attached}", options=options
+        )
+        return _AddressLink(sender, confirms)
+
+    def _forget_idle(self) -> None:
+        if len(self._links) >= MAX_LINKS:
+            idle = (address for address, link in self._links.items() if link.confirms.idle)
+            address = next(idle, None)
+            if address is not None:
+                self._links.pop(address).sender.close()
+
+    def _drain(self, link: _AddressLink) -> None:
+        sender = link.sender
+        while sender.credit > 0 and (unconfirmed := link.confirms.take()) is not None:
+            try:
+                # before there is a delivery, which the next message would fill
+                encoded = proton_message(unconfirmed.message).encode()
+            except Exception as error:  # noqa: BLE001 - a header that AMQP cannot carry
+                self._finish(unconfirmed.done, not_published(error, BAD_REQUEST))
+                continue
+            tag = sender.delivery_tag()
+            link.confirms.sent(tag, unconfirmed)
+            sender.delivery(tag)
+            sender.stream(encoded)
+            sender.advance()
+
+    def _finish(self, done: Confirm, result: Published) -> None:
+        self._open -= 1
+        done(result)
+
+    # called by proton; the source address of a link is the address of its messages
+
+    def on_sendable(self, event: Any) -> None:
+        link = self._link_of(event)
+        if link is not None:
+            self._drain(link)
+
+    def on_accepted(self, event: Any) -> None:
+        self._confirm(event, Published(OK))
+
+    def on_rejected(self, event: Any) -> None:
+        self._confirm(event, refusal(event.delivery.remote.condition))
+
+    def on_released(self, event: Any) -> None:
+        error = ReleasedError("The broker does not take the message for the moment.")
+        self._confirm(event, not_published(error, UNAVAILABLE))
+
+    def on_link_error(self, event: Any) -> None:
+        link = self._link_of(event)
+        if link is None:
+            return
+        address, condition = event.link.source.address, event.link.remote_condition
+        del self._links[address]
+        if condition is not None and condition.name in _OF_MESSAGE and link.confirms.sending:
+            refused = link.confirms.channel_closed()
+            if refused is not None:
+                self._finish(refused.done, refusal(condition))
+            # sends the others when the broker grants credit
+            self._links[address] = self._attach(address, link.confirms)
+            return
+        # a message that only waits is no reason
+        result = refusal(condition, _OF_ADDRESS)
+        for left in link.confirms.give_up():
+            self._finish(left.done, result)
+
+    def _confirm(self, event: Any, result: Published) -> None:
+        link = self._link_of(event)
+        unconfirmed = None if link is None else link.confirms.confirm(event.delivery.tag, stored=result.succeeded)
+        if link is not None and unconfirmed is not None:
+            self._finish(unconfirmed.done, result)
+            self._drain(link)
+
+    def _link_of(self, event: Any) -> _AddressLink | None:
+        """Return the link of an event, unless it was replaced."""
+        link = self._links.get(event.link.source.address)
+        return link if link is not None and link.sender == event.link else None
+
+
+TRANSPORT = Transport(Amqp10Publisher, Amqp10Source)

@@ -1,0 +1,315 @@
+"""MQTT 3.1.1 and 5 as a transport.
+
+A message is acknowledged once it is settled, in the order of arrival: by PUBACK, or with QoS 2 by PUBREC. Source of the
+rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 and MQTT 5, 4.6 (order of PUBACK and PUBREC).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+import uuid
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, Full, Queue
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, topic_matches_sub
+
+from ackstream.connectivity.transport import (
+    CONNECT_SECONDS,
+    MessageSource,
+    Published,
+    TargetPublisher,
+    Transport,
+    backoff,
+    not_published,
+    redelivers,
+)
+from ackstream.connectivity.transports.mqtt_client import (
+    QOS,
+    RETAIN,
+    TOPIC,
+    MqttClient,
+    external_message,
+    publish_properties,
+)
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
+from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+    from ackstream.connectivity.intake import Intake
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.errors import UnreachableError
+    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.settings import Kafka
+    from ackstream.settings.connections import MqttConnection, Source
+
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+_SHARED = re.compile(r"^\$share/[^/]*/")
+"""What precedes the filter of a subscription that several share."""
+
+
+@dataclass(eq=False)
+class _Unacknowledged:
+    """A message with QoS 1 or 2, the session in which it arrived, and how it was settled."""
+
+    message: MQTTMessage
+    session: int
+    settlement: Settlement | None = None
+
+
+class MqttSource(MessageSource):
+    """Consumes the topics of a source.
+
+    From QoS 1 on the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
+    connection.
+    """
+
+    def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Intake) -> None:
+        """Prepare the client; ``index`` is part of its id."""
+        super().__init__(f"{connection.id}-{index}", intake)
+        self._id = connection.id
+        self._connection = connection
+        self._source = source
+        self._filters = [_SHARED.sub("", address) for address in source.addresses]
+        self._client = MqttClient(connection, str(index), persistent=source.qos > 0, in_flight=source.max_in_flight)
+        self._client.on_session = self._connected
+        self._client.on_subscribe = self._subscribed
+        self._client.on_message = self._incoming
+        self._joined = threading.Event()
+        self._has_subscribed = self._rejoins = False
+        self._refusal: UnreachableError | None = None
+        self._leaving = threading.Event()
+        # a full queue blocks the client thread, which in turn holds back the broker
+        self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
+        self._session = 0
+        self._unacknowledged: deque[_Unacknowledged] = deque()
+        self._reconnects = 0
+        self._reconnect_at: float | None = None
+
+    def start(self) -> None:
+        """Connect and subscribe; once this returns, every message that arrives is consumed."""
+        self._thread.start()
+        self._client.join()
+        if not self._joined.wait(CONNECT_SECONDS):
+            raise self._client.unreachable("it did not accept the subscription")
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client is connected, or has left to have a message delivered again: it joins again by itself."""
+        return self._reconnect_at is not None or self._client.is_connected()
+
+    def _disconnect(self) -> None:
+        self._client.leave()
+
+    # called in the client thread
+
+    def _connected(self, session_present: bool) -> None:  # noqa: FBT001 - a callback
+        self._session += 1
+        rejoins, self._rejoins = self._rejoins, False
+        if not session_present:
+            self._client.forget()
+        elif self._has_subscribed and rejoins and self._connection.type == "mqtt":
+            # it is as it was left: a subscription that is made again would deliver once more all that is retained
+            return
+        self._client.subscribe_all(self._source.addresses, self._source.qos)
+
+    def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
+        if any(code.is_failure for code in codes):
+            self._refusal = self._client.unreachable(f"it refuses subscriptions: {', '.join(map(str, codes))}")
+        else:
+            self._has_subscribed = True
+        self._joined.set()
+
+    def _incoming(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
+        # a message may come before SUBACK, and fill the client
+        self._joined.set()
+        while not (self._closing.is_set() or self._leaving.is_set()):
+            try:
+                self._queue.put((self._session, message), timeout=POLL_SECONDS)
+            except Full:
+                continue
+            return
+
+    # called in the source thread
+
+    @property
+    def _room(self) -> int:
+        """How many more messages may be read: those that wait for earlier ones to be acknowledged count, too."""
+        return min(self._intake.room, self._source.max_in_flight - len(self._unacknowledged))
+
+    def _turn(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._reconnect_at is None and self._joined.is_set() and not self._client.alive:
+            raise self._client.unreachable("it refuses the connection")
+        if self._room > 0:
+            self._read()
+            self._intake.turn()
+        else:
+            self._intake.turn(POLL_SECONDS)
+        rejected = self._acknowledge()
+        self._reconnect(time.monotonic(), rejected=rejected)
+
+    def _read(self) -> None:
+        timeout = POLL_SECONDS
+        try:
+            while self._room > 0:
+                session, message = self._queue.get(timeout=timeout)
+                self._take(session, message)
+                timeout = 0.001
+        except Empty:
+            pass
+
+    def _take(self, session: int, message: MQTTMessage) -> None:
+        if session != self._session:
+            # redelivered on the new connection
+            return
+        taken = _Unacknowledged(message, session)
+        if message.qos > 0:
+            self._unacknowledged.append(taken)
+        read = external_message(message)
+        if not any(topic_matches_sub(subscribed, message.topic) for subscribed in self._filters):
+            # of a session that had other addresses, or was another source's, with other rights
+            read = msgspec.structs.replace(
+                read, unreadable="its topic is none of the source's addresses: unsubscribe it at the broker"
+            )
+        self._intake.take(read, partial(self._done, taken), redelivered=message.dup)
+
+    def _done(self, taken: _Unacknowledged, settlement: Settlement) -> None:
+        taken.settlement = settlement
+
+    def _acknowledge(self) -> bool:
+        """Acknowledge messages in order of arrival; return whether the next one was rejected, to be redelivered."""
+        waiting, able = self._unacknowledged, self._connection.reconnect_for_redelivery
+        while waiting and waiting[0].session != self._session:
+            # redelivered on the new connection
+            waiting.popleft()
+        while waiting and (settlement := waiting[0].settlement) is not None:
+            message = waiting[0].message
+            if redelivers(settlement, message.qos, able=able):
+                return True
+            waiting.popleft()
+            self._client.receipt(message, accepted=settlement != "reject-without-redelivery")
+            self._reconnects = 0
+        return False
+
+    def _reconnect(self, now: float, *, rejected: bool) -> None:
+        """Reconnect to have rejected messages redelivered."""
+        if rejected:
+            # consecutive reconnects without a settled message in between
+            self._reconnects += 1
+            wait = backoff(self._reconnects)
+            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", self._id, wait)
+            # received messages are dropped: they will be redelivered
+            self._leaving.set()
+            self._disconnect()
+            self._unacknowledged.clear()
+            with suppress(Empty):
+                self._queue.get_nowait()
+            self._reconnect_at = now + wait
+        if self._reconnect_at is not None and now >= self._reconnect_at:
+            self._leaving.clear()
+            self._rejoins = True
+            self._client.join()
+            self._reconnect_at = None
+
+
+_REFUSALS = frozenset({"Not authorized", "Topic name invalid", "Payload format invalid"})
+"""Names of the reasons in PUBACK and PUBREC (MQTT 5) for which a retry fails as well."""
+
+
+class NotAcceptedError(Exception):
+    """The broker does not accept a message."""
+
+
+class MqttPublisher(TargetPublisher):
+    """Publishes with QoS 1 unless the headers say otherwise; while the broker is away, messages are kept."""
+
+    def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
+        """Connect; see :class:`.Transport`."""
+        self._five = connection.type == "mqtt-5"
+        self._changed = threading.Condition()
+        # by packet id, of QoS 0 the negative one: what waits for a confirmation, and those that came before ``publish``
+        # had returned
+        self._waiting: dict[int, Confirm] = {}
+        self._early: dict[int, Published] = {}
+        # a broker disconnects the earlier of two clients of one name: connectors of one connection share its targets
+        self._client = MqttClient(connection, f"publisher-{uuid.uuid4().hex[:8]}", persistent=False)
+        self._client.on_confirmed = self._confirmed
+        self._client.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is connected, or connects again: not if the broker refuses it."""
+        return self._client.alive
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is connected."""
+        return self._client.is_connected()
+
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Send a message; see :class:`.TargetPublisher`."""
+        headers = message.headers
+        try:
+            quality = int(headers.get(QOS, "1"))
+            # without the lock: paho holds one of its own here and while it calls back
+            sent = self._client.publish(
+                headers.get(TOPIC) or message.address,
+                message.payload,
+                qos=quality,
+                retain=headers.get(RETAIN) == "true",
+                properties=publish_properties(headers) if self._five else None,
+            )
+        except Exception as error:  # noqa: BLE001 - not a topic name, one with wildcards, or no QoS
+            done(not_published(error, BAD_REQUEST))
+            return
+        # without a connection the client keeps all but those of QoS 0
+        accepted = (MQTT_ERR_SUCCESS, MQTT_ERR_NO_CONN) if quality else (MQTT_ERR_SUCCESS,)
+        if sent.rc not in accepted:
+            done(not_published(ConnectionError(f"the client does not send it ({sent.rc.name})"), UNAVAILABLE))
+            return
+        identity = sent.mid if quality else -sent.mid
+        with self._changed:
+            result = self._early.pop(identity, None)
+            if result is None:
+                self._waiting[identity] = done
+        if result is not None:
+            done(result)
+
+    def close(self) -> None:
+        """Wait for confirmations for at most 5 s, if there is a connection, then disconnect."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, CLOSE_SECONDS if self._client.is_connected() else 0.0)
+        self._client.leave()
+
+    def _confirmed(self, identity: int, reason: Any) -> None:
+        result = Published(OK)
+        if reason.is_failure:
+            refused = reason.getName() in _REFUSALS
+            result = not_published(NotAcceptedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
+        with self._changed:
+            done = self._waiting.pop(identity, None)
+            if done is None:
+                self._early[identity] = result
+            self._changed.notify_all()
+        if done is not None:
+            done(result)
+
+
+TRANSPORT = Transport(MqttPublisher, MqttSource)

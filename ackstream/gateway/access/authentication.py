@@ -1,0 +1,221 @@
+"""Authenticate clients: by a proxy, Basic with passwords, Bearer with tokens, a certificate, or not on loopback."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackstream.errors import SettingsError
+from ackstream.gateway.access.certificates import certified_name
+from ackstream.gateway.access.passwords import Passwords, check_users
+from ackstream.gateway.access.tokens import Tokens
+from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
+from ackstream.gateway.middleware.limits import ANONYMOUS, THIS_MACHINE, address_of
+from ackstream.gateway.middleware.proxies import proxied_subjects
+from ackstream.kafka.clients import Closing
+from ackstream.protocol.ditto.access import OPEN, Access
+from ackstream.protocol.errors import DittoError
+from ackstream.settings.access_file import WatchedFile, with_access_file
+from ackstream.settings.security import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from starlette.requests import HTTPConnection
+
+    from ackstream.gateway.access.keys import FileKeys
+    from ackstream.settings import Gateway
+    from ackstream.settings.identity import User
+
+
+log = logging.getLogger(__name__)
+
+UNAUTHORIZED = 401
+
+
+class Identity(NamedTuple):
+    """Who a client is, and for how long.
+
+    :ivar subjects: the client itself first, then its roles (``role:PREFIX:NAME``)
+    :ivar expires: when its credentials do (epoch seconds); ``None``: not by themselves
+    :ivar stamp: of a user: another one once password or roles have changed
+    """
+
+    subjects: tuple[str, ...]
+    expires: float | None = None
+    stamp: bytes | None = None
+
+
+class Authenticator(Closing):
+    """Maps a connection to its subjects: ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token.
+
+    A client without any of these is ``certificate:NAME`` if it has shown one. Without any authentication in the
+    settings all are ``anonymous``.
+    """
+
+    def __init__(
+        self, settings: Gateway, failed: Callable[[HTTPConnection, DittoError, str | None], None] | None = None
+    ) -> None:
+        """Read the keys, and begin to fetch those of issuers.
+
+        :param settings: with the users of ``access_file``, if there is one
+        :param failed: called with each failed sign-in: the connection, the error, and the user that it was about
+        :raises SettingsError: a key or hash is unfit, or authentication is off on an address other hosts can reach
+        """
+        self._failed = failed or (lambda *_: None)
+        self._changed: set[Callable[[], None]] = set()
+        check_users(settings.users, place_of_users(settings))
+        # a file whose last user is gone lets no one in
+        by_password = bool(settings.users or settings.access_file)
+        schemes = {
+            'Basic realm="ackstream", charset="UTF-8"': by_password,
+            'Bearer realm="ackstream"': settings.issuers,
+        }
+        self._schemes = [scheme for scheme, accepted in schemes.items() if accepted]
+        self.required = bool(self._schemes or settings.proxy.subject_header or settings.tls.client_ca)
+        if not self.required and not is_loopback(settings.host):
+            raise SettingsError(
+                f"The setting gateway.host is {settings.host!r}, which other hosts can reach, while authentication is "
+                f"off: set gateway.users, gateway.issuers or gateway.access_file, or listen on 127.0.0.1."
+            )
+        if not self.required:
+            log.warning("Authentication is off: every user of this machine may read and write all things.")
+        self._passwords = Passwords(settings.users) if by_password else None
+        self._tokens = Tokens(settings.issuers) if settings.issuers else None
+
+    def close(self) -> None:
+        """Check no more passwords, and fetch no more keys."""
+        for part in (self._passwords, self._tokens):
+            if part is not None:
+                part.close()
+
+    @property
+    def key_files(self) -> Iterable[FileKeys]:
+        """The keys of issuers that are in files."""
+        return () if self._tokens is None else self._tokens.files
+
+    async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
+        """Return the subjects of an HTTP request.
+
+        :raises DittoError: as :meth:`admit` does
+        """
+        return (await self.admit(connection)).subjects
+
+    async def admit(self, connection: HTTPConnection) -> Identity:
+        """Return the subjects of an HTTP request or a WebSocket, and how long its credentials are valid.
+
+        :raises DittoError: 401 ``gateway:authentication.failed``; 503, credentials cannot be checked at the moment
+        """
+        if not self.required:
+            return Identity((ANONYMOUS,))
+        try:
+            proxied = proxied_subjects(connection)
+        except DittoError as error:
+            self._failed(connection, error, None)
+            raise
+        if proxied is not None:
+            return Identity(proxied)
+        scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+        if not scheme and (name := certified_name(connection)) is not None:
+            return Identity((f"certificate:{name}",))
+        if scheme.lower() == "basic" and self._passwords is not None:
+            return await self._user(self._passwords, connection, credentials.strip())
+        if scheme.lower() == "bearer" and self._tokens is not None:
+            return await self.renew(connection, credentials.strip())
+        raise self._refused(connection, "The request has no credentials of an accepted scheme.")
+
+    async def renew(self, connection: HTTPConnection, token: str) -> Identity:
+        """Return the subjects of a token, and how long it is valid.
+
+        :raises DittoError: as :meth:`admit` does
+        """
+        if not self.required:
+            return Identity((ANONYMOUS,))
+        if self._tokens is None:
+            raise self._refused(connection, "The request has no credentials of an accepted scheme.")
+        try:
+            return Identity(*await self._tokens.read(token))
+        except DittoError as error:
+            # without keys it is not the client that has failed
+            if error.status == UNAUTHORIZED:
+                self._failed(connection, error, None)
+            raise
+
+    def replace_users(self, users: Mapping[str, User]) -> None:
+        """Let these users in from now on, and have sessions look whether theirs has changed; from another thread.
+
+        The users have been checked; there is authentication by password.
+        """
+        if self._passwords is not None:
+            self._passwords.replace(users)
+        for look in tuple(self._changed):
+            look()
+
+    def holds(self, identity: Identity) -> bool:
+        """Return whether a client that was admitted would be admitted as the same now; tokens end by their expiry."""
+        if identity.stamp is None or self._passwords is None:
+            return True
+        account = self._passwords.account(identity.subjects[0].partition(":")[2])
+        return account is not None and account.stamp == identity.stamp
+
+    def watch(self, look: Callable[[], None]) -> Callable[[], None]:
+        """Call ``look`` whenever users have changed, in some thread; return what ends that."""
+        self._changed.add(look)
+        return lambda: self._changed.discard(look)
+
+    async def _user(self, passwords: Passwords, connection: HTTPConnection, credentials: str) -> Identity:
+        try:
+            name, right = await passwords.check(credentials, address_of(connection) or THIS_MACHINE)
+        except DittoError as error:
+            if error.status == TOO_MANY_REQUESTS:
+                self._failed(connection, error, None)
+            raise
+        account = passwords.account(name)
+        if not right or account is None:
+            known = None if account is None else name
+            raise self._refused(connection, "The user name or the password is wrong.", known)
+        return Identity(account.subjects, None, account.stamp)
+
+    def _refused(self, connection: HTTPConnection, message: str, user: str | None = None) -> DittoError:
+        error = authentication_failed(message, self._schemes)
+        self._failed(connection, error, user)
+        return error
+
+
+def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
+    """Return the access rules; without authentication everything is open.
+
+    :raises SettingsError: authentication is on, but there are no rules
+    """
+    if not authenticator.required:
+        return OPEN
+    if not settings.access:
+        raise SettingsError(
+            "The setting gateway.access is empty, so no authenticated user may do anything: grant access with "
+            "[[gateway.access]] (subjects or roles, things, path, grant)."
+        )
+    return Access(access.rule for access in settings.access)
+
+
+def watched_files(settings: Gateway, authenticator: Authenticator, access: Access) -> Iterable[WatchedFile]:
+    """Return the files that may change while the gateway runs.
+
+    :param settings: without what is in the access file
+    """
+    for keys in authenticator.key_files:
+        yield WatchedFile(keys.path, keys.reload)
+    if settings.access_file is not None:
+
+        def reload() -> None:
+            read = with_access_file(settings)
+            check_users(read.users, place_of_users(read))
+            # rules first: who is new has none of those of before
+            access.replace(each.rule for each in read.access)
+            authenticator.replace_users(read.users)
+
+        yield WatchedFile(settings.access_file, reload)
+
+
+def place_of_users(settings: Gateway) -> str:
+    """Return where the users are, as the beginning of a sentence."""
+    return "The setting gateway.users" if settings.access_file is None else f"The file {settings.access_file}"

@@ -1,0 +1,203 @@
+"""Users and their passwords, checked beside the event loop and never more at once than the processor bears.
+
+Password hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+from base64 import b64decode, b64encode
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from math import ceil
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackstream.errors import SettingsError
+from ackstream.gateway.access.attempts import HELD_SECONDS, NAME_CHARACTERS, Attempts
+from ackstream.gateway.errors import too_many_attempts, unavailable
+from ackstream.settings.identity import ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackstream.settings.identity import User
+
+REMEMBERED = 1_024
+"""Number of verified credentials remembered by a keyed hash, since hashing a password takes 50 ms."""
+
+WAITING = 32
+"""Number of passwords that wait to be checked: about two seconds. Further ones are refused with 503."""
+
+N, R, P = 2**14, 8, 1
+"""scrypt cost parameters: about 50 ms and 16 MB per password. None of the settings may be cheaper."""
+
+LENGTH = 32
+SALT_BYTES = 8
+_MEMORY = 64 * 1024 * 1024
+_FIELDS = 6
+
+
+class Account(NamedTuple):
+    """What a user is signed in as; ``stamp`` is another one once the password or the roles have changed."""
+
+    subjects: tuple[str, ...]
+    stamp: bytes
+
+
+class Passwords:
+    """Checks names and passwords."""
+
+    def __init__(self, users: Mapping[str, User]) -> None:
+        """Know these users, whose hashes have been checked (:func:`check_users`)."""
+        self._pepper = os.urandom(32)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        # unknown names are checked against this hash, so that they take as long as known ones
+        self._nobody = hash_password("", b"nobody's")
+        self._checking: dict[bytes, asyncio.Task[bool]] = {}
+        # one processor of two stays free for everyone else
+        self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="ackstream-password")
+        self._accounts: dict[str, Account] = {}
+        self.replace(users)
+        self._attempts = Attempts()
+
+    def replace(self, users: Mapping[str, User]) -> None:
+        """Know these users from now on; may be called in another thread."""
+        accounts = {}
+        for name, user in users.items():
+            roles = tuple(f"{ROLE}user:{role}" for role in user.roles)
+            stamp = self._keyed(user.password.get_secret_value(), *roles)
+            accounts[name] = Account((f"user:{name}", *roles), stamp)
+        self._users, self._accounts = users, accounts
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def account(self, name: str) -> Account | None:
+        """Return what a user is, ``None`` if there is no such user."""
+        return self._accounts.get(name)
+
+    async def check(self, credentials: str, address: str) -> tuple[str, bool]:
+        """Return the name in the credentials of HTTP Basic (RFC 7617), and whether they are right.
+
+        :param address: of the client
+        :raises DittoError: 429, too many wrong ones came before; 503, too many passwords are being checked
+        """
+        try:
+            name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
+        except ValueError:
+            name = colon = password = ""
+        user = self._users.get(name)
+        hashed = self._nobody if user is None else user.password.get_secret_value()
+        # with the hash, so that a password is forgotten with it
+        key = self._keyed(hashed, name, password)
+        if not colon:
+            return name, False
+        if key in self._known:
+            self._known.move_to_end(key)
+            return name, True
+        guessed = name[:NAME_CHARACTERS]
+        if key not in self._checking:
+            if len(self._checking) >= WAITING:
+                raise unavailable("Too many clients are signing in at the moment.", "Try again in a moment.")
+            if wait := self._attempts.begin(guessed, address, monotonic()):
+                # over one connection no more than one attempt a second is refused: that is work, too
+                await asyncio.sleep(min(wait, HELD_SECONDS))
+                raise too_many_attempts(ceil(wait))
+        right = await self._hashed(key, password, hashed) and user is not None
+        if right:
+            self._attempts.succeeded(guessed, address)
+            self._known[key] = None
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return name, right
+
+    async def _hashed(self, key: bytes, password: str, hashed: str) -> bool:
+        """Compare a password with a hash; connections that bring the same one share the work."""
+        task = self._checking.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._compare(password, hashed))
+            self._checking[key] = task
+            task.add_done_callback(lambda _: self._checking.pop(key, None))
+        # a client that goes away leaves the work to the others
+        return await asyncio.shield(task)
+
+    async def _compare(self, password: str, hashed: str) -> bool:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, matches, password, hashed)
+
+    def _keyed(self, *texts: str) -> bytes:
+        found = hashlib.blake2b(key=self._pepper)
+        for text in texts:
+            found.update(b"%d:" % len(text))
+            found.update(text.encode())
+        return found.digest()
+
+
+def check_users(users: Mapping[str, User], where: str) -> None:
+    """Refuse users that could not sign in, or whose password could be found too easily.
+
+    :param where: the users are, for the sentence
+    :raises SettingsError: naming the user, never what stands there
+    """
+    for name, user in users.items():
+        try:
+            check_hash(user.password.get_secret_value())
+        except ValueError as error:
+            raise SettingsError(
+                f"{where} has something for {name!r} that is not a password hash ({error}): use the output of "
+                f"`ackstream password`."
+            ) from None
+        if ":" in name:
+            raise SettingsError(f"{where} has the name {name!r}: a user name must not contain a colon.")
+
+
+def check_hash(hashed: str) -> None:
+    """Refuse a hash that is none, or whose password is found too easily by those who get to see it.
+
+    :raises ValueError: with the reason, and nothing of the hash
+    """
+    n, r, p, salt, expected = _parts(hashed)
+    if n < N or r < R or p < P:
+        raise ValueError(f"its cost is below N={N}, R={R}, P={P}")
+    if len(salt) < SALT_BYTES or len(expected) != LENGTH:
+        raise ValueError(f"its salt is shorter than {SALT_BYTES} bytes, or its hash has not {LENGTH}")
+    try:
+        _hash("", salt, n, r, p)
+    except ValueError:
+        raise ValueError("its numbers are none of scrypt, or need more than 64 MB") from None
+
+
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    """Hash a password for the settings, with a random salt unless one is given."""
+    salt = os.urandom(16) if salt is None else salt
+    return f"scrypt${N}${R}${P}${b64encode(salt).decode()}${b64encode(_hash(password, salt, N, R, P)).decode()}"
+
+
+def matches(password: str, hashed: str) -> bool:
+    """Return whether the password matches the hash.
+
+    :raises ValueError: ``hashed`` is not a password hash
+    """
+    n, r, p, salt, expected = _parts(hashed)
+    return hmac.compare_digest(_hash(password, salt, n, r, p), expected)
+
+
+def _parts(hashed: str) -> tuple[int, int, int, bytes, bytes]:
+    kind, *numbers = hashed.split("$")
+    if kind != "scrypt" or len(numbers) + 1 != _FIELDS:
+        raise ValueError("expected scrypt$N$R$P$SALT$HASH")
+    *costs, salt, expected = numbers
+    try:
+        n, r, p = map(int, costs)
+        return n, r, p, b64decode(salt, validate=True), b64decode(expected, validate=True)
+    except ValueError:
+        # the text of the error would have a part of what stands there
+        raise ValueError("expected three numbers, and salt and hash in base64") from None
+
+
+def _hash(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY, dklen=LENGTH)

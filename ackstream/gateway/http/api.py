@@ -1,0 +1,240 @@
+"""The HTTP API: read a request, send the command, return the response."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect, Request
+
+from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
+from ackstream.gateway.http import responses
+from ackstream.gateway.http.conditions import check_headers
+from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
+from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
+from ackstream.gateway.http.translation import (
+    GRACE_SECONDS,
+    check_parameters,
+    command,
+    is_json,
+    media_type,
+    new_id,
+    read_request_headers,
+    subscribed,
+)
+from ackstream.gateway.middleware.admission import admit
+from ackstream.gateway.middleware.audit import Sender
+from ackstream.protocol.correlation_ids import wire_id
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.ditto.errors import unknown_topic_path
+from ackstream.protocol.ditto.headers import (
+    CORRELATION_ID,
+    ORIGINATOR,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+)
+from ackstream.protocol.ditto.permissions import check_permissions, restrict
+from ackstream.protocol.ditto.signal_defaults import (
+    check_combination,
+    effective_headers,
+    signal_kind,
+    timeout_milliseconds,
+    waits_for_acks,
+)
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+    from ackstream.gateway.middleware.admission import AdmittedCommand
+    from ackstream.gateway.middleware.audit import Attempt
+    from ackstream.gateway.service import Dependencies
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.permissions import Kind
+    from ackstream.settings import Gateway
+
+
+_SEARCHES: tuple[Kind, ...] = ("list", "search", "count")
+REQUEST_SECONDS = 60.0
+"""The time within which a client sends a request, from its first byte to its last."""
+
+
+class Api:
+    """The ASGI application below :data:`PREFIX`."""
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._settings = dependencies.settings.gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        request = Request(scope, receive)
+        correlation_id = request.headers.get(CORRELATION_ID) or request.query_params.get(CORRELATION_ID)
+        try:
+            response = await self._answer(request)
+        except DittoError as error:
+            response = responses.of_error(error, correlation_id)
+        except ClientDisconnect:
+            return
+        if request.method == "HEAD":
+            response.body = b""
+        try:
+            await response(scope, receive, send)
+        except DittoError as error:
+            # a stream that may not begin
+            await responses.of_error(error, correlation_id)(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+        path = raw_path.decode("latin-1").removeprefix(PREFIX)
+        if request.method == "OPTIONS":
+            return responses.of_methods(methods(path))
+        sender = Sender.of(request, (await self._dependencies.admit(request)).subjects)
+        limits, subjects = self._dependencies.limits, sender.subjects
+        match = find(request.method, path)
+        if match.operation.events and request.method == "GET" and accepts_events(request):
+            return await self._stream(request, match, sender)
+        several = match.operation.kind == "many"
+        if several and "ids" not in request.query_params:
+            match, several = Match(LIST, {}), False
+        operation = match.operation
+        check_parameters(request.query_params, OF_MANY if several else operation.parameters)
+        client_id, given = self._headers(request, operation.kind, subjects)
+        if operation.kind == "messages":
+            raise not_acceptable()
+        if operation.kind in ("whoami", "permissions"):
+            return await self._of_sender(request, operation.kind, subjects, client_id)
+        # the last value counts: this one is the default
+        query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
+        content_type = request.headers.get("content-type", "")
+        if operation.body == "json" and "origin" in request.headers and not is_json(media_type(content_type)):
+            # what a page may send without asking first is no JSON
+            raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
+        body = b"" if operation.body is None else await self._body(request)
+        asked = command(match, given, query, content_type, body)
+        expectation = expect(asked, self._settings)
+        with self._dependencies.audit.attempt(sender, operation.kind, asked) as attempt:
+            new_id = partial(self._new_id, client_id, attempt)
+            admitted = await admit(self._dependencies, subjects, operation.kind, asked, new_id)
+        if not expectation.response:
+            return await self._settle(admitted, expectation, client_id)
+        with limits.search(subjects[0]) if operation.kind in _SEARCHES else nullcontext():
+            reply = await admitted.ask()
+        if operation.kind == "list" and reply.ok:
+            return responses.of_list(reply, request.url, request.query_params, client_id)
+        return responses.of_reply(reply, asked, client_id)
+
+    async def _of_sender(self, request: Request, kind: Kind, subjects: tuple[str, ...], client_id: str) -> Response:
+        """Return who the sender is, or what it may do."""
+        if kind == "whoami":
+            return responses.of_subjects(subjects, client_id)
+        found = check_permissions(self._dependencies.access, subjects, await self._body(request))
+        return responses.of_value(found, client_id)
+
+    def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+        """Return the client's correlation-id, and the headers of its command."""
+        given = read_request_headers(request)
+        check_headers(kind, given)
+        client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or new_id()
+        if self._dependencies.authenticator.required:
+            given[ORIGINATOR] = subjects[0]
+        return client_id, given
+
+    @staticmethod
+    def _new_id(client_id: str, attempt: Attempt) -> str:
+        return attempt.sent(wire_id(client_id))
+
+    @staticmethod
+    async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:
+        """Send a command without response; wait for its acknowledgements, if it requests any."""
+        if not expectation.acks:
+            await admitted.publish()
+            return responses.accepted(client_id)
+        outcome = await admitted.settle(expectation.timeout_ms / 1000 + GRACE_SECONDS)
+        if outcome is None:
+            raise no_answer()
+        return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
+
+    async def _stream(self, request: Request, match: Match, sender: Sender) -> Response:
+        """Respond with server-sent events."""
+        check_parameters(request.query_params, match.operation.event_parameters)
+        kind: Kind = "search" if match.operation.events == "search" else "messages"
+        subjects = sender.subjects
+        client_id, given = self._headers(request, kind, subjects)
+        identify = partial(self._dependencies.authenticator.identify, request)
+        if kind == "messages":
+            asked = subscribed(match, client_id)
+            with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
+                events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
+                attempt.sent(client_id)
+            return event_response(events, client_id, self._dependencies.socket(request, subjects))
+        asked = command(match, given, request.query_params, "", b"")
+        with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
+            restrict(self._dependencies.access, subjects, kind, asked)
+        expect(asked, self._settings)
+        limit = partial(self._dependencies.limits.search, subjects[0])
+        new_id = partial(self._new_id, client_id, attempt)
+        search = SearchEvents(self._dependencies.exchange, asked, new_id, identify, limit)
+        first = await search.begin(request.headers.get("last-event-id"))
+        if not first.ok:
+            return responses.of_reply(first, asked, client_id)
+        return event_response(search, client_id, self._dependencies.socket(request, subjects))
+
+    async def _body(self, request: Request) -> bytes:
+        maximum = self._settings.max_body_bytes
+        if int(request.headers.get("content-length", "0")) > maximum:
+            raise body_too_large(maximum)
+
+        async def read() -> bytes:
+            found = bytearray()
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > maximum:
+                    raise body_too_large(maximum)
+            return bytes(found)
+
+        return await self._dependencies.exchange.receive(read(), REQUEST_SECONDS)
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What an HTTP request waits for: a response, acknowledgements only, or nothing; and for how long."""
+
+    response: bool
+    acks: bool
+    timeout_ms: int
+
+
+def expect(command: Envelope, settings: Gateway) -> Expectation:
+    """Derive what a command waits for from its three headers, and set its effective timeout header.
+
+    Other headers stay as the client sent them, since correlate applies the same defaults.
+    Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.
+
+    :raises DittoError: 400; the headers contradict each other, or the timeout exceeds its maximum
+    """
+    topic = command.topic
+    kind = signal_kind(topic, command.headers)
+    if kind is None:
+        raise unknown_topic_path(str(topic))
+    headers = effective_headers(kind, command.headers)
+    check_combination("HTTP", kind, headers)
+    most = settings.max_timeout
+    claims = kind == "message" and topic.subject == "claim"
+    bound = settings.max_claim_timeout if claims else most
+    waited = timeout_milliseconds("HTTP", kind, headers, most, bound)
+    if kind == "message":
+        # a claim's timeout may exceed the wait; Ditto writes whole seconds without a unit
+        waited = min(waited, most)
+        command.headers[TIMEOUT] = str(waited // 1000) if waited % 1000 == 0 else f"{waited}ms"
+    else:
+        command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
+    return Expectation(
+        bool(headers.get(RESPONSE_REQUIRED, True)),
+        waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
+        waited,
+    )

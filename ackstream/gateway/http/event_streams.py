@@ -1,0 +1,366 @@
+"""Server-sent events: changes of things, messages, and the things that a search finds.
+
+Source of the rules: Eclipse Ditto, ``ThingsSseRouteBuilder``; the HTML standard for the format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import StreamingResponse
+
+from ackstream.gateway.http.responses import sendable
+from ackstream.gateway.http.translation import fields_in, is_json, media_type, pieces, thing_ids
+from ackstream.gateway.unread import UnreadMessages
+from ackstream.protocol import json
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decoded, json_text, raw
+from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
+from ackstream.protocol.ditto.permissions import check_visible, seen_by
+from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.ditto.thing_errors import option_invalid
+from ackstream.protocol.ditto.things import check_id, merged
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+
+    from starlette.datastructures import QueryParams
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from ackstream.client import Reply
+    from ackstream.gateway.http.operations import Match
+    from ackstream.gateway.service import Dependencies, Exchange
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.subscriptions import Publication
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "text/event-stream"
+HEARTBEAT_SECONDS = 10.0
+"""A comment is sent so often while there is nothing else: proxies close connections that are quiet for a minute."""
+
+IDENTIFY_SECONDS = 60.0
+"""How long a client receives events before its credentials are checked again."""
+
+TURN_SECONDS = 1.0
+HEARTBEAT = ":\n\n"
+CONTEXT = "_context"
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+def accepts_events(request: Request) -> bool:
+    """Return whether the client names the media type of server-sent events; a wildcard does not."""
+    ranges = request.headers.get("accept", "").split(",")
+    return any(media_type(found) == MEDIA_TYPE for found in ranges)
+
+
+def frame(data: str, *, event: str | None = None, identity: str | None = None) -> str:
+    """Write one event."""
+    named = {"id": identity, "event": event}
+    lines = [f"{name}: {_LINE_END.sub(' ', text)}" for name, text in named.items() if text is not None]
+    lines += [f"data: {line}" for line in _LINE_END.split(data)]
+    return "\n".join(lines) + "\n\n"
+
+
+class EventSource(Protocol):
+    """What a client of server-sent events receives."""
+
+    def open(self) -> AbstractContextManager[None]:
+        """Receive for the time of the block."""
+
+    def frames(self) -> AsyncIterator[str]:
+        """Yield events and heartbeats until the stream ends."""
+
+
+class _EventResponse(StreamingResponse):
+    """Keeps the source open for as long as the client is connected, from before the response begins."""
+
+    def __init__(self, source: EventSource, correlation_id: str, counted: AbstractContextManager[None]) -> None:
+        self._source, self._counted = source, counted
+        headers = _HEADERS | {CORRELATION_ID: sendable(correlation_id)}
+        super().__init__(source.frames(), headers=headers, media_type=MEDIA_TYPE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._counted, self._source.open():
+            await super().__call__(scope, receive, send)
+
+
+def event_response(
+    source: EventSource, correlation_id: str, counted: AbstractContextManager[None]
+) -> StreamingResponse:
+    """Return the response that sends a source's events; ``counted`` is entered before, and may raise ``DittoError``."""
+    return _EventResponse(source, correlation_id, counted)
+
+
+class SignalEvents:
+    """The changes of things, or the messages to and from them, that one client receives.
+
+    A client that reads too slowly is disconnected rather than skipping some.
+    """
+
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        match: Match,
+        query: QueryParams,
+        identify: Callable[[], Awaitable[tuple[str, ...]]],
+        subjects: tuple[str, ...],
+    ) -> None:
+        """Read what the client wants.
+
+        :param identify: returns the subjects, as they are; raises once the credentials are no longer valid
+        :raises DittoError: 400 for an invalid filter, id or selector, 404 for a thing that the client may not see
+        """
+        self._dependencies, self._match = dependencies, match
+        self._identify, self._subjects = identify, subjects
+        thing_id = match.values.get("thingId")
+        self._things: frozenset[str] | None = None
+        if thing_id is not None:
+            check_id(thing_id)
+            check_visible(dependencies.access, subjects, thing_id, match.path)
+            self._things = frozenset([thing_id])
+        elif "ids" in query:
+            self._things = frozenset(thing_ids(query))
+        self._fields = fields_in(query)
+        filters = query.getlist("filter")
+        self._wanted = subscription(
+            "events" if match.operation.events == "events" else "messages",
+            namespaces=pieces(query, "namespaces"),
+            filter=filters[0] if len(filters) == 1 else f"and({','.join(filters)})" if filters else None,
+            extra_fields=fields_in(query, "extraFields"),
+        )
+        self._unread = UnreadMessages(self._end, dependencies.unread)
+        self._put = self._unread.put
+        self._ended = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Receive signals for the time of the block."""
+        streaming = self._dependencies.streaming
+        streaming.subscribe(self, self._wanted.stream)
+        try:
+            yield
+        finally:
+            streaming.remove(self, ())
+            self._end()
+
+    def receive(self, signal: Publication, moment: datetime) -> None:
+        """Handle a signal of the stream; must not block."""
+        if self._ended or not self._wanted.covers(signal) or not self._addressed(signal):
+            return
+        shown = seen_by(self._dependencies.access, self._subjects, signal)
+        if shown is None:
+            return
+        if self._wanted.extra_fields is None:
+            text = self._event(shown, moment, {})
+            if text is not None:
+                self._put(text)
+        else:
+            task = asyncio.get_running_loop().create_task(self._enriched(shown, moment, self._wanted.extra_fields))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._put(task)
+
+    def fail(self) -> None:
+        """End the stream: a signal could not be handled."""
+        self._end()
+
+    async def frames(self) -> AsyncIterator[str]:
+        """Yield events in the order of their signals."""
+        # the response begins at once
+        yield HEARTBEAT
+        exchange, clock = self._dependencies.exchange, asyncio.get_running_loop().time
+        identified = clock()
+        while not self._ended:
+            try:
+                found = await exchange.within(self._unread.take(), HEARTBEAT_SECONDS)
+                if clock() - identified >= IDENTIFY_SECONDS:
+                    self._subjects, identified = await self._identify(), clock()
+            except DittoError:
+                # the gateway is shutting down, or a token has expired
+                return
+            text = await self._made(found) if isinstance(found, asyncio.Task) else found or HEARTBEAT
+            if text is not None:
+                yield text
+
+    def _addressed(self, signal: Publication) -> bool:
+        if self._things is not None and signal.thing_id not in self._things:
+            return False
+        if self._wanted.stream == "events":
+            return True
+        path, wanted = signal.envelope.path, self._match.path
+        return path == wanted if "subject" in self._match.values else path.startswith(f"{wanted}/")
+
+    async def _enriched(self, signal: Publication, moment: datetime, fields: str) -> str | None:
+        try:
+            extra = await self._dependencies.streaming.enrich(signal.thing_id, fields, signal)
+        except DittoError as error:
+            return frame(json_text(error.to_dict()))
+        seen = self._dependencies.access.visible(self._subjects, signal.thing_id, "/", extra) if extra else UNSET
+        return self._event(signal, moment, {} if seen is UNSET else seen)
+
+    def _event(self, signal: Publication, moment: datetime, extra: dict[str, Any]) -> str | None:
+        try:
+            with self._dependencies.limits.filtering(self._subjects[0]) as effort:
+                if not self._wanted.matches(signal, extra, moment, effort):
+                    return None
+        except DittoError as error:
+            return frame(json_text(error.to_dict()))
+        if signal.stream == "messages":
+            return frame(_payload(signal.envelope), event=signal.envelope.topic.subject)
+        thing = {"thingId": signal.thing_id} | merged(extra, signal.thing)
+        if self._fields is not None:
+            value = select_of_thing(thing | _context_of(signal, self._fields), self._fields)
+        else:
+            value = {name: part for name, part in thing.items() if not name.startswith("_")}
+        value = json.find(value, json.keys_of(self._match.path))
+        return None if value is UNSET or (self._fields and not value) else frame(json_text(value))
+
+    @staticmethod
+    async def _made(text: asyncio.Task[str | None]) -> str | None:
+        """Await a text; there is none if the stream has ended meanwhile."""
+        await asyncio.wait([text])
+        return None if text.cancelled() else text.result()
+
+    def _end(self) -> None:
+        """End the stream: what the client has not read, and what is being made of it, is kept no longer."""
+        self._ended = True
+        self._unread.drop()
+        for task in self._tasks:
+            task.cancel()
+
+
+def _context_of(signal: Publication, fields: str) -> dict[str, Any]:
+    """Return the field with the signal itself, if the selector names it."""
+    if not any(path[0] == CONTEXT for path in parse_selector(fields)):
+        return {}
+    envelope = signal.plain
+    value = decoded(envelope.value)
+    return {CONTEXT: {"topic": str(envelope.topic), "path": envelope.path, "value": value, "headers": envelope.headers}}
+
+
+def _payload(message: Envelope) -> str:
+    """Return the payload of a message as text; binary data is in base64."""
+    if message.value is UNSET:
+        return ""
+    if not is_json(media_type(str(message.headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE)))):
+        decoded = msgspec.json.decode(message.value)
+        if isinstance(decoded, str):
+            return decoded
+    return bytes(message.value).decode()
+
+
+class SearchEvents:
+    """The things that a search finds, page by page; the id of an event is that of the thing."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        command: Envelope,
+        new_id: Callable[[], str],
+        identify: Callable[[], Awaitable[tuple[str, ...]]],
+        limit: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Search with a command.
+
+        :param new_id: returns the correlation-id of the command for a page
+        :param identify: raises once the credentials are no longer valid
+        :param limit: counts a search of the subject for the time of a block, or raises 429
+        """
+        self._exchange, self._command, self._new_id, self._identify = exchange, command, new_id, identify
+        self._limit = limit
+        self._query: dict[str, Any] = msgspec.json.decode(command.value)  # type: ignore[arg-type]  # a search has one
+        self._fields: str | None = self._query.get("fields")
+        self._page: list[Any] = []
+        self._cursor: str | None = None
+
+    async def begin(self, last_id: str | None) -> Reply:
+        """Retrieve the first page, behind the thing that the client had last.
+
+        :raises DittoError: 400 for the options cursor and limit, which are for single pages; 429, the subject has as
+            many searches open as it may
+        """
+        options: list[str] = self._query.get("options", [])
+        if any(option.strip().startswith(("cursor", "limit")) for option in options):
+            raise option_invalid(
+                "A stream of search results goes from page to page by itself: use sort and size alone."
+            )
+        if last_id:
+            self._query["after"] = last_id
+        # few large pages: in another order than that of ids, each one looks at all things
+        self._query["all"] = True
+        if self._fields is not None:
+            self._query["fields"] = f"{self._fields},thingId"
+        with self._limit():
+            return await self._next()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Keep nothing open: pages are retrieved one by one."""
+        yield
+
+    async def frames(self) -> AsyncIterator[str]:
+        """Yield the things found; an error in between is the last event."""
+        clock = asyncio.get_running_loop().time
+        identified = clock()
+        while True:
+            for thing in self._page:
+                shown = thing if self._fields is None else select(thing, self._fields)
+                yield frame(json_text(shown), identity=thing["thingId"])
+            if self._cursor is None:
+                return
+            self._query.pop("after", None)
+            self._query["options"] = [
+                *(option for option in self._query.get("options", ()) if not option.startswith("cursor")),
+                f"cursor({self._cursor})",
+            ]
+            if clock() - identified >= IDENTIFY_SECONDS:
+                try:
+                    await self._identify()
+                except DittoError:
+                    return
+                identified = clock()
+            following = asyncio.ensure_future(self._in_turn())
+            try:
+                while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
+                    yield HEARTBEAT
+                reply = following.result()
+            except DittoError as error:
+                yield frame(json_text(error.to_dict()))
+                return
+            finally:
+                following.cancel()
+            if not reply.ok:
+                yield frame(json_text(reply.value))
+                return
+
+    async def _in_turn(self) -> Reply:
+        """Retrieve a page once the subject has fewer searches open than it may: each one has the twin for itself."""
+        with ExitStack() as counted:
+            while True:
+                try:
+                    counted.enter_context(self._limit())
+                except DittoError:
+                    await asyncio.sleep(TURN_SECONDS)
+                else:
+                    return await self._next()
+
+    async def _next(self) -> Reply:
+        headers = {**self._command.headers, CORRELATION_ID: self._new_id()}
+        command = msgspec.structs.replace(self._command, headers=headers, value=raw(self._query))
+        reply = await self._exchange.ask(command)
+        if reply.ok:
+            self._page, self._cursor = reply.value["items"], reply.value.get("cursor")
+        return reply

@@ -1,0 +1,222 @@
+"""Turn replies, outcomes and errors into HTTP responses.
+
+Source of the rules: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgements``,
+``UriForLocationHeaderSupplier``.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ackstream.gateway.errors import internal_error, method_not_allowed, not_found, status_refused
+from ackstream.gateway.http.operations import PREFIX
+from ackstream.gateway.http.translation import is_json, media_type, options_in
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, raw
+from ackstream.protocol.ditto.errors import command_timeout
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
+from ackstream.protocol.errors import DittoError
+from ackstream.settings.identity import ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from starlette.datastructures import URL, QueryParams
+    from starlette.requests import Request
+
+    from ackstream.client import Reply
+    from ackstream.client.requests.replies import RequestOutcome
+    from ackstream.protocol.ditto.envelopes import Envelope
+
+
+OK, CREATED, ACCEPTED, NO_CONTENT, NOT_MODIFIED, BAD_GATEWAY = 200, 201, 202, 204, 304, 502
+_BODILESS = (NO_CONTENT, NOT_MODIFIED)
+_LOCATION = "location"
+_SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definition.written) - {
+    CONTENT_TYPE,
+    "requested-acks",
+    "accept",
+    "reply-to",
+    # browsers go where it points, or ask for a password: both come from the gateway alone
+    _LOCATION,
+    "www-authenticate",
+}
+EXPOSED = (*sorted(_SHOWN), _LOCATION, "link", "retry-after", "allow")
+"""Headers that pages of other origins may read."""
+
+_UNRESERVED = "/:@!$&'()*+,;=~"
+_SHOWN_BY_BROWSERS = ("text/plain", "text/csv", "image/png", "image/jpeg", "image/gif", "image/webp")
+"""Media types of payloads that a browser shows without running anything in them; it stores others."""
+
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+")
+_JSON = re.compile(r"application/(?!vnd\.eclipse\.ditto\+)[a-z0-9!#$&^_.+-]+")
+_SAFE_IN_HEADERS = "".join(map(chr, range(0x20, 0x7F)))
+_SINGLE = frozenset(RESPONSE_LABELS.values())
+
+
+def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
+    """Convert an error."""
+    headers = {name: sendable(value) for name, value in getattr(error, "headers", ())}
+    if correlation_id is not None:
+        headers[CORRELATION_ID] = sendable(correlation_id)
+    return Response(msgspec.json.encode(error.to_dict()), error.status, headers, JSON_CONTENT_TYPE)
+
+
+def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
+    """Convert the reply to a command.
+
+    :param correlation_id: of the client
+    """
+    envelope = reply.envelope
+    headers = {**envelope.headers, CORRELATION_ID: correlation_id}
+    path = "" if command.path == "/" else command.path
+    # without a host: the one of the request is what a client says it is
+    location = PREFIX + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
+    if envelope.topic.criterion == "acks":
+        return _of_acks([*reply.acks.values()], headers, location)
+    status = envelope.status or reply.status
+    message = envelope.topic.criterion == "messages"
+    if message and status == BAD_GATEWAY:
+        # a 502 would blame this gateway
+        status = OK
+    content_type = str(envelope.headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE)) if message else JSON_CONTENT_TYPE
+    created = location if status == CREATED and not message else None
+    return _answer(status, headers, envelope.value, content_type, created)
+
+
+def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) -> Response:
+    """Convert the outcome of a request that requires no response: 202, or the error."""
+    headers: dict[str, Any] = {CORRELATION_ID: correlation_id}
+    if is_success(outcome.status):
+        return accepted(correlation_id)
+    if outcome.completed_by in ("error", "response", "invalid"):
+        return _answer(outcome.status, headers, outcome.error, JSON_CONTENT_TYPE)
+    labels = {entry.label for entry in outcome.entries}
+    if outcome.completed_by == "timeout" and len(labels) == 1 and labels <= _SINGLE:
+        return of_error(command_timeout(timeout_ms), correlation_id)
+    # statuses only, since the client requested no response
+    status, body = http_body(outcome.entries)
+    return _answer(status, headers, body, JSON_CONTENT_TYPE)
+
+
+def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> Response:
+    """Convert a page of all things: the things alone; the link to the next page is in a header.
+
+    Source: Eclipse Ditto, ``ThingsRoute#transformQueryThingsResult``.
+    """
+    envelope = reply.envelope
+    relative = f"{url.path}{'?' if url.query else ''}{url.query}"
+    links = [f'<{relative}>; rel="canonical"']
+    if cursor := reply.value.get("cursor"):
+        sizes = [option for option in options_in(query) if option.startswith("size")]
+        kept = [("fields", fields) for fields in query.getlist("fields")]
+        following = urlencode([*kept, ("option", ",".join([*sizes, f"cursor({cursor})"]))])
+        links.append(f'<{url.path}?{following}>; rel="next"')
+    headers = {**envelope.headers, CORRELATION_ID: correlation_id}
+    response = _answer(OK, headers, raw(reply.value["items"]), JSON_CONTENT_TYPE)
+    for link in links:
+        response.headers.append("link", link)
+    return response
+
+
+def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
+    """Return who the sender is, and which roles it has."""
+    roles = [subject.removeprefix(ROLE) for subject in subjects if subject.startswith(ROLE)]
+    named = [subject for subject in subjects if not subject.startswith(ROLE)]
+    return of_value({"defaultSubject": named[0], "subjects": named, "roles": roles}, correlation_id)
+
+
+def of_value(value: Any, correlation_id: str) -> Response:
+    """Return what the gateway itself knows."""
+    return _answer(OK, {CORRELATION_ID: correlation_id}, raw(value), JSON_CONTENT_TYPE)
+
+
+def of_methods(methods: Iterable[str]) -> Response:
+    """Return the methods of a resource."""
+    return Response(None, NO_CONTENT, {"allow": ", ".join(methods)})
+
+
+def accepted(correlation_id: str) -> Response:
+    """Return 202 for a request without response that is stored, or has all it requested."""
+    return Response(None, ACCEPTED, {CORRELATION_ID: sendable(correlation_id)})
+
+
+def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: str) -> Response:
+    created = None
+    for entry in entries:
+        if entry.label == TWIN_PERSISTED and entry.status == CREATED:
+            entry.headers[_LOCATION] = created = location
+    status, body = http_body(entries)
+    if len(entries) != 1:
+        return _answer(status, headers, body, JSON_CONTENT_TYPE)
+    (entry,) = entries
+    content_type = str(entry.headers.get(CONTENT_TYPE, JSON_CONTENT_TYPE))
+    return _answer(status, {**entry.headers, **headers}, body, content_type, created)
+
+
+def _answer(
+    status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
+) -> Response:
+    shown = {name: sendable(text) for name, text in map(_header, headers.items()) if name in _SHOWN}
+    if status < OK:
+        # 101 would end HTTP on this connection
+        return of_error(status_refused(status), shown.get(CORRELATION_ID))
+    if location is not None:
+        shown[_LOCATION] = location
+    if status in _BODILESS or value is UNSET:
+        return Response(None, status, shown)
+    kind = media_type(content_type)
+    if is_json(kind):
+        return Response(bytes(value), status, shown, kind if _JSON.fullmatch(kind) else JSON_CONTENT_TYPE)
+    decoded = msgspec.json.decode(value)
+    if not isinstance(decoded, str) or _MEDIA_TYPE.fullmatch(kind) is None:
+        return Response(bytes(value), status, shown, JSON_CONTENT_TYPE)
+    if kind not in _SHOWN_BY_BROWSERS:
+        shown["content-disposition"] = "attachment"
+    if kind.startswith("text/"):
+        return Response(decoded.encode(), status, shown, f"{kind}; charset=utf-8")
+    return Response(_binary(decoded), status, shown, sendable(content_type))
+
+
+def _binary(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text.encode()
+
+
+def _header(item: tuple[str, Any]) -> tuple[str, str]:
+    name, value = item
+    return name.lower(), value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def sendable(text: str) -> str:
+    """Return text from outside as an HTTP header may have it: what it may not is percent-encoded."""
+    found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
+    return found.strip(" ")
+
+
+log = logging.getLogger(__name__)
+
+METHOD_NOT_ALLOWED = 405
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Respond in Ditto's form to an error of a route, of the framework, or of the program, which is logged."""
+    if isinstance(error, DittoError):
+        return of_error(error)
+    if isinstance(error, HTTPException):
+        wrong_method = error.status_code == METHOD_NOT_ALLOWED
+        return of_error(method_not_allowed(request.method, ["GET"]) if wrong_method else not_found(request.url.path))
+    log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
+    return of_error(internal_error())

@@ -1,0 +1,328 @@
+"""Translate HTTP requests into protocol messages.
+
+Source of the rules: Eclipse Ditto, ``RootRouteHeadersStepBuilder``, ``ThingsRoute``, ``MessagesRoute``,
+``ThingSearchRoute``, ``ContentTypeValidationDirective``.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+from starlette.datastructures import QueryParams
+
+from ackstream.gateway.errors import (
+    divergent_header,
+    duplicate_header,
+    live_creation,
+    media_type_unsupported,
+    parameter_invalid,
+    protocol_message_refused,
+    thing_id_differs,
+    thing_id_generated,
+)
+from ackstream.gateway.http.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
+from ackstream.protocol.correlation_ids import random_bytes
+from ackstream.protocol.ditto.envelopes import (
+    JSON_CONTENT_TYPE,
+    PROTOCOL_CONTENT_TYPE,
+    Envelope,
+    check_parts,
+    decode_text,
+    raw,
+)
+from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
+from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
+from ackstream.protocol.ditto.headers import (
+    CHANNEL,
+    CONDITION,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    DECLARED_ACKS,
+    DEFINITIONS,
+    LIVE_CHANNEL_CONDITION,
+    LIVE_CHANNEL_TIMEOUT_STRATEGY,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+    external_in,
+    read_headers,
+)
+from ackstream.protocol.ditto.permissions import MAX_IDS
+from ackstream.protocol.ditto.things import check_id, check_policy_members
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.json import UNREADABLE
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from ackstream.gateway.http.operations import Match
+
+HEADER_PARAMETERS = {
+    CHANNEL: "`twin`, or `live` for the device itself.",
+    CORRELATION_ID: "Identifies the request; its outcome is recorded under this id, followed by `#` and a random text.",
+    REQUESTED_ACKS: "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
+    RESPONSE_REQUIRED: "`true` or `false`; the default is true unless the timeout is zero.",
+    TIMEOUT: "The maximum wait, such as `10s`, `500ms` or `1m`.",
+    CONDITION: "An RQL filter that the thing must match.",
+    LIVE_CHANNEL_CONDITION: "Of a query: an RQL filter; if the twin matches it, the device itself is asked.",
+    LIVE_CHANNEL_TIMEOUT_STRATEGY: "`use-twin`: the twin answers if the device does not; the default is `fail`.",
+    "allow-policy-lockout": "Has no effect, since there are no policies.",
+}
+"""Query parameters that stand for headers, and their meaning."""
+
+OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
+"""Those of Ditto that are read, and refused."""
+
+MERGE_PATCH, FORM = "application/merge-patch+json", "application/x-www-form-urlencoded"
+_JSON_TYPES = (JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
+"""JSON, and media types that are treated as JSON because clients send them by default."""
+
+_OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
+"""Protocol headers that mean something else in HTTP, or that only the gateway sets."""
+
+GRACE_SECONDS = 10.0
+"""How long after its deadline an outcome may arrive."""
+
+_PROXIES = ("x-forwarded-", "x-real-ip")
+_SCHEMA_VERSION = 2
+
+
+def new_id() -> str:
+    """Return a correlation-id for a command whose client has given none."""
+    return str(uuid.UUID(bytes=random_bytes(16), version=4))
+
+
+def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
+    """Return the protocol headers of a request: known ones, those starting with ``x-``, and header parameters.
+
+    :raises DittoError: 400; a header is repeated or contradicts a parameter, or a value has the wrong type
+    """
+    given: dict[str, str] = {}
+    for name, value in connection.headers.items():
+        if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
+            if name in given:
+                raise duplicate_header(name)
+            given[name] = value
+    taken = external_in(given)
+    query = connection.query_params
+    names = (*HEADER_PARAMETERS, *OTHER_HEADER_PARAMETERS)
+    parameters = external_in({name: query[name] for name in names if name in query})
+    for name, value in parameters.items():
+        if taken.setdefault(name, value) != value:
+            raise divergent_header(name)
+    return read_headers(taken)
+
+
+def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
+    """Reject parameters that a resource does not have: a misspelt one would change what is meant.
+
+    :param headers: those that stand for headers are accepted, too
+    :raises DittoError: 400 ``gateway:parameter.invalid``
+    """
+    for name in given:
+        if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
+            own = f"it has {', '.join(known)}" if known else "it has none"
+            raise parameter_invalid(name, f"is none of this resource: {own}{', besides headers' if headers else ''}")
+
+
+def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:
+    """Convert a request to a command or message.
+
+    :param headers: as :func:`read_request_headers` returns them, with the correlation-id
+    :param query: with a namespace, if a thing is to be created
+    :param content_type: as sent by the client, or empty
+    :raises DittoError: 400 for an invalid request, 415 for an unsupported media type
+    """
+    kind = match.operation.kind
+    given = {**headers, "version": _SCHEMA_VERSION}
+    if kind in ("many", "list", "search", "count"):
+        return _query(match, given, _form(kind, content_type, body) if match.operation.body == "form" else query)
+    if kind == "message":
+        return _message(match, given, content_type, body)
+    channel = "live" if headers.get(CHANNEL) == "live" else "twin"
+    value: Raw | UnsetType = UNSET
+    if match.operation.body is not None:
+        value = _json_body(match, given, content_type, body)
+    if kind == "create":
+        if channel == "live":
+            raise live_creation()
+        # derived from the correlation-id, so that a retry creates no second thing
+        thing_id = f"{query['namespace']}:{blake2b(headers[CORRELATION_ID].encode(), digest_size=16).hexdigest()}"
+        value = _thing(value, thing_id, post=True)
+    else:
+        thing_id = match.values["thingId"]
+        if match.path == "/" and kind == "modify":
+            value = _thing(value, thing_id, post=False)
+    topic = _topic(thing_id, channel, "commands", action=kind)
+    fields = fields_in(query, whole=match.path == "/") if kind == "retrieve" else None
+    return Envelope(topic, given, match.path, value, fields=fields)
+
+
+def subscribed(match: Match, correlation_id: str) -> Envelope:
+    """Describe a stream of server-sent events by what is received on it.
+
+    :raises DittoError: 400 ``things:id.invalid``
+    """
+    messages = match.operation.events == "messages"
+    channel, criterion = ("live", "messages") if messages else ("twin", "events")
+    thing_id = match.values.get("thingId")
+    headers = {CORRELATION_ID: correlation_id}
+    if thing_id is None:
+        return Envelope(TopicPath("_", "_", "things", channel, criterion), headers, match.path)
+    return Envelope(_topic(thing_id, channel, criterion), headers, match.path)
+
+
+def _topic(
+    thing_id: str, channel: str, criterion: str, *, action: str | None = None, subject: str | None = None
+) -> TopicPath:
+    check_id(thing_id)
+    namespace, _, name = thing_id.partition(":")
+    return TopicPath(namespace, name, "things", channel, criterion, action, subject)
+
+
+def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelope:
+    topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
+    kind = match.operation.kind
+    if kind == "many":
+        return Envelope(topic, headers, "/", raw({"thingIds": thing_ids(query)}), fields=fields_in(query))
+    wanted: dict[str, Any] = {}
+    if filters := query.getlist("filter"):
+        wanted["filter"] = filters[0] if len(filters) == 1 else f"and({','.join(filters)})"
+    if namespaces := pieces(query, "namespaces"):
+        wanted["namespaces"] = namespaces
+    if kind != "count":
+        if options := options_in(query):
+            wanted["options"] = options
+        if fields := fields_in(query):
+            wanted["fields"] = fields
+    return Envelope(topic, headers, match.operation.template, raw(wanted))
+
+
+def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
+    """Read the form of a search or count."""
+    if media_type(content_type) != FORM:
+        raise media_type_unsupported(content_type, FORM)
+    form = QueryParams(body)
+    check_parameters(form, SEARCH_PARAMETERS if kind == "search" else COUNT_PARAMETERS, headers=False)
+    return form
+
+
+def pieces(query: QueryParams, name: str) -> list[str]:
+    """Return the comma-separated items of all values of a parameter."""
+    return [piece for value in query.getlist(name) for piece in value.split(",") if piece]
+
+
+def thing_ids(query: QueryParams) -> list[str]:
+    """Return the ids of the parameter ``ids``, each once.
+
+    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` if there is none, or too many
+    """
+    ids = list(dict.fromkeys(pieces(query, "ids")))
+    if len(ids) > MAX_IDS:
+        raise parameter_invalid("ids", f"has more than {MAX_IDS} ids")
+    if not ids:
+        # a list that a program has computed means these things, not all
+        raise parameter_invalid("ids", "is empty: list thing ids, separated by commas")
+    for thing_id in ids:
+        check_id(thing_id)
+    return ids
+
+
+def fields_in(query: QueryParams, name: str = "fields", *, whole: bool = True) -> str | None:
+    """Return the field selector of a parameter.
+
+    :param whole: it selects from a whole thing
+    :raises DittoError: as ``check_fields_of_thing`` does
+    """
+    fields = ",".join(pieces(query, name)) or None
+    if fields is not None and whole:
+        check_fields_of_thing(fields)
+    return fields
+
+
+def options_in(query: QueryParams) -> list[str]:
+    """Return the options of a search, one by one."""
+    return [option for text in query.getlist("option") for option in _options(text)]
+
+
+def _options(text: str) -> list[str]:
+    return [part if part.endswith(")") else f"{part})" for part in text.split("),") if part]
+
+
+def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Envelope:
+    subject = match.values.get("subject", "claim")
+    topic = _topic(match.values["thingId"], "live", "messages", subject=subject)
+    headers[CHANNEL] = "live"
+    value: Raw | UnsetType = UNSET
+    if body:
+        headers[CONTENT_TYPE] = content_type or "application/octet-stream"
+        value = payload(media_type(content_type), content_type, body)
+    return Envelope(topic, headers, match.path, value)
+
+
+def payload(kind: str, content_type: str, body: bytes) -> Raw:
+    """Convert a message payload to JSON: JSON as is, text as a string, anything else in base64.
+
+    :raises DittoError: 400 ``json.invalid``
+    """
+    if is_json(kind):
+        _parse(body)
+        return Raw(body)
+    if kind.startswith("text/"):
+        charset = content_type.partition("charset=")[2].partition(";")[0].strip('" ') or "utf-8"
+        try:
+            return raw(decode_text(body, charset))
+        except (LookupError, ValueError) as error:
+            raise json_invalid(f"The body is not text of the charset '{charset}'.") from error
+    return raw(base64.b64encode(body).decode())
+
+
+def media_type(content_type: str) -> str:
+    """Return a content type without parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Return whether a media type is JSON."""
+    return kind == JSON_CONTENT_TYPE or kind.endswith("+json")
+
+
+def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Raw:
+    kind = media_type(content_type)
+    if match.operation.body == "merge-patch":
+        if kind != MERGE_PATCH:
+            raise media_type_unsupported(content_type, MERGE_PATCH)
+        headers[CONTENT_TYPE] = MERGE_PATCH
+    elif kind not in _JSON_TYPES:
+        raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
+    parsed = _parse(body)
+    if kind == PROTOCOL_CONTENT_TYPE and isinstance(parsed, dict) and "topic" in parsed:
+        raise protocol_message_refused()
+    return Raw(body)
+
+
+def _parse(body: bytes) -> Any:
+    check_parts(body)
+    try:
+        return msgspec.json.decode(body)
+    except UNREADABLE as error:
+        raise json_invalid(f"Failed to parse JSON string: {str(error) or 'nested too deeply'}!") from error
+
+
+def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
+    """Return the JSON of a thing with its id."""
+    thing = msgspec.json.decode(value)  # type: ignore[arg-type]  # these operations have a body
+    if not isinstance(thing, dict):
+        raise json_format_invalid("A thing is a JSON object.")
+    check_policy_members(thing)
+    given = thing.get("thingId")
+    if given is not None and post:
+        raise thing_id_generated()
+    if given not in (None, thing_id):
+        raise thing_id_differs()
+    return raw({"thingId": thing_id, **thing} if given is None else thing)

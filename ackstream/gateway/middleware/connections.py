@@ -1,0 +1,217 @@
+"""Connections of clients: how many there may be at a time, of one address and in all, and their TLS.
+
+A connection counts from its first moment, before any TLS and before its client is known, until it has ended. One too
+many gets a response that says so, and is ended; it waits for nothing that its client owes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import h11
+import msgspec
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from ackstream.gateway.access.certificates import CERTIFICATE, common_name
+from ackstream.gateway.errors import too_many_connections
+from ackstream.gateway.middleware.limits import Tally, network
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterable
+
+    from ackstream.gateway.errors import GatewayError
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 10.0
+"""The time within which a client completes the handshake of TLS."""
+
+_LINGER_SECONDS = 1.0
+"""How long a client may take to read that it is refused."""
+
+_LINGERING = 20
+"""As many may do so at any time; where there may be many connections, a quarter of them."""
+
+_SHARE = 4
+"""One address may have this part of all connections; this machine, where a proxy may be, has no such limit."""
+
+_REASON = "Too Many Connections"
+
+
+class Doors:
+    """Counts connections, and admits no more than there may be."""
+
+    def __init__(self, most: int, proxies: Iterable[str] = ()) -> None:
+        """Admit as many; one of the addresses of proxies may have all of them."""
+        self._most = most
+        self._proxies = [ipaddress.ip_network(address) for address in proxies]
+        self._open = Tally()
+        self._all = 0
+
+    @property
+    def open(self) -> int:
+        """The number of connections."""
+        return self._all
+
+    def enter(self, host: str) -> GatewayError | None:
+        """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
+        found, share = self._client(host), max(1, self._most // _SHARE)
+        error = None
+        if self._all >= self._most:
+            error = too_many_connections(503, f"The gateway has {self._most} connections", "max_connections")
+        elif found is not None and self._open[found] >= share:
+            error = too_many_connections(429, f"The address {found} has {share} connections", "max_connections")
+        self._all += 1
+        if found is not None:
+            self._open.add(found)
+        return error
+
+    def leave(self, host: str) -> None:
+        """Count a connection out."""
+        self._all -= 1
+        if (found := self._client(host)) is not None:
+            self._open.remove(found)
+
+    def _client(self, host: str) -> str | None:
+        found = network(host)
+        if found is None or not self._proxies:
+            return found
+        address = ipaddress.ip_address(host)
+        address = getattr(address, "ipv4_mapped", None) or address
+        return None if any(address in proxy for proxy in self._proxies) else found
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there is no time left to tell a client that it is refused."""
+        return self._all > self._most + max(_LINGERING, self._most // _SHARE)
+
+
+class HttpConnection(H11Protocol):
+    """A connection for HTTP, which may become one for a WebSocket."""
+
+    def __init__(self, doors: Doors, *, entered: bool = False, **given: Any) -> None:
+        """Serve a connection; ``entered``: the doors have counted it."""
+        super().__init__(**given)
+        self._doors, self._entered, self._refused, self._host = doors, entered, False, ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, or refuse it."""
+        self._host = _host(transport)
+        super().connection_made(transport)
+        error = None if self._entered else self._doors.enter(self._host)
+        if error is not None:
+            self._refused = True
+            if self._doors.crowded:
+                transport.abort()
+            else:
+                refuse(transport, error)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what comes, but of a connection that is refused."""
+        if not self._refused:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection out."""
+        self._doors.leave(self._host)
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, or end the connection if a response has begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A connection of a WebSocket; it was counted as one for HTTP."""
+
+    def __init__(self, doors: Doors, **given: Any) -> None:
+        super().__init__(**given)
+        self._doors, self._host = doors, ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take over the connection."""
+        self._host = _host(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection out."""
+        self._doors.leave(self._host)
+        super().connection_lost(exc)
+
+
+class TlsConnection(asyncio.Protocol):
+    """A connection that becomes one for HTTP when the handshake of TLS is done."""
+
+    def __init__(self, doors: Doors, context: Callable[[], ssl.SSLContext], **given: Any) -> None:
+        """Begin; ``context`` returns the one with the certificates of the moment."""
+        self._doors, self._context = doors, context
+        self._http = partial(HttpConnection, doors, entered=True, **given)
+        self._early: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, and begin the handshake."""
+        host = _host(transport)
+        if self._doors.enter(host) is not None:
+            # without TLS there is no telling why
+            self._doors.leave(host)
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        transport.pause_reading()  # type: ignore[attr-defined]
+        self._task = asyncio.get_running_loop().create_task(self._begin(transport, host))
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what comes in the moment before HTTP begins."""
+        self._early.append(data)
+
+    async def _begin(self, transport: Any, host: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(
+                transport, self, self._context(), server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            # of TLS too: a client without a certificate, or with one of nobody known, or that speaks something else
+            log.info("A connection from %s was not secured: %s", host, error)
+            self._doors.leave(host)
+            return
+        if secured is None or secured.is_closing():
+            self._doors.leave(host)
+            return
+        connection = self._http()
+        connection.app_state = {**connection.app_state, CERTIFICATE: common_name(secured)}
+        secured.set_protocol(connection)
+        connection.connection_made(secured)
+        if self._early:
+            connection.data_received(b"".join(self._early))
+
+
+def refuse(transport: asyncio.Transport, error: GatewayError) -> None:
+    """Tell a client why its connection ends, and end it."""
+    body = msgspec.json.encode(error.to_dict())
+    headers = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]
+    lines = [f"HTTP/1.1 {error.status} {_REASON}", *(f"{name}: {value}" for name, value in (*headers, *error.headers))]
+    transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+    if not transport.can_write_eof():
+        transport.close()
+        return
+    with suppress(OSError):
+        # closed at once, a client would lose what it was told together with what it has sent; one may be gone already
+        transport.write_eof()
+    asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
+
+
+def _host(transport: asyncio.BaseTransport) -> str:
+    """Return the address of a client as it connected: of a socket that it has aborted, nobody knows it any more."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""

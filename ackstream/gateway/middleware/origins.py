@@ -1,0 +1,179 @@
+"""Web pages of other sites: those of the settings may use the gateway (CORS), the others may not.
+
+A browser names the site of a page in the header Origin, and adds credentials that it knows; other clients send no such
+header. The header Host must be a name of the gateway, or a site could let its own name point here and be of the same
+origin. What a browser is to do with a response is in its headers: nothing but show it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket
+
+from ackstream.gateway.errors import foreign_host, foreign_origin
+from ackstream.gateway.http import responses
+from ackstream.gateway.middleware.instruments import is_probe
+from ackstream.protocol.patterns import matches_any
+from ackstream.settings.security import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from ackstream.protocol.errors import DittoError
+    from ackstream.settings import Gateway
+
+_METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE")
+_PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
+_HEADERS = (
+    # what a device or a subscriber has sent is no page of this gateway: it has no origin, runs nothing, loads nothing
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Of all responses that have none of their own; those of the gateway's own pages have a policy of their own."""
+
+
+def origin_middleware(
+    settings: Gateway, *, authenticated: bool, refused: Callable[[HTTPConnection, DittoError], None]
+) -> list[Middleware]:
+    """Return the middleware of the application, outermost first.
+
+    :param authenticated: whether clients must authenticate
+    :param refused: called with each request or WebSocket that is refused, and the error
+    """
+    allowed, hosts = settings.allowed_origins, Hosts(settings, authenticated=authenticated)
+    own = Middleware(OriginCheck, allowed=frozenset(allowed), hosts=hosts, refused=refused)
+    if not allowed:
+        return [Middleware(ResponseHeaders), own]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(allowed),
+        allow_methods=_METHODS,
+        allow_headers=["*"],
+        allow_credentials=True,
+        expose_headers=responses.EXPOSED,
+    )
+    return [Middleware(ResponseHeaders), cors, own]
+
+
+class Hosts:
+    """The names that the gateway has in URLs."""
+
+    def __init__(self, settings: Gateway, *, authenticated: bool) -> None:
+        """Know the names of the settings; with authentication those of this machine, too.
+
+        Without it, all clients are on this machine, and a page under any other name is that of another site.
+        """
+        origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)
+        self._names = [*settings.allowed_hosts, *filter(None, origins)]
+        self._authenticated = authenticated
+        if authenticated:
+            self._names += [settings.host.lower(), socket.gethostname().lower()]
+
+        # most clients use the same one
+        self.known = lru_cache(maxsize=64)(self._known)
+
+    def _known(self, host: str) -> bool:
+        """Return whether the value of a header Host is one of the gateway; browsers always send one."""
+        if not host:
+            return self._authenticated
+        name = _name(host)
+        return is_loopback(name) or matches_any(self._names, name) or (self._authenticated and _is_address(name))
+
+
+class OriginCheck:
+    """Refuses what comes from pages of other sites, in an ASGI application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed: frozenset[str],
+        hosts: Hosts,
+        refused: Callable[[HTTPConnection, DittoError], None],
+    ) -> None:
+        self._app, self._allowed, self._hosts, self._refused = app, allowed, hosts, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request or a WebSocket, or refuse it with 403."""
+        checked = scope["type"] in ("http", "websocket") and not is_probe(scope)
+        error = self._refusal(scope) if checked else None
+        if error is None:
+            await self._app(scope, receive, send)
+            return
+        self._refused(HTTPConnection(scope), error)
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(responses.of_error(error))
+        else:
+            await responses.of_error(error)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> DittoError | None:
+        headers = Headers(scope=scope)
+        # several do not get here: no HTTP stack accepts them
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._hosts.known(host):
+            return foreign_host(host)
+        if origin is None or origin in self._allowed or _is_own(origin, host, scope["scheme"]):
+            return None
+        return foreign_origin(origin)
+
+
+class ResponseHeaders:
+    """Adds what browsers are to do, and not to do, with responses."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request or a WebSocket."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in own)]
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+def _is_own(origin: str, host: str, scheme: str) -> bool:
+    """Return whether an origin is that of the gateway itself, under a name that the client has used.
+
+    Behind a proxy for TLS the scheme is not known; but a page that came without TLS is none of a gateway that has it.
+    """
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and scheme in ("https", "wss")):
+        return False
+    default = _PORTS[parts.scheme]
+    return bool(parts.netloc) and parts.netloc.removesuffix(default) == host.lower().removesuffix(default)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,184 @@
+"""Read what a WebSocket client sends: requests, searches, answers to signals, live events, and control messages.
+
+Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
+``ProtocolMessageExtractor``; the table is in ``ditto.md`` 1.8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from ackstream.client.parties.signals import check_answer
+from ackstream.gateway.errors import parameter_invalid, stream_unavailable
+from ackstream.gateway.http.conditions import check_headers, is_live, with_defaults
+from ackstream.protocol.ditto.acknowledgements import taken_entries
+from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.errors import unknown_topic_path
+from ackstream.protocol.ditto.headers import (
+    CORRELATION_ID,
+    DECLARED_ACKS,
+    DEFINITIONS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+    read_headers,
+    request_reply_headers,
+    taken_headers,
+)
+from ackstream.protocol.ditto.permissions import Kind, addresses_subject, check_address, kind_of
+from ackstream.protocol.ditto.requests import message_headers
+from ackstream.protocol.ditto.signal_defaults import (
+    STREAM_TIMEOUT_MS,
+    check_combination,
+    effective_headers,
+    signal_kind,
+)
+from ackstream.protocol.ditto.subscriptions import (
+    PARAMETERS,
+    Stream,
+    Subscription,
+    stream_of,
+    subscription_of,
+)
+from ackstream.protocol.ditto.thing_errors import unknown_path
+from ackstream.protocol.durations import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+
+_INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
+"""Headers of the connection that apply to its messages."""
+
+_PART = "ditto-message-"
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """A message: a request, with ``response`` if one is required, a search command, or an answer or a live event."""
+
+    what: Literal["request", "search", "answer", "event"]
+    envelope: Envelope
+    kind: Kind = "modify"
+    response: bool = False
+
+
+def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
+    """Read a message; its headers become those to forward, or those of the answers to a search command.
+
+    :param given: headers of the connection; those of the message take precedence
+    :param new_id: the correlation-id of a request that has none
+    :raises DittoError: 400; 405, 501, as ``check_headers`` does
+    """
+    sent = _named(taken_headers(envelope.headers))
+    if envelope.topic.criterion == "messages":
+        sent = _of_message(sent, envelope)
+    if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
+        envelope.headers = sent
+        check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
+        if envelope.topic.criterion == "messages" and not addresses_subject(envelope):
+            raise unknown_path(envelope.path)
+        envelope.value = taken_entries(envelope)
+        return Incoming("answer", envelope)
+    if sent.get(CORRELATION_ID) is None:
+        sent[CORRELATION_ID] = new_id
+    envelope.headers = sent
+    own = read_headers(sent)
+    if envelope.topic.criterion == "search":
+        check_headers("search", own)
+        envelope.headers = request_reply_headers(own)
+        return Incoming("search", envelope)
+    # a null in the message is the absence of a header, whatever the connection has
+    inherited = _INHERITED - {name.lower() for name in sent}
+    defaults = {name: value for name, value in given.items() if name in inherited}
+    if stream_of(envelope) == "live-events":
+        envelope.headers = with_defaults("event", own, defaults, live=True)
+        check_headers("event", envelope.headers, live=True)
+        return Incoming("event", envelope)
+    operation = kind_of(envelope)
+    envelope.headers = with_defaults(operation, own, defaults, live=envelope.topic.channel == "live")
+    return _request(operation, envelope)
+
+
+def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers with the name of the correlation-id in lower case."""
+    return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
+
+
+def _of_message(headers: Mapping[str, Any], message: Envelope) -> dict[str, Any]:
+    """Return headers of a message in which direction, subject, thing and feature are those of its topic and path."""
+    own = message_headers(message)
+    named = {name: own.get(name.lower(), value) for name, value in headers.items()}
+    return {name: value for name, value in named.items() if name.lower() in own or not name.lower().startswith(_PART)}
+
+
+def _request(operation: Kind, envelope: Envelope) -> Incoming:
+    user = envelope.headers
+    kind = signal_kind(envelope.topic, user)
+    if kind is None or kind in ("other", "otherQuery"):
+        raise unknown_topic_path(str(envelope.topic), "Only commands and messages of things can be sent here.")
+    if operation in ("search", "count"):
+        # a search comes as one, page by page
+        raise unknown_path(envelope.path)
+    check_address(operation, envelope)
+    headers = effective_headers(kind, user)
+    check_combination("WebSocket", kind, headers)
+    timeout = user.get(TIMEOUT)
+    if timeout is not None and Duration.parse(timeout).capped(2**53) > STREAM_TIMEOUT_MS:
+        user[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
+    check_headers(operation, user, live=is_live(envelope))
+    return Incoming("request", envelope, operation, bool(headers.get(RESPONSE_REQUIRED, True)))
+
+
+class Control(msgspec.Struct, frozen=True):
+    """A message that starts or stops a stream, such as ``START-SEND-EVENTS?namespaces=…&filter=…``."""
+
+    name: str
+    parameters: dict[str, str]
+
+    @property
+    def confirmation(self) -> str:
+        """The text that confirms it."""
+        return f"{self.name}:ACK"
+
+    def change(self) -> tuple[Stream, Subscription | None]:
+        """Return the stream and the wanted subscription of it, ``None`` to end that.
+
+        :raises DittoError: 400, the filter or the extra fields cannot be read, or a parameter is unknown; 501, there is
+            no such stream here
+        """
+        stream = _CONTROLS[self.name]
+        if stream is None:
+            raise stream_unavailable(self.name)
+        for name in self.parameters:
+            if name not in _OF_CONTROLS:
+                raise parameter_invalid(name, f"is none of this message: it has {', '.join(_OF_CONTROLS)}")
+        if self.name.startswith("STOP"):
+            return stream, None
+        return stream, subscription_of(stream, self.parameters)
+
+
+_CONTROLS: dict[str, Stream | None] = {
+    f"{verb}-SEND-{name.upper()}": None if name == "policy-announcements" else name
+    for verb in ("START", "STOP")
+    for name in (*get_args(Stream), "policy-announcements")
+}
+_OF_CONTROLS = (*PARAMETERS, CORRELATION_ID)
+_TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
+
+
+def read_control(text: str) -> Control | None:
+    """Read a message that starts or stops a stream; ``None`` for any other message."""
+    name = text.partition("?")[0] if text.startswith(("START-", "STOP-")) else ""
+    return Control(name, _parameters(text)) if name in _CONTROLS else None
+
+
+def read_token(text: str) -> str | None:
+    """Read the token of ``JWT-TOKEN?jwtToken=…``, which continues a session; ``None`` for any other message."""
+    return _parameters(text).get("jwtToken", "") if text == _TOKEN or text.startswith(f"{_TOKEN}?") else None
+
+
+def _parameters(text: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in text.partition("?")[2].split("&"))
+    return {unquote_plus(name): unquote_plus(value) for name, _, value in pairs if name}

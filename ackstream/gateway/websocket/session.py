@@ -1,0 +1,313 @@
+"""The session of one WebSocket: signals of the client go to Kafka, replies and subscribed signals come back.
+
+All messages to the client pass through one queue, which keeps them in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+from starlette.websockets import WebSocketDisconnect
+
+from ackstream.gateway.access.signed_in import SignedIn, in_loop
+from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
+from ackstream.gateway.http.translation import new_id
+from ackstream.gateway.middleware.admission import AdmissionOrder, admit
+from ackstream.gateway.unread import UnreadMessages
+from ackstream.gateway.websocket.answering import Answering
+from ackstream.gateway.websocket.incoming import Incoming, read_control, read_incoming, read_token
+from ackstream.gateway.websocket.searches import Searches
+from ackstream.protocol.correlation_ids import RecentIds, wire_id
+from ackstream.protocol.ditto.acknowledgements import write_ack
+from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.ditto.errors import label_not_unique
+from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
+from ackstream.protocol.ditto.permissions import restrict, seen_by
+from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
+from ackstream.protocol.errors import DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from starlette.websockets import WebSocket
+
+    from ackstream.gateway.access.authentication import Identity
+    from ackstream.gateway.middleware.audit import Attempt
+    from ackstream.gateway.service import Dependencies
+    from ackstream.gateway.websocket.incoming import Control
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.subscriptions import Publication, Stream, Subscription
+
+log = logging.getLogger(__name__)
+
+MAX_OPEN = 1_000
+"""Maximum number of open requests; beyond it, reading from the client pauses."""
+
+DECLARE_SECONDS = 15.0
+FULL_SECONDS = 0.1
+STREAM_SECONDS = STREAM_TIMEOUT_MS / 1000
+_NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
+_REASON_BYTES = 123
+
+
+class SocketSession:
+    """One client during its connection."""
+
+    def __init__(
+        self, websocket: WebSocket, dependencies: Dependencies, identity: Identity, given: dict[str, Any]
+    ) -> None:
+        """Serve an accepted socket; ``given`` are headers of the connection, those of messages take precedence."""
+        self._websocket = websocket
+        self._dependencies = dependencies
+        self._streaming = dependencies.streaming
+        self._given = given
+        if dependencies.authenticator.required:
+            self._given[ORIGINATOR] = identity.subjects[0]
+        self._subscriber = SubscriberState(frozenset(), {})
+        self._answering = Answering(dependencies.access, dependencies.settings.correlate)
+        self._issued = RecentIds(STREAM_SECONDS)
+        slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
+        self._unread = UnreadMessages(slow, dependencies.unread)
+        self._put = self._unread.put
+        self._searches = Searches(self._query, self._unread, self._start)
+        self._order = AdmissionOrder()
+        self._room = asyncio.Semaphore(MAX_OPEN)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._client = SignedIn(dependencies.authenticator, websocket, identity, partial(self._finish, _NORMAL))
+
+    async def run(self, labels: frozenset[str]) -> None:
+        """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
+        code, reason, streaming = _NORMAL, "", self._streaming
+        declared = streaming.declarer.declare(labels, lost=self._lost()) if labels else None
+        try:
+            if declared is not None:
+                await asyncio.wait_for(asyncio.wrap_future(declared.future), DECLARE_SECONDS)
+                self._subscriber = SubscriberState(labels, {})
+                streaming.add_labels(self, labels)
+            self._start(self._send())
+            self._start(self._receive())
+            code, reason = await self._end
+        except asyncio.TimeoutError:
+            await self._refuse(unavailable("Kafka does not accept declarations at the moment.", "Try again."))
+        except DittoError as error:
+            await self._refuse(error)
+        finally:
+            self._client.close()
+            streaming.remove(self, self._subscriber.labels)
+            if declared is not None:
+                streaming.declarer.release(declared)
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # a client that does not read delays the end
+            self._unread.drop()
+        with suppress(RuntimeError, WebSocketDisconnect):
+            await self._websocket.close(code, reason)
+
+    # -- from the client -----------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        code = _INTERNAL_ERROR
+        try:
+            while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+                text = message.get("text")
+                if text is not None:
+                    if wait := self._dependencies.limits.message(self._client.subjects[0]):
+                        # what the client sends meanwhile is not read
+                        await asyncio.sleep(wait)
+                    while self._streaming.full:  # noqa: ASYNC110 - another thread empties it
+                        # Kafka takes answers and events more slowly than the client sends them, or not at all
+                        await asyncio.sleep(FULL_SECONDS)
+                    await self._take(text)
+            code = _NORMAL
+        finally:
+            self._finish(code)
+
+    async def _take(self, text: str) -> None:
+        envelope = None
+        maximum = self._dependencies.settings.gateway.max_body_bytes
+        try:
+            if len(text) > maximum or len(data := text.encode("utf-8", "replace")) > maximum:
+                raise body_too_large(maximum)
+            if control := read_control(text):
+                self._control(control)
+                return
+            if (token := read_token(text)) is not None:
+                await self._client.renew(token)
+                return
+            envelope = decode(data)
+            incoming = read_incoming(envelope, self._given, self._subscriber.labels, new_id())
+            if incoming.what == "search":
+                self._searches.take(incoming.envelope)
+                return
+        except DittoError as error:
+            self._put(error_message(error, envelope))
+            return
+        if incoming.what == "request":
+            await self._room.acquire()
+            self._start(self._ask(incoming))
+        else:
+            self._pass_on(incoming)
+
+    def _control(self, control: Control) -> None:
+        try:
+            self._subscribe(*control.change())
+            self._put(control.confirmation)
+        except DittoError as error:
+            identity = control.parameters.get(CORRELATION_ID) or self._given.get(CORRELATION_ID)
+            self._put(error_message(error, None, identity))
+
+    def _subscribe(self, stream: Stream, wanted: Subscription | None) -> None:
+        subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
+        if wanted is None:
+            self._streaming.unsubscribe(self, stream)
+        else:
+            subscriptions[stream] = wanted
+            self._streaming.subscribe(self, stream)
+        self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
+
+    async def _query(self, command: Envelope) -> Envelope:
+        """Send a query of a search, and return its reply."""
+        originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}
+        with self._dependencies.audit.attempt(self._client.sender, "search", command) as attempt:
+            restrict(self._dependencies.access, self._client.subjects, "search", command)
+        with self._dependencies.limits.search(self._client.subjects[0]):
+            command.headers = {CORRELATION_ID: attempt.sent(new_id()), **originator}
+            return (await self._dependencies.exchange.ask(command)).envelope
+
+    async def _ask(self, incoming: Incoming) -> None:
+        command = incoming.envelope
+        client_id = str(command.headers[CORRELATION_ID])
+        try:
+            with self._dependencies.audit.attempt(self._client.sender, incoming.kind, command) as attempt:
+                new_id = partial(self._new_id, client_id, attempt)
+                admission = admit(self._dependencies, self._client.subjects, incoming.kind, command, new_id)
+                admitted = await self._order.keep(command.topic.thing_id, admission)
+            if not incoming.response:
+                await admitted.publish()
+                return
+            self._put(encode((await admitted.ask()).envelope).decode())
+        except DittoError as error:
+            # without a response, too: what was not sent is in no table
+            self._put(error_message(error, command))
+        except Exception:
+            log.exception("The request %s failed.", client_id)
+            self._put(error_message(internal_error(), command))
+        finally:
+            self._room.release()
+
+    def _new_id(self, client_id: str, attempt: Attempt) -> str:
+        """Return a correlation-id to send, whose signal does not come back to the client."""
+        issued = wire_id(client_id)
+        self._issued.add(issued, time.monotonic())
+        return attempt.sent(issued)
+
+    def _pass_on(self, incoming: Incoming) -> None:
+        """Forward an answer to a signal, or a live event."""
+        envelope = incoming.envelope
+        try:
+            # only refusals are recorded unless all is: devices answer and report as often as they like
+            with self._dependencies.audit.attempt(self._client.sender, "messages", envelope, "answer") as attempt:
+                self._answering.admit(incoming, self._client.subjects)
+        except DittoError as error:
+            self._put(error_message(error, envelope))
+            return
+        event = incoming.what == "event"
+        if event:
+            self._issued.add(str(envelope.headers[CORRELATION_ID]), time.monotonic())
+        attempt.sent(str(envelope.headers[CORRELATION_ID]))
+        self._streaming.forward(envelope, "events" if event else "acks")
+
+    # -- to the client -------------------------------------------------------------------------------------------------
+
+    def receive(self, signal: Publication, moment: datetime) -> None:
+        """Handle a signal of a subscribed stream, or one that requests a label of the session; must not block."""
+        if self._issued.known(signal.correlation_id, time.monotonic()):
+            # as in Ditto, the originator does not receive its own signal
+            return
+        shown = seen_by(self._dependencies.access, self._client.subjects, signal)
+        wanted = self._subscriber.subscriptions.get(signal.stream)
+        if shown is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
+            self._put(self._start(self._enriched(shown, wanted.extra_fields, moment)))
+            return
+        text = self._decide(shown or signal, moment, visible=shown is not None)
+        if text is not None:
+            self._put(text)
+
+    def fail(self) -> None:
+        """End the session: a signal could not be handled."""
+        self._finish(_INTERNAL_ERROR)
+
+    async def _enriched(self, signal: Publication, fields: str, moment: datetime) -> str | None:
+        try:
+            extra = await self._streaming.enrich(signal.thing_id, fields, signal)
+        except DittoError as error:
+            return error_message(error, signal.envelope)
+        if extra:
+            extra = self._dependencies.access.visible(self._client.subjects, signal.thing_id, "/", extra) or {}
+        return self._decide(signal, moment, visible=True, extra=extra)
+
+    def _decide(
+        self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """Return the message to send for a signal; issue weak acknowledgements if there is none."""
+        try:
+            with self._dependencies.limits.filtering(self._client.subjects[0]) as effort:
+                decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort)
+        except DittoError as error:
+            # of the filter: the client must not miss the signal unnoticed
+            return error_message(error, signal.envelope)
+        if isinstance(decision, Drop):
+            for ack in weak_acks(signal, decision):
+                self._streaming.forward(write_ack(ack, signal.thing_id))
+            return None
+        envelope = decision.envelope
+        if not (decision.labels or signal.response_required):
+            return self._streaming.text(envelope)
+        published = self._answering.send(signal)
+        return encode(replace(envelope, headers={**envelope.headers, CORRELATION_ID: published})).decode()
+
+    async def _send(self) -> None:
+        try:
+            await self._unread.send_all(self._websocket.send_text)
+        except (WebSocketDisconnect, RuntimeError):
+            # the client closed it
+            self._finish(_NORMAL)
+        finally:
+            self._finish(_INTERNAL_ERROR)
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def _lost(self) -> Any:
+        """Return a callback that ends the session from the declarer's thread."""
+
+        def end() -> None:
+            if not self._end.done():
+                self._end.set_exception(label_not_unique())
+
+        return in_loop(end)
+
+    async def _refuse(self, error: DittoError) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self._websocket.send_text(error_message(error, None))
+
+    def _finish(self, code: int, reason: str = "") -> None:
+        if not self._end.done():
+            # a frame that ends a WebSocket has room for no more (RFC 6455, 5.5)
+            self._end.set_result((code, reason.encode()[:_REASON_BYTES].decode("utf-8", "ignore")))
+
+    def _start(self, coroutine: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

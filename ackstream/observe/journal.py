@@ -1,0 +1,287 @@
+"""Requests from the ledger: acknowledgements and latencies per label, recent failures, and the history of each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import asdict
+
+from ackstream.lake import reading
+from ackstream.observe.meter import percentiles, verdict
+from ackstream.protocol import ledger
+from ackstream.protocol.correlation_ids import shown_id
+from ackstream.protocol.ditto.acknowledgements import is_success
+from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.traces import trace_id, trace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackstream.settings import Lake
+
+Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
+EVENTS: tuple[Event, ...] = ("request", "acknowledgement", "outcome", "dead letter")
+
+MAX_SEEN = 200_000
+"""Maximum number of acknowledgements counted, keeping the latest."""
+
+FAILURES = 50
+STORY_RECORDS = 200
+"""Maximum number of records kept per correlation-id, which a client may reuse endlessly."""
+
+STORY_BYTES = 8_000_000
+"""Bytes of the ledger kept for histories; the tables have older requests."""
+
+
+class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
+
+    Of a message the ``label`` is the publisher, reader or consumer. A request has its ``traceparent``, if it came with
+    one.
+
+    ``request`` is the correlation-id on the wire, which tells requests under one id of their clients apart.
+    """
+
+    at: int
+    event: str
+    id: str
+    label: str | None = None
+    status: int | None = None
+    detail: str | None = None
+    thing_id: str | None = None
+    traceparent: str | None = None
+    content: Raw | UnsetType = UNSET
+    request: str = ""
+
+
+class TracedRequest(msgspec.Struct, frozen=True):
+    """A request of a trace; ``at`` is in epoch milliseconds, ``detail`` what was asked."""
+
+    at: int
+    correlation_id: str
+    thing_id: str | None
+    detail: str
+    traceparent: str
+
+
+class FailureEntry(msgspec.Struct, frozen=True):
+    """A request that did not succeed; times in (epoch) milliseconds."""
+
+    correlation_id: str
+    thing_id: str | None
+    status: int
+    completed_by: str
+    missing: list[str]
+    at: int
+    latency: int
+
+
+class LabelTally(msgspec.Struct, frozen=True):
+    """Counts of a label, or of all labels of a party; latencies are in milliseconds."""
+
+    name: str
+    acknowledged: int = 0
+    refused: int = 0
+    missing: int = 0
+    p50: int | None = None
+    p95: int | None = None
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    at: int
+    label: str
+    status: int | None
+    latency: int | None
+
+
+class Journal:
+    """Counts acknowledgements over a window (in ms) and keeps recent failures and histories; times are epoch ms."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
+        self._failures: OrderedDict[str, FailureEntry] = OrderedDict()
+        self._stories: OrderedDict[str, list[bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def take(self, correlation_id: str, value: bytes, written_at: int) -> None:
+        """Process a ledger record; unreadable ones are ignored."""
+        try:
+            record = ledger.decode(value)
+        except UNREADABLE:
+            return
+        if not self._keep(correlation_id, value):
+            # a copy written by a replayed batch
+            return
+        outcome = record.outcome
+        if outcome is None:
+            return
+        used = {ack.label: ack for ack in record.accepted}
+        for label in outcome.requested:
+            ack = used.get(label)
+            status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
+            self._seen.append(_Seen(written_at, label, status, latency))
+        self._forget(written_at)
+        if verdict(outcome.status, outcome.completed_by) != "answered":
+            self._failures[record.id] = FailureEntry(
+                correlation_id,
+                outcome.thing_id,
+                outcome.status,
+                outcome.completed_by,
+                outcome.missing,
+                written_at,
+                max(0, written_at - outcome.started_at),
+            )
+            if len(self._failures) > FAILURES:
+                self._failures.popitem(last=False)
+
+    def _forget(self, now: int) -> None:
+        # also while nobody looks at the page
+        while self._seen and self._seen[0].at <= now - self._window:
+            self._seen.popleft()
+
+    def failures(self) -> list[FailureEntry]:
+        """Return recent failures, latest first."""
+        return list(reversed(self._failures.values()))
+
+    def story(self, correlation_id: str) -> list[Happening]:
+        """Return the remembered history of the requests of a correlation-id, which may have a suffix, in time order."""
+        start = f"{correlation_id}#"
+        names = [name for name in self._stories if name == correlation_id or name.startswith(start)]
+        values = [value for name in names for value in self._stories[name]]
+        return in_order(happening for value in values for happening in _happenings(value))
+
+    def trace(self, wanted: str) -> list[TracedRequest]:
+        """Return the remembered requests of a trace, by its id, in time order."""
+        text = wanted.encode()
+        values = [value for story in self._stories.values() for value in story if text in value]
+        return traced(wanted, in_order(happening for value in values for happening in _happenings(value)))
+
+    def _keep(self, correlation_id: str, value: bytes) -> bool:
+        story = self._stories.setdefault(correlation_id, [])
+        if value in story:
+            return False
+        self._stories.move_to_end(correlation_id)
+        if len(story) == STORY_RECORDS:
+            return True
+        story.append(value)
+        self._bytes += len(value)
+        while self._bytes > STORY_BYTES and len(self._stories) > 1:
+            self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
+        return True
+
+    def tallies(self, now: int, *, parties: bool = False) -> list[LabelTally]:
+        """Return the counts in the window per label or per party, those with most failures first.
+
+        A party is the part of a label before the colon.
+        """
+        self._forget(now)
+        groups: dict[str, list[_Seen]] = defaultdict(list)
+        for seen in self._seen:
+            groups[seen.label.partition(":")[0] if parties else seen.label].append(seen)
+        tallies = []
+        for name, group in groups.items():
+            statuses = [seen.status for seen in group if seen.status is not None]
+            good = sum(map(is_success, statuses))
+            spans = percentiles([seen.latency for seen in group if seen.latency is not None], 0.5, 0.95)
+            tallies.append(LabelTally(name, good, len(statuses) - good, len(group) - len(statuses), *spans))
+        return sorted(tallies, key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name))
+
+
+def in_order(happenings: Iterable[Happening]) -> list[Happening]:
+    """Sort a history by time and drop duplicates."""
+    once = {(happening.event, happening.id): happening for happening in happenings}
+    return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
+
+
+def traced(wanted: str, happenings: Iterable[Happening]) -> list[TracedRequest]:
+    """Return the requests of a trace, by its id, among what has happened."""
+    return [
+        TracedRequest(one.at, shown_id(one.request), one.thing_id, one.detail or "", one.traceparent)
+        for one in happenings
+        if one.traceparent is not None and trace_id(one.traceparent) == wanted
+    ]
+
+
+class _Part(NamedTuple):
+    """Which fields of a part of a record, and columns of its table, become an event."""
+
+    event: Event
+    at: str
+    details: tuple[str, ...]
+    content: str | None
+    fields: tuple[str, ...] = ()
+
+
+_PARTS: dict[str, _Part] = {
+    "signals": _Part(
+        "request", "received_at", ("channel", "criterion", "action", "path"), "value", ("thing_id", "headers")
+    ),
+    "acknowledgements": _Part(
+        "acknowledgement", "received_at", ("disposition", "reason"), "payload", ("label", "status")
+    ),
+    "outcomes": _Part("outcome", "decided_at", ("completed_by",), "reply", ("thing_id", "status")),
+    "dead_letters": _Part("dead letter", "received_at", ("reason",), None),
+}
+"""By the table that a part is stored in."""
+
+
+def stored(lake: Lake, correlation_id: str) -> list[Happening]:
+    """Return the history of a request from the tables; empty if they do not exist yet.
+
+    :raises Exception: the tables cannot be read; the type depends on the storage
+    """
+    return [
+        _stored(part, row)
+        for table, part in _PARTS.items()
+        for row in reading.request_rows(lake, table, _columns(part), correlation_id)
+    ]
+
+
+def stored_trace(lake: Lake, wanted: str) -> list[Happening]:
+    """Return the requests of a trace from the tables, by its id; empty if they do not exist yet.
+
+    :raises Exception: the tables cannot be read; the type depends on the storage
+    """
+    part = _PARTS["signals"]._replace(content=None)
+    return [_stored(part, row) for row in reading.traced_rows(lake, _columns(part), wanted)]
+
+
+def _columns(part: _Part) -> list[str]:
+    content = [part.content] if part.content else []
+    return ["id", "correlation_id", part.at, *part.details, *part.fields, *content]
+
+
+def _stored(part: _Part, row: dict[str, Any]) -> Happening:
+    row[part.at] = round(row[part.at].timestamp() * 1000)
+    if part.content:
+        row[part.content] = UNSET if row[part.content] is None else Raw(row[part.content].encode())
+    if row.get("headers") is not None:
+        row["headers"] = row["headers"].encode()
+    return _happening(part, row)
+
+
+def _happenings(value: bytes) -> Iterable[Happening]:
+    record = ledger.decode(value)
+    for ack in record.acks or ():
+        yield _happening(_PARTS["acknowledgements"], asdict(ack) | {"id": ack.id})
+    single = {"signals": record.signal, "outcomes": record.outcome, "dead_letters": record.dead_letter}
+    for table, row in single.items():
+        if row is not None:
+            columns = asdict(row) | {"id": record.id}
+            if record.signal is row:
+                columns["headers"] = msgspec.json.encode(columns["headers"])
+            yield _happening(_PARTS[table], columns)
+
+
+def _happening(part: _Part, row: dict[str, Any]) -> Happening:
+    detail = " ".join(row[name] for name in part.details if row[name])
+    content = row[part.content] if part.content else UNSET
+    fields = {name: row[name] for name in part.fields}
+    trace = trace_of(fields.pop("headers", None) or b"")
+    fields["traceparent"] = None if trace is None else trace.decode()
+    request = row["correlation_id"] or ""
+    return Happening(row[part.at], part.event, row["id"], detail=detail, content=content, request=request, **fields)

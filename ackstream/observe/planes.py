@@ -1,0 +1,190 @@
+"""Publishers, readers, queues, things and dead letters, as their topics show them: for the live page and the terminal.
+
+Each record of the topics is taken once, in about the order of time; what is shown is what has happened since the feed
+began. Times are in epoch milliseconds by the broker's clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ackstream.observe.consumers import QueueLine, QueueView
+from ackstream.observe.meter import BAR_MS, BARS
+from ackstream.observe.sample_progress import SLICES, PublisherLine, ReaderLine, SampleProgress
+from ackstream.observe.trends import Trend
+from ackstream.protocol import messages, queues, readers, record_headers
+from ackstream.protocol.json import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Plane = Literal["publishers", "readers", "queues", "twin", "dead letters", "destinations"]
+
+TOPICS: dict[str, Plane] = {
+    "stored": "publishers",
+    "destinations": "destinations",
+    "app-acks": "readers",
+    "queue-deliveries": "queues",
+    "events": "twin",
+    "dead-letters": "dead letters",
+}
+"""The topics that are read, without the prefix, and the plane that the age of their newest record is shown for."""
+
+SHOWN = 15
+"""Maximum number of publishers, readers and queues shown; those that have done something last."""
+
+LETTERS, LETTER_CHARACTERS = 20, 2_000
+
+
+class DestinationLine(msgspec.Struct, frozen=True):
+    """A further lake: by how many batches of messages it is behind; ``None``: nothing is known."""
+
+    destination: str
+    behind: int | None
+    at: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record of the topic of dead letters, with the beginning of its content as text.
+
+    :ivar origin: the topic that it came from, or the queue
+    :ivar size: bytes of its value
+    """
+
+    at: int
+    reason: str
+    origin: str
+    key: str
+    content: str
+    size: int
+
+
+class PlanesView(msgspec.Struct, frozen=True):
+    """All planes at one moment.
+
+    :ivar in_all: how many publishers, readers and queues are known, beside those that are shown
+    :ivar trends: counts of the last ten minutes in bars of ten seconds, the oldest first
+    :ivar newest: the time of the newest record of each plane that has one
+    :ivar changes: changes of things in the window
+    """
+
+    publishers: list[PublisherLine]
+    readers: list[ReaderLine]
+    queues: list[QueueLine]
+    destinations: list[DestinationLine]
+    dead_letters: list[DeadLetter]
+    changes: int
+    in_all: dict[str, int]
+    trends: dict[str, list[int]]
+    newest: dict[str, int]
+
+
+class Planes:
+    """What the topics of all planes have shown so far."""
+
+    def __init__(self, window: int) -> None:
+        """Count what is recent in a window of so many milliseconds."""
+        self._samples = SampleProgress(window)
+        self._queues = QueueView(window)
+        self._destinations: dict[str, tuple[int, int]] = {}
+        self._letters: deque[DeadLetter] = deque(maxlen=LETTERS)
+        self._changes = Trend(max(1, window // SLICES), SLICES)
+        self._trends: dict[str, Trend] = {
+            name: Trend(BAR_MS, BARS) for name in ("messages", "acknowledged", "delivered", "changes", "dead letters")
+        }
+        self._newest: dict[str, int] = {}
+        self._batch = -1
+        self._take: dict[str, Callable[[Any], None]] = {
+            "stored": self._stored,
+            "destinations": self._destination,
+            "app-acks": self._report,
+            "queue-deliveries": self._delivery,
+            "events": self._event,
+            "dead-letters": self._letter,
+        }
+
+    def take(self, topic: str, record: Any) -> None:
+        """Take a record of one of :data:`TOPICS`; unreadable ones are ignored.
+
+        :param topic: its name without the prefix
+        :param record: with ``key``, ``value``, ``headers`` and ``timestamp``
+        """
+        try:
+            self._take[topic](record)
+        except ValueError:
+            # no such record, or one that contradicts itself
+            return
+        plane = TOPICS[topic]
+        self._newest[plane] = max(self._newest.get(plane, 0), record.timestamp)
+
+    def view(self, now: int) -> PlanesView:
+        """Return what is shown."""
+        lines = self._queues.lines(now)
+        destinations = [
+            DestinationLine(name, max(0, self._batch - batch) if self._batch >= 0 else None, at)
+            for name, (batch, at) in sorted(self._destinations.items())
+        ]
+        counts = {**self._samples.known, "queues": len(lines)}
+        return PlanesView(
+            self._samples.publisher_lines(now, SHOWN),
+            self._samples.reader_lines(now, SHOWN),
+            lines[:SHOWN],
+            destinations,
+            list(reversed(self._letters)),
+            self._changes.total(now),
+            counts,
+            {name: trend.counts(now) for name, trend in self._trends.items()},
+            dict(self._newest),
+        )
+
+    # -- publishers and destinations -----------------------------------------------------------------------------------
+
+    def _stored(self, record: Any) -> None:
+        decided = messages.read_stored(record.value)
+        self._batch = max(self._batch, decided.batch)
+        self._trends["messages"].add(record.timestamp, self._samples.decided(decided, record.timestamp))
+
+    def _destination(self, record: Any) -> None:
+        replicated = messages.read_replicated(record.value)
+        self._destinations[replicated.destination] = (replicated.batch, record.timestamp)
+
+    # -- readers and queues --------------------------------------------------------------------------------------------
+
+    def _report(self, record: Any) -> None:
+        try:
+            report = readers.read(record.value or b"")
+        except RecordError:
+            self._queues.request(queues.read(record.value or b""), record.timestamp)
+            self._newest["queues"] = max(self._newest.get("queues", 0), record.timestamp)
+            return
+        self._trends["acknowledged"].add(record.timestamp, self._samples.report(report, record.timestamp))
+
+    def _delivery(self, record: Any) -> None:
+        if self._queues.answer(queues.read_answer(record.value or b""), record.timestamp):
+            self._trends["delivered"].add(record.timestamp)
+
+    # -- things and dead letters ---------------------------------------------------------------------------------------
+
+    def _event(self, record: Any) -> None:
+        self._changes.add(record.timestamp)
+        self._trends["changes"].add(record.timestamp)
+
+    def _letter(self, record: Any) -> None:
+        headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+        value = record.value or b""
+        queue = headers.get("queue")
+        letter = DeadLetter(
+            record.timestamp,
+            headers.get(record_headers.REASON, ""),
+            f"queue {queue}" if queue else headers.get("topic", ""),
+            (record.key or b"").decode("utf-8", "replace")[:LETTER_CHARACTERS],
+            value[: 4 * LETTER_CHARACTERS].decode("utf-8", "replace")[:LETTER_CHARACTERS],
+            len(value),
+        )
+        self._letters.append(letter)
+        self._trends["dead letters"].add(record.timestamp)
+        if queue:
+            self._queues.dead(queue, record.timestamp)

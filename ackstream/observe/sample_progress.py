@@ -1,0 +1,169 @@
+"""How far publishers and their readers are, as the records of persist and the reports of readers show it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ackstream.observe.trends import Latest, Trend
+from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.readers import (
+    AppAck,
+    ProtocolAck,
+    ReadersRequest,
+    ReaderStart,
+    ReaderStop,
+    WriterStateRequest,
+)
+
+if TYPE_CHECKING:
+    from ackstream.protocol.messages import StoredRange
+    from ackstream.protocol.readers import ConsumerRecord
+
+KEPT = 1_000
+"""Maximum number of publishers, of readers, and of writers of a reader that are known."""
+
+RUNS = 1_000
+"""Maximum number of runs that are kept of one of them: a report may have more, and anyone who may report writes it."""
+
+SLICES = 12
+"""In as many parts the window of recent counts moves on."""
+
+
+class PublisherLine(msgspec.Struct, frozen=True):
+    """A publisher: its highest decided number, and messages stored and refused in the window."""
+
+    client: str
+    last: int
+    stored: int
+    refused: int
+    at: int
+
+
+class ReaderLine(msgspec.Struct, frozen=True):
+    """A reader: of how many writers it has acknowledged something, what is recent of it, and what it lacks.
+
+    :ivar behind: stored messages that it has not acknowledged, as far as the feed goes back; ``None``: nothing is known
+    :ivar at: its last record
+    """
+
+    reader: str
+    role: str | None
+    durable: bool
+    writers: int
+    acknowledged: int
+    behind: int | None
+    at: int
+
+
+class _Publisher:
+    def __init__(self, client: str, window: int) -> None:
+        self.client = client
+        # numbers below were decided before the feed began
+        self.since: int | None = None
+        self.last = self.at = 0
+        self.gone = Intervals()
+        self.stored, self.refused = (Trend(max(1, window // SLICES), SLICES) for _ in range(2))
+
+    def lacking(self, acknowledged: Intervals) -> int:
+        """Return the number of messages that are stored and not acknowledged.
+
+        Of those before the feed it is not known which were refused: they count only behind all that is acknowledged.
+        """
+        first = max(acknowledged.start, min(self.since or 0, acknowledged.highest + 1))
+        if first > self.last:
+            return 0
+        holes = acknowledged.missing(first, self.last)
+        return sum(high - low + 1 for hole in holes for low, high in self.gone.missing(*hole))
+
+
+class _Reader:
+    def __init__(self, reader: str, window: int) -> None:
+        self.reader = reader
+        self.role: str | None = None
+        self.durable = False
+        self.at = 0
+        # None: in too many runs
+        self.writers: dict[str, Intervals | None] = {}
+        self.acknowledged = Trend(max(1, window // SLICES), SLICES)
+
+
+class SampleProgress:
+    """What publishers have stored and readers have acknowledged. Times are in epoch milliseconds."""
+
+    def __init__(self, window: int) -> None:
+        self._publishers: Latest[str, _Publisher] = Latest(lambda client: _Publisher(client, window), KEPT)
+        self._readers: Latest[str, _Reader] = Latest(lambda reader: _Reader(reader, window), KEPT)
+
+    @property
+    def known(self) -> dict[str, int]:
+        """How many publishers and readers are known."""
+        return {"publishers": len(self._publishers), "readers": len(self._readers)}
+
+    def decided(self, decided: StoredRange, at: int) -> int:
+        """Take what persist has decided; return the number of messages that are stored, 0 for a repeated record."""
+        one = self._publishers.touch(decided.client)
+        if decided.last <= one.last or decided.last < decided.first:
+            return 0
+        if one.since is None or len(one.gone) > RUNS:
+            one.since, one.gone = decided.first, Intervals()
+        one.gone.merge(decided.refused)
+        refused = sum(last - first + 1 for first, last in decided.refused)
+        stored = decided.last - decided.first + 1 - refused
+        one.last, one.at = decided.last, at
+        one.stored.add(at, stored)
+        one.refused.add(at, refused)
+        return stored
+
+    def report(self, report: ConsumerRecord, at: int) -> int:
+        """Take what a reader has reported; return the number of samples that it has newly acknowledged."""
+        if isinstance(report, ReaderStop):
+            self._readers.drop(report.reader)
+            return 0
+        if isinstance(report, (WriterStateRequest, ReadersRequest)):
+            return 0
+        one = self._readers.touch(report.reader)
+        one.at = at
+        new = 0
+        if isinstance(report, ReaderStart):
+            one.role, one.durable = report.role, report.durable
+        elif isinstance(report, AppAck):
+            new = sum(each.last - each.first + 1 for each in report.intervals if not each.reported)
+            few = len(report.intervals) <= RUNS
+            runs = [(each.first, each.last) for each in report.intervals] if few else []
+            self._acknowledge(one, report.writer, Intervals(runs, start=report.start) if few else None)
+        elif isinstance(report, ProtocolAck):
+            before = one.writers.get(report.writer)
+            new = 0 if before is None else max(0, report.up_to - before.highest)
+            # the next number is the first that it expects
+            self._acknowledge(one, report.writer, Intervals(start=report.up_to + 1))
+        one.acknowledged.add(at, new)
+        return new
+
+    def publisher_lines(self, now: int, most: int) -> list[PublisherLine]:
+        """Return the publishers that have stored something last."""
+        return [
+            PublisherLine(one.client, one.last, one.stored.total(now), one.refused.total(now), one.at)
+            for one in islice(self._publishers, most)
+        ]
+
+    def reader_lines(self, now: int, most: int) -> list[ReaderLine]:
+        """Return the readers that have reported something last."""
+        return [self._line(one, now) for one in islice(self._readers, most)]
+
+    @staticmethod
+    def _acknowledge(one: _Reader, writer: str, acknowledged: Intervals | None) -> None:
+        if writer in one.writers or len(one.writers) < KEPT:
+            one.writers[writer] = acknowledged
+
+    def _line(self, one: _Reader, now: int) -> ReaderLine:
+        lacking = [
+            publisher.lacking(acknowledged)
+            for writer, acknowledged in one.writers.items()
+            if acknowledged is not None and (publisher := self._publishers.get(writer)) is not None
+        ]
+        recent = one.acknowledged.total(now)
+        behind = sum(lacking) if lacking else None
+        return ReaderLine(one.reader, one.role, one.durable, len(one.writers), recent, behind, one.at)

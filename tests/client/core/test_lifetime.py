@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import sys
+import threading
+from functools import partial
+
+import pytest
+
+from ackstream.client.core.lifetime import Client, Lifetime, call_handler, check_handler
+from ackstream.client.errors import TakenOverError, ThreadDiedError
+from ackstream.errors import BadParameterError
+
+
+class Counter(Client):
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._life = lifetime
+
+    def close(self) -> None:
+        self._life.close()
+
+
+def test_a_client_lives_until_it_is_closed():
+    client = Counter(Lifetime())
+    assert client.alive
+    assert not client.wait_closed(0)
+    client.close()
+    client.close()
+    assert not client.alive
+    assert client.wait_closed(0)
+
+
+def test_the_first_error_ends_a_client_and_is_reported_once():
+    ended, reported = [], []
+    life = Lifetime(ended.append, reported.append)
+    first = TakenOverError("first")
+    life.fail(first)
+    life.fail(TakenOverError("second"))
+    life.close()
+    assert (ended, reported, life.alive) == ([first], [first], False)
+    with pytest.raises(TakenOverError, match="first"):
+        Counter(life).wait_closed(0)
+
+
+def test_changes_of_the_connection_are_reported_once():
+    states = []
+    life = Lifetime(on_connection=states.append)
+    for state in ("disconnected", "connected", "connected", "disconnected", "connected", "resubscribed", "connected"):
+        life.enter(state)
+    assert states == ["connected", "disconnected", "connected", "resubscribed"]
+
+
+def test_an_error_after_the_close_is_not_reported():
+    reported = []
+    life = Lifetime(on_error=reported.append)
+    life.close()
+    life.fail(TakenOverError("late"))
+    assert (reported, life.error) == ([], None)
+
+
+def test_a_thread_that_dies_ends_its_client():
+    reported = []
+    life = Lifetime(on_error=reported.append)
+
+    def run() -> None:
+        raise KeyError("unforeseen")
+
+    thread = life.thread(run, "reading")
+    thread.start()
+    with pytest.raises(ThreadDiedError, match=r"reading died of KeyError\('unforeseen'\)"):
+        life.wait(10)
+    thread.join()
+    assert isinstance(reported[0].__cause__, KeyError)
+
+
+def test_a_handler_that_exits_ends_its_client():
+    life = Lifetime()
+    life.thread(lambda: sys.exit(1), "handling").start()
+    with pytest.raises(ThreadDiedError, match=r"handling died of SystemExit\(1\)"):
+        life.wait(10)
+
+
+class Awaited:
+    async def __call__(self, _argument: object) -> None: ...
+
+
+async def awaited(_argument: object) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [awaited, Awaited(), partial(awaited, 1)])
+def test_a_handler_that_would_not_run_is_refused(handler):
+    with pytest.raises(BadParameterError, match=r"has to be awaited: use the client in ackstream\.aio"):
+        check_handler(handler)
+    check_handler(lambda _: None)
+
+
+def test_an_error_of_the_product_ends_a_client_as_it_is():
+    life = Lifetime()
+    error = TakenOverError("names must be unique")
+
+    def run() -> None:
+        raise error
+
+    life.guard(run)
+    assert life.error is error
+
+
+def test_handlers_that_raise_harm_nobody(caplog):
+    def handler(_: object) -> None:
+        raise ValueError("a bug of the application")
+
+    life = Lifetime(on_error=handler)
+    life.fail(TakenOverError("x"))
+    call_handler(handler, 1)
+    call_handler(None, 1)
+    assert not life.alive
+    assert caplog.text.count("A handler of the application failed.") == 2
+
+
+def test_those_who_wait_are_woken_by_the_end():
+    life = Lifetime()
+    woken = threading.Event()
+    waiter = threading.Thread(target=lambda: life.wait(None) and woken.set())
+    waiter.start()
+    life.close()
+    waiter.join(10)
+    assert woken.is_set()

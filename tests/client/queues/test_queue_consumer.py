@@ -1,0 +1,345 @@
+"""A consumer with Kafka's edge replaced: what arrives, what can be fetched, and what the broker takes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizationFailedError
+
+from ackstream.client.queues import _queue_link as queue_link
+from ackstream.client.queues._queue_session import FlowQos
+from ackstream.client.queues.queue_consumer import QueueConsumer
+from ackstream.client.reading.samples import Sample
+from ackstream.errors import InconsistentQosError, NotConnectedError
+from ackstream.protocol import queues
+from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbound
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ackstream.protocol.queues import QueueAnswer, QueueRequest
+
+NOW = 1_000_000
+"""The broker's time of every record, which is far from the clock here."""
+
+
+class Service:
+    """Binds the consumer to the queue ``q``, and keeps what it sends; a test may add answers and failures."""
+
+    def __init__(self) -> None:
+        self.sent: list[QueueRequest] = []
+        self.answers: deque[QueueAnswer] = deque()
+        self.failures: deque[BaseException] = deque()
+        self.fetch: Callable[[Sequence[MessageDelivered]], dict[str, Sample]] = _all
+        self.absence = "is not there"
+        self.session = 0
+        self.lease_ms = 0
+        self.session_ms = 30_000
+
+    def deliver(self, *numbers: int, **more: Any) -> None:
+        """Deliver messages named by their number, which is that of the answer too."""
+        self.answers += [
+            MessageDelivered("q", "A", self.session, number, f"m{number}", "t", 0, number, 0, 1, **more)
+            for number in numbers
+        ]
+
+    def settled(self, outcome: str = "accepted") -> list[str]:
+        """Return the messages that Kafka was sent as settled so."""
+        records = [record for record in self.sent if isinstance(record, SettleMessages)]
+        return [message for record in records if record.outcome == outcome for message in record.messages]
+
+    # -- the edge ------------------------------------------------------------------------------------------------------
+
+    def send(self, value: bytes) -> Any:
+        record = queues.read(value)
+        self.sent.append(record)
+        if isinstance(record, Bind) and record.session != self.session:
+            self.session = record.session
+            self.answers.append(Bound("q", "A", self.session, 1, 100, self.lease_ms, self.session_ms))
+        failure = self.failures.popleft() if self.failures and isinstance(record, SettleMessages) else None
+        return SimpleNamespace(
+            add_callback=lambda report: None if failure else report(None),
+            add_errback=lambda report: report(failure) if failure else None,
+        )
+
+    def read(self, _timeout_ms: int) -> list[Any]:
+        threading.Event().wait(0.002)
+        found = []
+        while self.answers:
+            found.append(SimpleNamespace(value=queues.write(self.answers.popleft()), timestamp=NOW))
+        return found
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _all(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+    return {one.message: _sample(b"x") for one in deliveries}
+
+
+def _sample(value: bytes) -> Sample:
+    return Sample("p", "orders", b"k", value, {}, 0, 1, 0, 0, None)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    service = Service()
+    monkeypatch.setattr(queue_link, "ClientConnection", lambda *_, **__: service)
+    monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: service)
+    monkeypatch.setattr(queue_link, "BACKOFF_SECONDS", 0.01)
+    return service
+
+
+@pytest.fixture
+def consume(service: Service) -> Iterator[Callable[..., QueueConsumer]]:
+    assert service
+    made: list[QueueConsumer] = []
+
+    def create(**options: Any) -> QueueConsumer:
+        made.append(QueueConsumer("localhost:9092", queue="q", name="A", **options))
+        return made[-1]
+
+    yield create
+    for consumer in made:
+        consumer.close()
+
+
+def test_a_message_that_cannot_be_read_is_rejected_and_the_others_are_handed_out(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    service.fetch = lambda deliveries: _all([one for one in deliveries if one.message != "m3"])
+    consumer = consume()
+    service.deliver(2, 3, 4)
+    received = [consumer.receive(PATIENCE_SECONDS) for _ in range(2)]
+    assert [message and message.id for message in received] == ["m2", "m4"]
+    (refusal,) = [record for record in service.sent if isinstance(record, SettleMessages)]
+    assert (refusal.messages, refusal.outcome, refusal.unavailable) == (("m3",), "rejected", True)
+    assert consumer.alive
+    assert (consumer.statistics.unavailable, consumer.statistics.rejected) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [OSError("the store is away"), CorruptRecordError("checksum"), KafkaTimeoutError()])
+def test_a_failing_fetch_is_retried(service: Service, consume: Callable[..., QueueConsumer], error: Exception) -> None:
+    failures = deque([error, error])
+
+    def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        if failures:
+            raise failures.popleft()
+        return _all(deliveries)
+
+    service.fetch = fetch
+    consumer = consume()
+    service.deliver(2)
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+    assert (message.id, service.settled("rejected")) == ("m2", [])
+
+
+def test_signs_of_life_are_sent_while_a_fetch_waits(service: Service, consume: Callable[..., QueueConsumer]) -> None:
+    service.session_ms = 3
+    go_on = threading.Event()
+
+    def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        go_on.wait(PATIENCE_SECONDS)
+        return _all(deliveries)
+
+    service.fetch = fetch
+    consumer = consume()
+    service.deliver(2)
+    eventually(lambda: sum(isinstance(record, Alive) for record in service.sent) >= 2, "signs of life")
+    go_on.set()
+    assert consumer.receive(PATIENCE_SECONDS) is not None
+
+
+def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    service.session_ms = 3
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(_message: object) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    consumer = consume(handler=handle, mode="auto")
+    service.deliver(2)
+    assert begun.wait(PATIENCE_SECONDS)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    eventually(consumer._closing.is_set, "the close")
+    before = len(service.sent)
+    eventually(lambda: len(service.sent) > before + 1, "signs of life while closing")
+    go_on.set()
+    closing.join(PATIENCE_SECONDS)
+    assert service.settled() == ["m2"]
+
+
+def test_a_message_whose_lease_has_ended_in_the_buffer_is_not_handed_out(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer = consume()
+    service.deliver(2, until=NOW + 60_000)
+    service.deliver(3, 4, until=NOW + 1)
+    service.deliver(5)
+    received = [consumer.receive(PATIENCE_SECONDS)]
+    # by its own clock the consumer sees the leases of 3 and 4 end
+    threading.Event().wait(0.05)
+    received.append(consumer.receive(PATIENCE_SECONDS))
+    first, last = received
+    assert first is not None
+    assert last is not None
+    assert (first.id, last.id) == ("m2", "m5")
+    assert 0 < (first.lease_left or 0) <= 60
+    assert last.lease_left is None
+    assert consumer.statistics.expired == 2
+
+
+@pytest.mark.parametrize("outcome", ["accepted", "failed"])
+def test_a_settlement_is_repeated_until_kafka_has_it(
+    service: Service, consume: Callable[..., QueueConsumer], outcome: Any
+) -> None:
+    service.failures += [KafkaTimeoutError("120 s"), KafkaTimeoutError("120 s")]
+    consumer = consume(outcomes=("failed",))
+    service.deliver(2)
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+    message.settle(outcome)
+    eventually(lambda: len(service.settled(outcome)) == 3, "the settlement that is stored")
+    assert consumer.alive
+
+
+def test_a_settlement_that_kafka_will_never_take_ends_the_consumer_visibly(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    service.failures.append(TopicAuthorizationFailedError("app-acks"))
+    errors: list[Exception] = []
+    consumer = consume(on_error=errors.append)
+    service.deliver(2, 3)
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+    message.settle()
+    with pytest.raises(TopicAuthorizationFailedError):
+        consumer.wait_closed(PATIENCE_SECONDS)
+    assert len(errors) == 1
+    with pytest.raises(TopicAuthorizationFailedError):
+        consumer.receive(0)
+
+
+def test_a_handler_of_refusals_that_raises_ends_nothing(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    def refused(_record: object) -> None:
+        raise RuntimeError("a bug of the application")
+
+    consumer = consume(on_refused=refused)
+    service.answers.append(NotSettled("q", "A", service.session, 2, "m1", "accepted", "not-in-queue"))
+    service.deliver(3)
+    assert consumer.receive(PATIENCE_SECONDS) is not None
+    assert consumer.alive
+
+
+def test_each_thread_that_requests_accepts_the_message_it_received_before(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer = consume(mode="auto")
+    service.deliver(2, 3, 4)
+    first = consumer.receive(PATIENCE_SECONDS)
+    assert first is not None
+    other = threading.Thread(target=lambda: [consumer.receive(PATIENCE_SECONDS) for _ in range(2)])
+    other.start()
+    other.join()
+    # this thread is still working on the first one
+    assert service.settled() == ["m3"]
+    consumer.receive(0)
+    assert service.settled() == ["m3", "m2"]
+
+
+def test_no_more_is_fetched_than_fits_in_the_buffer(
+    service: Service, consume: Callable[..., QueueConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_link, "MAX_READY_BYTES", 1_000)
+    monkeypatch.setattr(queue_link, "FETCHED_AT_ONCE", 2)
+    fetched: list[int] = []
+
+    def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        fetched.extend(one.number for one in deliveries)
+        return {one.message: _sample(bytes(600)) for one in deliveries}
+
+    service.fetch = fetch
+    consumer = consume()
+    service.deliver(*range(2, 12))
+    for number in range(2, 12):
+        eventually(lambda: consumer._link._ready, "a message")
+        assert fetched[-1] <= number + 3
+        message = consumer.receive(PATIENCE_SECONDS)
+        assert message is not None
+        assert message.id == f"m{number}"
+
+
+def test_a_lost_session_is_begun_again_and_its_messages_are_dropped(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer = consume()
+    service.deliver(2, 3)
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+    before = service.session
+    service.answers.append(Unbound("q", "A", before, "lost"))
+    eventually(lambda: service.session != before, "another bind")
+    with pytest.raises(NotConnectedError):
+        message.settle()
+    service.answers.append(MessageDelivered("q", "A", service.session, 2, "m2", "t", 0, 2, 0, 2))
+    again = consumer.receive(PATIENCE_SECONDS)
+    assert again is not None
+    assert (again.id, again.count, consumer.statistics.lost) == ("m2", 2, 1)
+
+
+def test_a_stopped_consumer_hands_out_nothing_until_it_starts_and_says_so(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer = consume()
+    consumer.stop()
+    eventually(lambda: any(isinstance(one, Alive) and one.stopped for one in service.sent), "the report")
+    service.deliver(2)
+    eventually(lambda: consumer._link._ready, "a message")
+    assert consumer.receive(0.01) is None
+    before = service.session
+    service.answers.append(Unbound("q", "A", before, "lost"))
+    eventually(lambda: service.session != before, "another bind")
+    eventually(
+        lambda: any(isinstance(one, Bind) and one.stopped and one.session != before for one in service.sent),
+        "the bind of the new session",
+    )
+    consumer.start()
+    service.deliver(2)
+    assert consumer.receive(PATIENCE_SECONDS) is not None
+
+
+def test_what_has_arrived_is_reported(service: Service, consume: Callable[..., QueueConsumer]) -> None:
+    consumer = consume(flow=FlowQos(window=5))
+    service.deliver(2, 3, 4)
+    eventually(lambda: any(isinstance(one, Alive) and one.received == 4 for one in service.sent), "the transport ack")
+    assert consumer.statistics.received == 3
+    assert service.settled() == []
+    with pytest.raises(InconsistentQosError):
+        consume(flow=FlowQos(window=0))
+
+
+def test_who_is_replaced_ends_and_learns_it(service: Service, consume: Callable[..., QueueConsumer]) -> None:
+    errors: list[Exception] = []
+    consumer = consume(handler=lambda _: None, mode="auto", on_error=errors.append)
+    service.answers.append(Unbound("q", "A", service.session, "replaced"))
+    with pytest.raises(NotConnectedError, match="Another consumer named A"):
+        consumer.wait_closed(PATIENCE_SECONDS)
+    eventually(lambda: errors, "the report")
+
+
+@pytest.mark.parametrize("names", [{"queue": ""}, {"name": ""}, {"name": "n" * 256}])
+def test_a_name_that_the_service_would_not_read_is_refused(names: dict[str, str]) -> None:
+    with pytest.raises(InconsistentQosError, match="1 to 255"):
+        QueueConsumer("localhost:9092", **{"queue": "q", "name": "A"} | names)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.client.reading import _sample_cache as sample_cache
+from ackstream.client.reading._sample_cache import SampleCache, TimeBasedFilter
+from ackstream.client.reading.samples import ReaderQos, Sample
+
+ANY = 1_000
+
+
+def _sample(seq: int, key: bytes | None = None, topic: str | None = None, at: int = 0, writer: str = "w1") -> Sample:
+    return Sample(writer, topic, key, b"x" * seq, {}, at, seq, 0, seq)
+
+
+def test_keep_last_keeps_some_samples_of_each_topic_and_key() -> None:
+    cache = SampleCache(ReaderQos(history="keep-last", depth=1))
+    for sample in (_sample(1, b"k", "a"), _sample(2, b"k", "b"), _sample(3, None, "a")):
+        assert cache.add(sample) is None
+    replaced = cache.add(_sample(4, b"k", "a"))
+    assert replaced is not None
+    assert (replaced.seq, [sample.seq for sample in cache.take(ANY)]) == (1, [2, 3, 4])
+
+
+def test_a_sample_that_was_read_makes_room_silently_and_stays_open() -> None:
+    cache = SampleCache(ReaderQos(history="keep-last", depth=2))
+    cache.add(_sample(1))
+    cache.read(1)
+    cache.add(_sample(2))
+    assert cache.add(_sample(3)) is None
+    assert (cache.open("w1", 1), len(cache), cache.unread) == (_sample_like(cache, 1), 3, 2)
+    replaced = cache.add(_sample(4))
+    assert (None if replaced is None else replaced.seq) == 2
+
+
+def _sample_like(cache: SampleCache, seq: int) -> Sample:
+    (found,) = [sample for sample in cache.opened if sample.seq == seq]
+    return found
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "read", "unread", "take", "acknowledge"]), st.integers(1, 3)), max_size=40
+)
+
+
+@given(steps, st.sampled_from(["keep-all", "keep-last"]), st.sampled_from(["protocol", "application-explicit"]))
+def test_what_is_held_is_what_can_be_accessed_or_is_not_acknowledged_and_weighs_as_much(
+    steps: list[tuple[str, int]], history: Any, kind: Any
+) -> None:
+    cache = SampleCache(ReaderQos(history=history, kind=kind))
+    cached: dict[int, Sample] = {}
+    unread: set[int] = set()
+    opened: dict[int, Sample] = {}
+    for number, (step, count) in enumerate(steps, 1):
+        if step == "add":
+            sample = _sample(number, b"%d" % count)
+            older = [seq for seq, known in cached.items() if known.key == sample.key] if history == "keep-last" else []
+            replaced = cache.add(sample)
+            assert (None if replaced is None else replaced.seq) == next((seq for seq in older if seq in unread), None)
+            cached = {seq: known for seq, known in cached.items() if seq not in older} | {number: sample}
+            unread = (unread - set(older)) | {number}
+        elif step == "acknowledge":
+            for seq in list(opened)[:count]:
+                cache.acknowledge(opened.pop(seq))
+        else:
+            candidates = [seq for seq in cached if seq in unread] if step == "unread" else list(cached)
+            found = cache.take(count) if step == "take" else cache.read(count, unread=step == "unread")
+            assert [sample.seq for sample in found] == candidates[:count]
+            if kind != "protocol":
+                opened |= {sample.seq: sample for sample in found if sample.seq in unread}
+            unread -= {sample.seq for sample in found}
+            if step == "take":
+                cached = {seq: known for seq, known in cached.items() if seq not in candidates[:count]}
+        held = cached | opened
+        assert (len(cache), cache.bytes) == (len(held), sum(sample.size for sample in held.values()))
+        assert (cache.has(), cache.has(unread=True), cache.unread) == (bool(cached), bool(unread), len(unread))
+        assert sorted(sample.seq for sample in cache.opened) == sorted(opened)
+
+
+def test_the_filter_passes_one_sample_of_an_instance_per_separation() -> None:
+    separate = TimeBasedFilter(100)
+    times = [(0, True), (99, False), (100, True), (150, False), (50, False), (300, True), (0, True), (350, False)]
+    assert [separate.passes(_sample(1, b"a", at=at)) for at, _ in times] == [passes for _, passes in times]
+    assert separate.passes(_sample(1, b"b", at=0))
+    assert separate.passes(_sample(1, b"a", "other", at=300))
+
+
+def test_without_a_separation_everything_passes() -> None:
+    assert all(TimeBasedFilter(0).passes(_sample(seq)) for seq in (1, 2, 3))
+
+
+@pytest.mark.parametrize("count", [3, 50])
+def test_instances_that_are_long_past_are_forgotten(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_cache, "FEW_INSTANCES", 5)
+    separate = TimeBasedFilter(100)
+    for number in range(count):
+        assert separate.passes(_sample(1, b"%d" % number, at=number * 50))
+        assert not separate.passes(_sample(1, b"%d" % number, at=number * 50 + 40))
+    assert len(separate._passed) <= 6

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.client.errors import HandlerFailedError, ReaderClosedError
+from ackstream.client.reading import sample_reader
+from ackstream.client.reading.sample_reader import SampleReader
+from ackstream.client.reading.samples import ReaderQos, Sample
+from ackstream.errors import InconsistentQosError, UnreachableError
+from ackstream.protocol.messages import StoredRange
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_SECONDS = 30.0
+
+
+class _Session:
+    """Reads nothing; notes how it is closed."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.link = SimpleNamespace(producer=None, unreadable=0, stop=threading.Event())
+        self.counts = Counter[str]()
+        self.left: list[bool] = []
+        self.takes_leave = True
+
+    def begin(self, _timeout: float) -> None: ...
+
+    def close(self, *, leave: bool = False) -> bool:
+        self.left = self.left or [leave]
+        return not leave or self.takes_leave
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setattr(sample_reader, "ReaderSession", _Session)
+    return lambda **options: SampleReader(Kafka(), name="r1", **options)
+
+
+def _publish(reader: Any, *numbers: int) -> None:
+    for number in numbers:
+        reader._history.add(Sample("w1", None, None, b"", {}, 0, number, 0, number))
+    reader._history.mark_stored(StoredRange("w1", min(numbers), max(numbers), 0))
+
+
+@pytest.mark.parametrize("options", [{}, {"role": "Logger"}, {"durable": False}, {"durable": False, "role": "Logger"}])
+def test_a_reader_stays_known_when_it_closes_unless_it_is_temporary(
+    make: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    with make(**options) as reader:
+        pass
+    reader.close()
+    temporary = "durable" in options
+    assert (reader._session.left, reader._history.start.durable) == ([temporary], not temporary)
+
+
+def test_a_durable_reader_that_is_unregistered_leaves_for_good(make: Callable[..., Any]) -> None:
+    reader = make()
+    reader.unregister()
+    assert reader._session.left == [True]
+    with pytest.raises(ReaderClosedError):
+        reader.take()
+
+
+def test_a_leave_that_kafka_does_not_store_is_an_error(make: Callable[..., Any]) -> None:
+    reader = make()
+    reader._session.takes_leave = False
+    with pytest.raises(UnreachableError, match="ackstream readers forget"):
+        reader.unregister()
+
+
+def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(make: Callable[..., Any]) -> None:
+    told: list[Exception] = []
+    seen: list[int] = []
+
+    def handle(sample: Sample) -> None:
+        seen.append(sample.seq)
+        if sample.seq % 2:
+            raise ValueError("no")
+
+    reader = make(handler=handle, max_samples=3, on_error=told.append)
+    _publish(reader, 1, 2, 3, 4)
+    _publish(reader, 5, 6)
+    with pytest.raises(HandlerFailedError, match="all 3 samples that it may keep"):
+        reader.wait_closed(PATIENCE_SECONDS)
+    reader.close()
+    assert (seen, [type(error) for error in told]) == ([1, 2, 3, 4, 5, 6], [HandlerFailedError])
+    assert (reader.alive, reader.statistics.failed, reader._session.link.stop.is_set()) == (False, 3, True)
+
+
+def test_samples_that_are_read_stay_in_the_reader_and_those_not_accessed_can_be_waited_for(
+    make: Callable[..., Any],
+) -> None:
+    with make(max_samples=2) as reader:
+        _publish(reader, 1, 2)
+        assert [sample.seq for sample in reader.read(1)] == [1]
+        assert [sample.seq for sample in reader.read(unread=True)] == [2]
+        assert [sample.seq for sample in reader.read(timeout=None)] == [1, 2]
+        assert (reader.statistics.acknowledged, reader.full) == (2, True)
+        assert [sample.seq for sample in reader.take()] == [1, 2]
+        assert (reader.full, reader.read()) == (False, [])
+
+
+def test_an_application_that_acknowledges_later_is_waited_for(make: Callable[..., Any]) -> None:
+    taken: list[Sample] = []
+    reader = make(handler=taken.append, qos=ReaderQos(kind="application-explicit"), max_samples=1)
+    _publish(reader, 1)
+    assert not reader.wait_closed(0.1)
+    assert reader.alive
+    reader.close()
+    assert reader.wait_closed(0)
+
+
+def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_has_its_label_acknowledged_later(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = SimpleNamespace(ready=False, taken=False, issued=frozenset({"a-ack"}), keep=lambda _now: None)
+    monkeypatch.setattr(sample_reader, "Labels", lambda *_: labels)
+    sent: list[dict[str, Any]] = []
+    future = SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
+    with make(labels=["a-ack"]) as reader:
+        reader._outbox._producer = SimpleNamespace(send=lambda *_, **record: sent.append(record) or future)
+        headers = {"correlation-id": b"c", "requested-acks": b'["a-ack"]'}
+        reader._history.add(Sample("w1", None, b"ns:n", b"", headers, 0, 1, 0, 1))
+        reader._history.mark_stored(StoredRange("w1", 1, 1, 0))
+        assert len(reader.take()) == 1
+        reader._after_poll(math.inf)
+        assert (reader.statistics.acknowledged, sent) == (1, [])
+        labels.ready = True
+        reader._after_poll(math.inf)
+    assert [(record["key"], record["headers"]) for record in sent] == [(b"ns:n", [("correlation-id", b"c")])]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 1 to")],
+)
+def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InconsistentQosError, match=reason):
+        SampleReader(Kafka(), name="r1", **options)
+
+
+def test_a_batch_is_handled_and_acknowledged_as_a_whole_or_not_at_all(make: Callable[..., Any]) -> None:
+    batches: list[list[int]] = []
+    first, handled = threading.Event(), threading.Event()
+
+    def handle(samples: list[Sample]) -> None:
+        assert first.wait(PATIENCE_SECONDS)
+        batches.append([sample.seq for sample in samples])
+        if samples[-1].seq == 6:
+            handled.set()
+        if 4 in batches[-1]:
+            raise LookupError
+
+    with make(batch_handler=handle, max_batch=3) as reader:
+        _publish(reader, *range(1, 7))
+        first.set()
+        assert handled.wait(PATIENCE_SECONDS)
+    assert [seq for batch in batches for seq in batch] == [1, 2, 3, 4, 5, 6]
+    assert max(map(len, batches)) == 3
+    failed = next(batch for batch in batches if 4 in batch)
+    assert (reader.statistics.failed, reader.statistics.acknowledged) == (len(failed), 6 - len(failed))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"handler": print}, "give one of them"), ({"max_batch": 0}, "max_batch is 0")]
+)
+def test_there_is_one_handler_and_a_batch_has_messages(
+    make: Callable[..., Any], options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InconsistentQosError, match=reason):
+        make(batch_handler=print, **options)

@@ -1,0 +1,358 @@
+"""What of AMQP 1.0 is decided without a broker."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from proton import (
+    UNDESCRIBED,
+    Array,
+    Data,
+    Delivery,
+    Described,
+    Message,
+    byte,
+    char,
+    float32,
+    int32,
+    symbol,
+    timestamp,
+    ulong,
+)
+
+from ackstream.connectivity.transport import OutgoingMessage
+from ackstream.connectivity.transports import amqp10, amqp10_link
+from ackstream.connectivity.transports.amqp10 import MAX_LINKS, Amqp10Source, _Outgoing, refusal, settle
+from ackstream.connectivity.transports.amqp10_link import (
+    Link,
+    condition_text,
+    external_message,
+    proton_message,
+    received_message,
+)
+from ackstream.errors import StartError
+from ackstream.settings.security import Tls
+from tests.prose import each
+
+HEADERS = {"content-type": "text/plain", "correlation-id": "mine", "reply-to": "answers", "subject": "s", "device": "7"}
+
+
+class Delivered:
+    """Keeps how a delivery is settled."""
+
+    def __init__(self) -> None:
+        self.local = SimpleNamespace(failed=False)
+        self.state: Any = None
+        self.settled = False
+
+    def update(self, state: Any) -> None:
+        self.state = state
+
+    def settle(self) -> None:
+        assert self.state is not None
+        self.settled = True
+
+
+@each("settlement", "transport-amqp10-")
+def test_prose_settlement_of_a_delivery(given_: dict[str, Any], expect: dict[str, Any]) -> None:
+    delivery = Delivered()
+    settle(delivery, given_["settlement"])
+    name = {Delivery.ACCEPTED: "ACCEPTED", Delivery.REJECTED: "REJECTED", Delivery.MODIFIED: "MODIFIED"}[delivery.state]
+    assert name + ("_FAILED" if delivery.local.failed else "") == expect["action"]
+    assert delivery.settled
+
+
+def test_what_nobody_has_taken_does_not_count_as_a_delivery_that_failed() -> None:
+    taken, untaken = Delivered(), Delivered()
+    source: Any = Amqp10Source.__new__(Amqp10Source)
+    source._arrived = deque([(untaken, None, False)])
+    source._link = SimpleNamespace(unsettled={taken: None, untaken: None}, close=lambda: None)
+    source._disconnect()
+    assert (taken.state, taken.local.failed, untaken.state, untaken.local.failed) == (
+        Delivery.MODIFIED, True, Delivery.RELEASED, False
+    )  # fmt: skip
+    assert untaken.settled
+
+
+@pytest.mark.parametrize("payload", [b'{"a": 1}', b"", b"\xff\x00"])
+def test_a_message_is_the_same_on_the_other_side(payload: bytes) -> None:
+    sent = proton_message(OutgoingMessage("out", HEADERS, payload))
+    assert sent.durable
+    received = Message()
+    received.decode(sent.encode())
+    found = external_message(received, "out")
+    assert found.headers == HEADERS | {"amqp.address": "out"}
+    assert found.payload == payload
+
+
+def test_a_message_without_properties_has_no_headers() -> None:
+    received = Message()
+    received.decode(Message(body="1").encode())
+    assert external_message(received, "in").headers == {"amqp.address": "in"}
+
+
+@pytest.mark.parametrize(
+    ("body", "payload"),
+    [
+        (memoryview(b"x"), b"x"),
+        ({"a": [1, "b"]}, b'{"a":[1,"b"]}'),
+        (21.5, b"21.5"),
+        (None, b""),
+        # as JMS clients send a MapMessage
+        ({"n": int32(1), "f": float32(1.5), "on": True, "no": None}, b'{"n":1,"f":1.5,"on":true,"no":null}'),
+        ({ulong(1): symbol("s"), "at": timestamp(5)}, b'{"1":"s","at":5}'),
+        (Array(UNDESCRIBED, Data.INT, 1, 2), b"[1,2]"),
+        (Described(symbol("kind"), [byte(1), char("c"), b"x"]), b'[1,"c","eA=="]'),
+    ],
+)
+def test_other_bodies_are_json(body: Any, payload: bytes) -> None:
+    received = Message()
+    received.decode(Message(body=body).encode())
+    assert external_message(received, "in").payload == payload
+
+
+def test_properties_of_other_types_are_texts() -> None:
+    properties = {"Count": 3, "int": int32(4), "float": float32(1.5), "raw": b"x", "on": True}
+    received = Message()
+    received.decode(Message(body="1", correlation_id=7, properties=properties).encode())
+    assert external_message(received, "in").headers == {
+        "count": "3",
+        "int": "4",
+        "float": "1.5",
+        "raw": "x",
+        "on": "true",
+        "correlation-id": "7",
+        "amqp.address": "in",
+    }
+
+
+def test_a_reason_of_the_broker_is_a_text() -> None:
+    assert condition_text(SimpleNamespace(name="amqp:not-found", description="no node")) == "amqp:not-found: no node"
+    assert condition_text(None) == "no reason given"
+
+
+UNREADABLE = {
+    "no AMQP": b"not amqp",
+    "a text that is no UTF-8": Message(body="ab").encode().replace(b"ab", b"\xff\xff"),
+    # {[1]: 2}: Python has no such dictionary
+    "a key that is a list": bytes.fromhex("005377 c10a02 c0040154010000 5402".replace(" ", "")),
+}
+
+
+@pytest.mark.parametrize("encoded", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_message_that_cannot_be_read_is_its_bytes_and_the_reason(encoded: bytes) -> None:
+    message, redelivered = received_message(encoded, "in")
+    assert (message.payload, message.headers, redelivered) == (encoded, {"amqp.address": "in"}, False)
+    assert message.unreadable
+
+
+def test_a_message_that_was_delivered_before_is_known() -> None:
+    message, redelivered = received_message(Message(body="1", delivery_count=2).encode(), "in")
+    assert (message.payload, message.unreadable, redelivered) == (b"1", "", True)
+    assert received_message(b"", "in")[0].payload == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("amqp:not-found", 400),
+        ("amqp:unauthorized-access", 400),
+        ("amqp:link:message-size-exceeded", 400),
+        ("amqp:resource-limit-exceeded", 503),
+        ("amqp:internal-error", 503),
+        (None, 503),
+    ],
+)
+def test_only_a_rejection_that_a_retry_does_not_change_is_final(name: str | None, status: int) -> None:
+    result = refusal(None if name is None else SimpleNamespace(name=name, description="why"))
+    assert (result.status, result.away) == (status, status == 503)
+
+
+class Sender:
+    """A link that is granted credit at once; it keeps what is sent."""
+
+    def __init__(self, address: str, sent: list[tuple[str, str]]) -> None:
+        self.source = SimpleNamespace(address=address)
+        self.credit = 10
+        self.closed = False
+        self._sent = sent
+        self._tags = 0
+
+    def delivery_tag(self) -> str:
+        self._tags += 1
+        return str(self._tags)
+
+    def delivery(self, tag: str) -> None:
+        self._sent.append((self.source.address, tag))
+
+    def stream(self, encoded: bytes) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Broker:
+    """Plays the broker of the target's links."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+        self.senders: dict[str, Sender] = {}
+        self.results: list[int] = []
+        self.link = link = _Outgoing.__new__(_Outgoing)
+        link._links, link._open, link._attached = {}, 0, 0
+        self.names: set[str] = set()
+        link.connection, link.container = None, self
+
+    def create_sender(self, _connection: Any, _target: str, address: str, *, name: str, options: Any) -> Sender:
+        # the link before may not be detached yet
+        assert name not in self.names
+        assert options
+        self.names.add(name)
+        self.senders[address] = Sender(address, self.sent)
+        return self.senders[address]
+
+    def publish(self, address: str, **headers: str) -> None:
+        message = OutgoingMessage(address, headers, b"1")
+        self.link.send(message, lambda result: self.results.append(result.status))
+
+    def accept(self, address: str, tag: str) -> None:
+        self.link.on_accepted(self.event(self.senders[address], tag))
+
+    def grant(self, address: str) -> None:
+        self.link.on_sendable(self.event(self.senders[address]))
+
+    def close_link(self, address: str, name: str) -> None:
+        self.link.on_link_error(self.event(self.senders[address], condition=name))
+
+    @staticmethod
+    def event(sender: Sender, tag: str = "", condition: str = "amqp:resource-deleted") -> Any:
+        sender_link: Any = sender
+        sender_link.remote_condition = SimpleNamespace(name=condition, description="")
+        return SimpleNamespace(link=sender_link, delivery=SimpleNamespace(tag=tag))
+
+
+def test_what_is_kept_of_addresses_is_limited() -> None:
+    broker = Broker()
+    for number in range(MAX_LINKS + 50):
+        broker.publish(f"events/{number}")
+        broker.accept(f"events/{number}", "1")
+    assert len(broker.link._links) == MAX_LINKS
+    assert broker.senders["events/0"].closed
+    assert not broker.senders["events/50"].closed
+    assert set(broker.results) == {200}
+    assert not broker.link.busy
+
+
+def test_a_link_with_messages_that_are_not_confirmed_is_kept() -> None:
+    broker = Broker()
+    broker.publish("first")
+    for number in range(MAX_LINKS + 50):
+        broker.publish(f"events/{number}")
+        broker.accept(f"events/{number}", "1")
+    assert not broker.senders["first"].closed
+    assert broker.link.busy
+    broker.accept("first", "1")
+    assert not broker.link.busy
+
+
+def test_after_a_message_that_amqp_cannot_carry_the_next_one_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(message: OutgoingMessage) -> Any:
+        if "bad" in message.headers:
+            raise ValueError
+        return SimpleNamespace(encode=lambda: b"")
+
+    monkeypatch.setattr(amqp10, "proton_message", encoded)
+    broker = Broker()
+    broker.publish("out", bad="x")
+    broker.publish("out")
+    # no delivery was begun for the first one
+    assert broker.sent == [("out", "1")]
+    broker.accept("out", "1")
+    assert broker.results == [400, 200]
+    assert not broker.link.busy
+
+
+def test_the_end_of_a_link_ends_its_messages_and_not_those_of_the_next_one() -> None:
+    broker = Broker()
+    broker.publish("out")
+    ended = broker.senders["out"]
+    broker.link.on_link_error(broker.event(ended))
+    broker.publish("out")
+    broker.link.on_link_error(broker.event(ended))
+    broker.link.on_accepted(broker.event(ended, "1"))
+    assert broker.results == [503]
+    broker.accept("out", "1")
+    assert broker.results == [503, 200]
+
+
+TOO_LARGE = "amqp:link:message-size-exceeded"
+
+
+def test_of_messages_on_a_link_only_the_one_for_which_the_broker_closes_it_is_refused() -> None:
+    broker = Broker()
+    broker.publish("out")
+    broker.accept("out", "1")
+    for _ in range(3):
+        broker.publish("out")
+    broker.senders["out"].credit = 0
+    broker.publish("out")
+    broker.close_link("out", TOO_LARGE)
+    # on the next link each of them is alone, until the broker closes it again
+    assert broker.results == [200]
+    broker.grant("out")
+    assert broker.sent[4:] == [("out", "1")]
+    broker.accept("out", "1")
+    assert broker.sent[5:] == [("out", "2")]
+    broker.close_link("out", TOO_LARGE)
+    assert broker.results == [200, 200, 400]
+    broker.grant("out")
+    for tag in ("1", "2"):
+        broker.accept("out", tag)
+    assert broker.results == [200, 200, 400, 200, 200]
+    assert not broker.link.busy
+
+
+@pytest.mark.parametrize(("name", "status"), [("amqp:not-found", 400), (TOO_LARGE, 503), ("amqp:detach-forced", 503)])
+def test_messages_that_were_not_sent_are_refused_for_their_address_only(name: str, status: int) -> None:
+    broker = Broker()
+    broker.publish("out")
+    broker.accept("out", "1")
+    broker.senders["out"].credit = 0
+    broker.publish("out")
+    broker.close_link("out", name)
+    assert broker.results == [200, status]
+
+
+class Container:
+    """Plays what exchanges data: it needs some turns until both sides have closed."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+        self.timeout = 0.0
+
+    def process(self) -> bool:
+        self.turns -= 1
+        return self.turns > 0
+
+
+def test_a_link_that_failed_is_closed_until_both_sides_have_closed() -> None:
+    link = Link.__new__(Link)
+    container = Container(5)
+    closed: list[bool] = []
+    link.container, link.connection = container, SimpleNamespace(close=lambda: closed.append(True))
+    # a queue that does not exist
+    link.error = "amqp:not-found"
+    link.close()
+    assert (closed, container.turns) == ([True], 0)
+
+
+def test_without_trusted_authorities_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = SimpleNamespace(cafile=None, capath=None)
+    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: paths)
+    with pytest.raises(StartError, match="SSL_CERT_FILE"):
+        amqp10_link._domain(Tls())

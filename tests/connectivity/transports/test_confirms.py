@@ -1,0 +1,168 @@
+"""What a channel that the broker closes means for each message; a broker is played that knows its exchanges."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from ackstream.connectivity.transport import OutgoingMessage, Published
+from ackstream.connectivity.transports import confirms as confirms_module
+from ackstream.connectivity.transports.confirms import Confirms
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class PlayedBroker:
+    """Stores what it knows, and confirms late; closes the channel for anything else."""
+
+    def __init__(self, *exchanges: str, forbidden: tuple[str, ...] = ()) -> None:
+        self.confirms = Confirms()
+        self.stored: list[bytes] = []
+        self.refused: list[bytes] = []
+        self.channels = 1
+        self._exchanges, self._forbidden = exchanges, forbidden
+        self._tags = count(1)
+
+    def publish(self, *messages: str) -> None:
+        """Publish to addresses; the payload is ``address`` or what follows ``address=``."""
+        for text in messages:
+            address, _, payload = text.partition("=")
+            self.confirms.add(OutgoingMessage(address, {}, (payload or address).encode()), _ignore)
+        while not self.confirms.idle:
+            self.turn()
+
+    def turn(self) -> None:
+        """Receive all that may be sent; then confirm it, unless one of it closed the channel."""
+        received = []
+        while (unconfirmed := self.confirms.take()) is not None:
+            tag = next(self._tags)
+            self.confirms.sent(tag, unconfirmed)
+            received.append((tag, unconfirmed))
+        assert received
+        closes = False
+        for _tag, unconfirmed in received:
+            closes = unconfirmed.exchange not in self._exchanges or unconfirmed.message.address in self._forbidden
+            if closes:
+                break
+            self.stored.append(unconfirmed.message.payload)
+        if closes:
+            refused = self.confirms.channel_closed()
+            self.refused += [] if refused is None else [refused.message.payload]
+            self._tags = count(1)
+            self.channels += 1
+            return
+        for tag in self.confirms.tags(received[-1][0], multiple=True):
+            assert self.confirms.confirm(tag, stored=True) is not None
+        assert self.confirms.tags(99, multiple=False) == [99]
+
+
+def _ignore(_result: Published) -> None: ...
+
+
+def test_a_message_to_a_missing_exchange_is_refused_alone_and_no_other_is_published_twice() -> None:
+    broker = PlayedBroker("events")
+    broker.publish(*[f"{address}/k={index}" for index in range(5) for address in ("events", "typo")])
+    assert broker.stored == [b"0", b"1", b"2", b"3", b"4"]
+    assert broker.refused == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_message_to_an_exchange_that_was_created_meanwhile_is_sent() -> None:
+    broker = PlayedBroker("events")
+    broker.publish("late/k=1")
+    broker._exchanges = ("events", "late")
+    broker.publish("late/k=2", "late/k=3")
+    assert (broker.refused, broker.stored, broker.channels) == ([b"1"], [b"2", b"3"], 2)
+
+
+def test_of_messages_to_an_exchange_only_the_one_that_is_not_permitted_is_refused() -> None:
+    broker = PlayedBroker("events", forbidden=("events/secret",))
+    broker.publish("events/a=1")
+    broker.publish("events/a=2", "events/secret=3", "events/b=4")
+    assert broker.refused == [b"3"]
+    # what was in flight with it is sent again, in order
+    assert broker.stored == [b"1", b"2", b"2", b"4"]
+    stored = len(broker.stored)
+    broker.publish("events/a=5", "events/secret=6", "events/b=7", "events/c=8")
+    # from now on its routing keys are known apart
+    assert broker.stored[stored:] == [b"5", b"7", b"8"]
+    assert broker.refused == [b"3", b"6"]
+
+
+def test_messages_to_an_exchange_that_takes_them_are_in_flight_together() -> None:
+    broker = PlayedBroker("events", "")
+    broker.publish("events/a", "/queue")
+    for address in ("events/a", "events/b", "/other"):
+        broker.confirms.add(OutgoingMessage(address, {}, b""), _ignore)
+    broker.turn()
+    assert broker.confirms.idle
+
+
+def test_while_a_message_is_sent_alone_the_others_wait() -> None:
+    confirms = Confirms()
+    for address in ("a/1", "a/2", "b/1"):
+        confirms.add(OutgoingMessage(address, {}, address.encode()), _ignore)
+    order = []
+    for tag in (1, 2, 3):
+        unconfirmed = confirms.take()
+        assert unconfirmed is not None
+        confirms.sent(tag, unconfirmed)
+        assert confirms.take() is None
+        order.append(unconfirmed.message.payload)
+        # a negative confirm is no sign that the exchange takes messages
+        confirms.confirm(tag, stored=tag > 1)
+    assert order == [b"a/1", b"a/2", b"b/1"]
+
+
+def test_a_message_that_could_not_be_sent_holds_back_no_other() -> None:
+    confirms = Confirms()
+    for address in ("a/1", "b/1"):
+        confirms.add(OutgoingMessage(address, {}, b""), _ignore)
+    assert confirms.take() is not None
+    assert confirms.take() is not None
+
+
+def test_what_is_not_confirmed_is_given_up_in_order_and_forgotten() -> None:
+    broker = PlayedBroker("a")
+    broker.publish("a/0")
+    for payload in (b"1", b"2", b"3"):
+        broker.confirms.add(OutgoingMessage("a/k", {}, payload), _ignore)
+    for tag in (1, 2):
+        unconfirmed = broker.confirms.take()
+        assert unconfirmed is not None
+        broker.confirms.sent(tag, unconfirmed)
+    assert [each.message.payload for each in broker.confirms.give_up()] == [b"1", b"2", b"3"]
+    assert broker.confirms.idle
+    assert broker.confirms.confirm(1, stored=True) is None
+    assert broker.confirms.channel_closed() is None
+
+
+def test_no_more_exchanges_and_addresses_are_remembered_than_the_limit_and_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirms_module, "REMEMBERED", 3)
+    forbidden = tuple(f"a/no{number}" for number in range(5))
+    broker = PlayedBroker("a", *(f"x{number}" for number in range(9)), forbidden=forbidden)
+    broker.publish("a/yes", *forbidden, *[f"x{number}/k" for number in range(9)])
+    assert list(broker.confirms._refusing) == ["a/no2", "a/no3", "a/no4"]
+    assert list(broker.confirms._proven) == ["x6", "x7", "x8"]
+
+
+def test_after_a_message_that_was_refused_others_to_its_exchange_are_in_flight_together() -> None:
+    broker = PlayedBroker("events", forbidden=("events/large",))
+    broker.publish("events/1", "events/large", "events/2")
+    for number in range(1000):
+        broker.confirms.add(OutgoingMessage(f"events/{number}", {}, b""), _ignore)
+    broker.turn()
+    assert broker.confirms.idle
+
+
+def test_an_address_that_refused_a_message_and_took_another_is_as_any_other() -> None:
+    broker = PlayedBroker("events", forbidden=("events/k",))
+    broker.publish("events/1", "events/k")
+    broker._forbidden = ()
+    broker.publish("events/1", "events/k")
+    for _ in range(3):
+        broker.confirms.add(OutgoingMessage("events/k", {}, b""), _ignore)
+    broker.turn()
+    assert broker.confirms.idle

@@ -1,0 +1,212 @@
+"""HTTP targets against a real HTTP server in a thread."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.connectivity.transport import OutgoingMessage, Published
+from ackstream.connectivity.transports.http_push import HttpPublisher, published
+from ackstream.settings import Kafka
+from ackstream.settings.connections import HttpConnection
+from tests.harness.service import Service
+from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    found = Service()
+    yield found
+    found.close()
+
+
+@contextmanager
+def pushing(url: str, **parts: Any) -> Iterator[HttpPublisher]:
+    target = {"address": "POST:/", "topics": ["_/_/things/twin/events"]}
+    connection = HttpConnection(id="plant", type="http-push", url=url, targets=[target], **parts)
+    with HttpPublisher(connection, Kafka()) as publisher:
+        yield publisher
+
+
+def sent(publisher: HttpPublisher, *addresses: str, headers: dict[str, str] | None = None) -> list[Published]:
+    results: dict[int, Published] = {}
+    for number, address in enumerate(addresses):
+        message = OutgoingMessage(address, headers or {}, b"%d" % number)
+        publisher.publish(message, lambda result, key=number: results.update({key: result}))  # type: ignore[misc]
+    eventually(lambda: len(results) == len(addresses), "the responses")
+    return [results[number] for number in range(len(addresses))]
+
+
+def test_a_request_has_method_path_headers_and_body(service: Service) -> None:
+    with pushing(f"{service.url}/base", username="plant", password="geheim") as publisher:
+        headers = {"content-type": "text/plain", "correlation-id": "mine"}
+        (result,) = sent(publisher, "PUT:/things/a%20b?x=1", headers=headers)
+        sent(publisher, "GET:/things")
+    (method, path, got, body), (_, _, _, nothing) = service.requests
+    assert (method, path, body, nothing) == ("PUT", "/base/things/a%20b?x=1", b"0", b"")
+    assert (got["content-type"], got["correlation-id"]) == ("text/plain", "mine")
+    assert got["authorization"].startswith("Basic ")
+    assert (result.status, json.loads(bytes(result.payload))) == (200, {"path": path})
+    assert result.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("status", "succeeded", "away"),
+    [
+        (200, True, False),
+        (201, True, False),
+        (302, False, False),
+        (404, False, False),
+        (429, False, True),
+        (500, False, False),
+        (503, False, True),
+    ],
+)
+def test_the_status_of_the_response_is_that_of_the_acknowledgement(
+    service: Service,
+    status: int,
+    succeeded: bool,  # noqa: FBT001 - a table
+    away: bool,  # noqa: FBT001
+) -> None:
+    with pushing(service.url) as publisher:
+        (result,) = sent(publisher, f"POST:/status/{status}")
+    assert (result.status, result.succeeded, result.away) == (status, succeeded, away)
+
+
+def test_a_response_that_does_not_come_is_a_time_out(service: Service) -> None:
+    with pushing(service.url, timeout="200ms") as publisher:
+        (result,) = sent(publisher, "POST:/hang")
+    assert (result.status, result.away) == (408, True)
+
+
+def test_with_one_request_at_a_time_they_are_in_order(service: Service) -> None:
+    with pushing(service.url) as publisher:
+        sent(publisher, *[f"POST:/{number}" for number in range(30)])
+    assert [path for _, path, _, _ in service.requests] == [f"/{number}" for number in range(30)]
+    assert service.most == 1
+
+
+def test_no_more_requests_than_allowed_run_at_a_time(service: Service) -> None:
+    with pushing(service.url, parallelism=3) as publisher:
+        results: list[Published] = []
+        for _ in range(8):
+            publisher.publish(OutgoingMessage("POST:/slow", {}, b""), results.append)
+        eventually(lambda: service.running == 3, "as many as allowed")
+        service.gate.set()
+        eventually(lambda: len(results) == 8, "all of them")
+    assert service.most == 3
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "POST:/things/../admin",
+        "POST:/things/..",
+        "POST:/a/%2e%2E/b",
+        # as servers read it
+        "POST:/a/..;x=1/b",
+        "POST:/a/..%3B/b",
+        "POST:/a\\..\\b",
+        "POST:/a%5C..%5Cb",
+    ],
+)
+def test_a_placeholder_does_not_lead_to_another_part_of_the_service(service: Service, address: str) -> None:
+    with pushing(service.url) as publisher:
+        (result,) = sent(publisher, address)
+    assert (result.status, result.away, service.requests) == (400, False, [])
+
+
+def test_a_header_that_http_cannot_carry_is_an_error_of_the_message(service: Service) -> None:
+    with pushing(service.url) as publisher:
+        (result,) = sent(publisher, "POST:/", headers={"device": "a\r\nb: c"})
+    assert (result.status, result.away, service.requests) == (400, False, [])
+
+
+def test_a_large_body_is_left_out_of_the_acknowledgement(service: Service) -> None:
+    with pushing(service.url) as publisher:
+        (result,) = sent(publisher, "POST:/large")
+    assert result.status == 200
+    assert "262,144 bytes" in str(json.loads(bytes(result.payload)))
+
+
+def test_a_service_that_is_gone_is_away(service: Service) -> None:
+    with pushing(service.url) as publisher:
+        service.close()
+        (result,) = sent(publisher, "POST:/")
+    assert (result.status, result.away) == (503, True)
+
+
+def test_after_a_halt_nothing_overtakes_what_failed(service: Service) -> None:
+    results: list[Published] = []
+    with pushing(service.url) as publisher:
+
+        def failed(result: Published) -> None:
+            results.append(result)
+            publisher.halt()
+
+        publisher.publish(OutgoingMessage("POST:/status/503", {}, b""), failed)
+        publisher.publish(OutgoingMessage("POST:/", {}, b""), results.append)
+        eventually(lambda: results, "the first result")
+    assert [result.status for result in results] == [503]
+    assert len(service.requests) == 1
+
+
+def test_a_close_waits_for_requests_and_abandons_those_that_hang(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackstream.connectivity.transports.http_push.CLOSE_SECONDS", 0.2)
+    results: list[Published] = []
+    with pushing(service.url) as publisher:
+        for _ in range(3):
+            publisher.publish(OutgoingMessage("POST:/hang", {}, b""), results.append)
+        eventually(lambda: service.requests, "the first request")
+    service.gate.set()
+    assert (results, len(service.requests)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "payload"),
+    [
+        ("application/json", b'{"a":1.10}', b'{"a":1.10}'),
+        ("application/problem+json; charset=utf-8", b"[1]", b"[1]"),
+        ("application/json", b"no", b'"no"'),
+        ("text/plain; charset=latin-1", b"\xe4", '"ä"'.encode()),
+        ("text/plain; charset=martian", b"a", b'"a"'),
+        ("", b"a", b'"a"'),
+        ("application/octet-stream", b"\xff", b'"/w=="'),
+    ],
+)
+def test_a_body_is_json_a_text_or_base64(kind: str, body: bytes, payload: bytes) -> None:
+    assert bytes(published(200, {"content-type": kind}, body).payload) == payload
+
+
+def test_a_status_that_is_none_is_an_error() -> None:
+    assert published(999, {}, b"").status == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("org.acme:lamp", "org.acme:lamp"),
+        ("org.acme/lamp/things", "org.acme/lamp/things"),
+        ("a?admin=1&b#c", "a%3Fadmin%3D1%26b%23c"),
+        ("..;x", "..%3Bx"),
+        ("%2e%2e", "%252e%252e"),
+        ("1 \xe4", "1%20%C3%A4"),
+    ],
+)
+def test_what_a_placeholder_brings_in_stays_a_part_of_the_path(text: str, quoted: str) -> None:
+    assert HttpPublisher.quoted(text) == quoted
+
+
+def test_a_publisher_that_was_halted_is_opened_again(service: Service) -> None:
+    with pushing(service.url) as publisher:
+        assert publisher.alive
+        publisher.halt()
+        assert not publisher.alive

@@ -1,0 +1,405 @@
+"""What MQTT sources and targets decide between their broker and the system, both played here."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
+
+from ackstream.connectivity.transport import OutgoingMessage
+from ackstream.connectivity.transports import mqtt
+from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
+from ackstream.errors import UnreachableError
+from ackstream.settings import Kafka
+from ackstream.settings.connections import MqttConnection, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AGAIN = "reject-with-redelivery"
+
+
+class Played:
+    """The client and the intake of a source; ``settle`` says how the intake settles a message."""
+
+    def __init__(self, *, max_in_flight: int = 200, **settings: Any) -> None:
+        self.room, self.alive = 10, True
+        self.acknowledged: list[int] = []
+        self.refused: list[int] = []
+        self.taken: list[Any] = []
+        self.settle: dict[int, Callable[[Any], None]] = {}
+        self.left = self.subscribed = 0
+        connection = MqttConnection(id="plant", type="mqtt", **settings)
+        source = Source(addresses=("in",), qos=1, max_in_flight=max_in_flight)
+        self.source = MqttSource(connection, 0, source, Kafka(), self)  # type: ignore[arg-type]
+        self.source._client = self  # type: ignore[assignment]
+        self.connect()
+
+    def connect(self, *, present: bool | None = None) -> None:
+        self.source._connected(self.left > 0 if present is None else present)
+
+    def unreachable(self, reason: str) -> UnreachableError:
+        return UnreachableError(reason)
+
+    def deliver(self, *numbers: int, qos: int = 1, topic: str = "in") -> None:
+        for number in numbers:
+            payload = b"%d" % number
+            message = SimpleNamespace(
+                mid=number, qos=qos, dup=False, topic=topic, retain=False, payload=payload, properties=None
+            )
+            self.source._incoming(None, None, message)  # type: ignore[arg-type]
+            self.source._turn()
+
+    def take(self, message: Any, done: Callable[[Any], None], *, redelivered: bool) -> None:  # noqa: ARG002
+        self.settle[int(message.payload)] = done
+        self.taken.append(message)
+
+    def turn(self, timeout: float = 0.0) -> None:
+        """Have nothing to do."""
+
+    def subscribe_all(self, filters: Any, qos: int) -> None:
+        assert (filters, qos) == (("in",), 1)
+        self.subscribed += 1
+
+    def receipt(self, message: Any, *, accepted: bool) -> None:
+        self.acknowledged.append(message.mid)
+        if not accepted:
+            self.refused.append(message.mid)
+
+    def forget(self) -> None:
+        assert self.left == 0
+
+    def join(self) -> None:
+        self.connect()
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    found = Played()
+    monkeypatch.setattr(mqtt, "backoff", lambda _attempt: 0.0)
+    return found
+
+
+def test_what_a_session_with_other_addresses_delivers_is_not_carried_out(played: Played) -> None:
+    played.deliver(1)
+    played.deliver(2, topic="old/x")
+    assert [message.unreadable.split(":")[0] for message in played.taken] == [
+        "", "its topic is none of the source's addresses"
+    ]  # fmt: skip
+
+
+def test_a_session_that_has_its_subscriptions_gets_none_again_which_would_deliver_what_is_retained(
+    played: Played,
+) -> None:
+    # of an earlier process, which may have had other addresses
+    played.connect(present=True)
+    assert played.subscribed == 2
+    played.source._subscribed(None, None, 1, [SimpleNamespace(is_failure=False)], None)
+    # it has left to have a message delivered again
+    played.source._rejoins = True
+    played.connect(present=True)
+    assert played.subscribed == 2
+    played.source._rejoins = True
+    played.connect(present=False)
+    assert played.subscribed == 3
+    # a broker that was away may have returned to a session without them
+    played.connect(present=True)
+    assert played.subscribed == 4
+
+
+def test_a_source_that_has_left_to_have_a_message_delivered_again_is_still_connected(played: Played) -> None:
+    played.source._client.is_connected = lambda: False  # type: ignore[method-assign]
+    assert not played.source.connected
+    played.source._reconnect_at = 1.0
+    assert played.source.connected
+
+
+def test_a_message_that_comes_before_the_subscription_is_confirmed_shows_that_it_holds(played: Played) -> None:
+    assert not played.source._joined.is_set()
+    played.deliver(1)
+    assert played.source._joined.is_set()
+
+
+def test_messages_are_acknowledged_in_order_of_arrival(played: Played) -> None:
+    played.deliver(1, 2, 3)
+    played.settle[2]("settle")
+    played.source._turn()
+    assert played.acknowledged == []
+    played.settle[1]("reject-without-redelivery")
+    played.source._turn()
+    assert (played.acknowledged, played.refused) == ([1, 2], [1])
+
+
+def test_a_rejected_message_reconnects_when_those_before_it_are_acknowledged(played: Played) -> None:
+    played.deliver(1, 2, 3)
+    played.settle[2](AGAIN)
+    played.source._turn()
+    assert (played.acknowledged, played.left) == ([], 0)
+    played.settle[1]("settle")
+    played.source._turn()
+    assert (played.acknowledged, played.left) == ([1], 1)
+    # an answer that comes late is for a delivery that is over
+    played.settle[3]("settle")
+    played.deliver(2)
+    played.settle[2]("settle")
+    played.source._turn()
+    assert (played.acknowledged, played.left) == ([1, 2], 1)
+
+
+def test_messages_of_an_earlier_session_are_not_acknowledged(played: Played) -> None:
+    played.deliver(1)
+    played.connect()
+    played.settle[1]("settle")
+    played.source._turn()
+    played.deliver(2)
+    played.settle[2]("settle")
+    played.source._turn()
+    assert played.acknowledged == [2]
+
+
+def test_with_qos_0_nothing_is_acknowledged_or_redelivered(played: Played) -> None:
+    played.deliver(1, qos=0)
+    played.settle[1](AGAIN)
+    played.source._turn()
+    assert (played.acknowledged, played.left) == ([], 0)
+
+
+def test_without_reconnects_a_rejected_message_is_acknowledged() -> None:
+    played = Played(reconnect_for_redelivery=False)
+    played.deliver(1)
+    played.settle[1](AGAIN)
+    played.source._turn()
+    assert (played.acknowledged, played.left) == ([1], 0)
+
+
+def test_by_default_an_unprocessed_message_is_not_acknowledged() -> None:
+    assert MqttConnection(id="plant", type="mqtt").reconnect_for_redelivery
+
+
+def test_messages_that_wait_for_an_earlier_one_to_be_acknowledged_take_room() -> None:
+    played = Played(max_in_flight=3)
+    played.deliver(1, 2, 3)
+    played.settle[2]("settle")
+    played.settle[3]("settle")
+    played.source._turn()
+    assert (played.acknowledged, played.source._room) == ([], 0)
+    played.settle[1]("settle")
+    played.source._turn()
+    assert (played.acknowledged, played.source._room) == ([1, 2, 3], 3)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_a_source_whose_subscription_is_refused_ends_also_after_a_reconnect(
+    played: Played,
+    present: bool,  # noqa: FBT001 - a table
+) -> None:
+    played.left = int(present)
+    played.connect()
+    refused = SimpleNamespace(is_failure=True)
+    played.source._subscribed(None, None, 1, [refused], None)
+    with pytest.raises(UnreachableError, match="it refuses subscriptions"):
+        played.source._turn()
+
+
+def test_a_source_whose_login_is_refused_after_a_reconnect_ends(played: Played) -> None:
+    played.source._joined.set()
+    played.alive = False
+    with pytest.raises(UnreachableError, match="it refuses the connection"):
+        played.source._turn()
+
+
+class Sending:
+    """The client of a publisher: confirms what it publishes before ``publish`` returns, or when it is told to."""
+
+    def __init__(self, *, at_once: bool = False, rc: Any = MQTT_ERR_SUCCESS) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.rc, self.left = rc, threading.Event()
+        publisher = MqttPublisher.__new__(MqttPublisher)
+        publisher._five, publisher._changed, publisher._waiting, publisher._early = False, threading.Condition(), {}, {}
+        publisher._client = self  # type: ignore[assignment]
+        self.publisher, self.at_once = publisher, at_once
+
+    def publish(self, topic: str, payload: bytes, **options: Any) -> Any:
+        self.sent.append({"topic": topic, "payload": payload, **options})
+        if self.at_once:
+            self.confirm(len(self.sent) if options["qos"] else -len(self.sent))
+        return SimpleNamespace(rc=self.rc, mid=len(self.sent))
+
+    def confirm(self, identity: int, *, failure: str = "") -> None:
+        code = SimpleNamespace(is_failure=bool(failure), getName=lambda: failure)
+        self.publisher._confirmed(identity, code)
+
+    def is_connected(self) -> bool:
+        return self.rc == MQTT_ERR_SUCCESS
+
+    def leave(self) -> None:
+        self.left.set()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_target_is_confirmed_whether_the_broker_is_faster_or_not(at_once: bool) -> None:  # noqa: FBT001 - a table
+    sending = Sending(at_once=at_once)
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    if not at_once:
+        assert results == []
+        sending.confirm(1)
+    assert [result.status for result in results] == [200]
+    assert (sending.publisher._waiting, sending.publisher._early) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        ("Payload format invalid", 400),
+        ("Topic name invalid", 400),
+        ("Not authorized", 400),
+        ("Quota exceeded", 500),
+        ("Unspecified error", 500),
+    ],
+)
+def test_a_reason_of_the_broker_says_whether_a_message_is_refused_or_published_again(failure: str, status: int) -> None:
+    sending = Sending()
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    sending.confirm(1, failure=failure)
+    assert [(result.status, result.away) for result in results] == [(status, status == 500)]
+
+
+def test_a_message_of_qos_0_is_decided_when_it_is_written() -> None:
+    """No broker confirms it. One that reads nothing is to hold back those that publish."""
+    sending = Sending()
+    results: list[Any] = []
+    for _ in range(3):
+        sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
+    assert (results, list(sending.publisher._waiting)) == ([], [-1, -2, -3])
+    sending.confirm(-1)
+    # dropped with the connection
+    sending.confirm(-2, failure="Unspecified error")
+    assert [(result.status, result.away) for result in results] == [(200, False), (500, True)]
+    sending.at_once = True
+    sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
+    assert (results[2].status, list(sending.publisher._waiting), sending.publisher._early) == (200, [-3], {})
+
+
+def test_a_message_of_qos_0_without_a_connection_is_not_kept() -> None:
+    sending = Sending(rc=MQTT_ERR_NO_CONN)
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
+    assert [(result.status, result.away) for result in results] == [(503, True)]
+    assert (sending.publisher._waiting, sending.publisher._early) == ({}, {})
+
+
+def test_a_message_of_qos_1_waits_for_the_connection() -> None:
+    sending = Sending(rc=MQTT_ERR_NO_CONN)
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    assert (results, list(sending.publisher._waiting)) == ([], [1])
+    # no confirmation can come
+    sending.publisher.close()
+    assert sending.left.is_set()
+
+
+def test_a_publisher_that_closes_waits_for_confirmations() -> None:
+    sending = Sending()
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {}, b"1"), results.append)
+    closing = threading.Thread(target=sending.publisher.close)
+    closing.start()
+    assert not sending.left.wait(0.02)
+    sending.confirm(1)
+    closing.join()
+    assert ([result.status for result in results], sending.left.is_set()) == ([200], True)
+
+
+def test_headers_of_a_target_name_topic_quality_and_retention() -> None:
+    sending = Sending()
+    headers = {"mqtt.topic": "other", "mqtt.qos": "2", "mqtt.retain": "true"}
+    sending.publisher.publish(OutgoingMessage("out", headers, b"1"), print)
+    sending.publisher.publish(OutgoingMessage("out", {}, b"2"), print)
+    assert [(each["topic"], each["qos"], each["retain"]) for each in sending.sent] == [
+        ("other", 2, True),
+        ("out", 1, False),
+    ]
+
+
+@pytest.mark.parametrize("name", ["device", "correlation-id", "reply-to", "content-type"])
+def test_a_header_that_mqtt_cannot_carry_is_an_error_of_the_message_which_the_client_does_not_keep(name: str) -> None:
+    sending = Sending()
+    sending.publisher._five = True
+    results: list[Any] = []
+    sending.publisher.publish(OutgoingMessage("out", {name: "x" * 65_536}, b"1"), results.append)
+    assert ([(result.status, result.away) for result in results], sending.sent) == ([(400, False)], [])
+
+
+def test_a_quality_that_is_none_is_an_error_of_the_message() -> None:
+    results: list[Any] = []
+    Sending().publisher.publish(OutgoingMessage("out", {"mqtt.qos": "high"}, b"1"), results.append)
+    assert [(result.status, result.away) for result in results] == [(400, False)]
+
+
+class Intolerant:
+    """A broker of MQTT 3.1.1 that ends the connection at a message that begins with ``bad``."""
+
+    def __init__(self) -> None:
+        self.connections: list[list[bytes]] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self.connections.append([])
+                with client, client.makefile("rb") as packets, suppress(OSError):
+                    self._answer(client, packets)
+
+    def _answer(self, client: socket.socket, packets: Any) -> None:
+        while header := packets.read(2):
+            # no packet here is longer than 127 bytes
+            body = packets.read(header[1])
+            if header[0] >> 4 == 1:
+                client.sendall(b"\x20\x02\x00\x00")
+            elif header[0] >> 4 == 3:
+                start = 2 + int.from_bytes(body[:2], "big")
+                self.connections[-1].append(body[start + 2 :])
+                if body[start + 2 :].startswith(b"bad"):
+                    return
+                client.sendall(b"\x40\x02" + body[start : start + 2])
+
+
+def test_messages_at_which_a_broker_ends_the_connection_hold_back_no_others() -> None:
+    broker = Intolerant()
+    publisher = MqttPublisher(MqttConnection(id="plant", type="mqtt", host="127.0.0.1", port=broker.port), Kafka())
+    publisher._client.reconnect_delay_set(0.01, 0.01)  # type: ignore[arg-type]
+    results: dict[str, tuple[int, bool]] = {}
+    all_known = threading.Event()
+
+    def note(name: str, result: Any) -> None:
+        results[name] = (result.status, result.away)
+        if len(results) == 6:
+            all_known.set()
+
+    try:
+        for name in ("a", "bad1", "c", "d", "bad2", "e"):
+            publisher.publish(OutgoingMessage("out", {}, name.encode()), partial(note, name))
+        assert all_known.wait(30)
+    finally:
+        publisher.close()
+        broker.close()
+    assert results == {name: (500, True) if "bad" in name else (200, False) for name in results}
+    # alone, once it is suspected
+    assert broker.connections.count([b"bad1"]) > 1

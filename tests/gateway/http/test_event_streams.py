@@ -1,0 +1,414 @@
+"""Server-sent events without Kafka: the test publishes signals and answers searches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.datastructures import QueryParams
+
+from ackstream.gateway import unread
+from ackstream.gateway.access.authentication import Authenticator, access_of
+from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.http import event_streams
+from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, frame
+from ackstream.gateway.http.operations import find
+from ackstream.gateway.middleware.limits import SEARCHES, Limits
+from ackstream.gateway.service import Dependencies
+from ackstream.protocol.correlation_ids import shown_id
+from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
+from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
+from ackstream.settings import Gateway, Settings
+from tests.gateway.access.test_authentication import ACCESS, USERS, as_
+from tests.gateway.parts import Exchange, Web, response
+from tests.gateway.websocket.test_session import NOW, Hub
+from tests.harness.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THING = "/things/org.acme:lamp"
+CHANGED = "org.acme/lamp/things/twin/events/modified"
+MESSAGE = "org.acme/lamp/things/live/messages/ask"
+EVENTS = {"headers": {"accept": "text/event-stream"}}
+
+
+class Stream:
+    """A client of one path, and the signals it is sent."""
+
+    def __init__(self, path: str, subjects: tuple[str, ...] = ("anonymous",), **gateway: Any) -> None:
+        settings = Settings(gateway=Gateway(**gateway))
+        authenticator = Authenticator(settings.gateway)
+        self.hub, self.exchange = Hub(), Exchange(response(200, {}))
+        parts: Any = (
+            settings, authenticator, access_of(settings.gateway, authenticator), self.exchange, None, self.hub
+        )  # fmt: skip
+        self._dependencies, self._subjects = Dependencies(*parts), subjects
+        self._path, _, self._query = path.partition("?")
+        self.expired = False
+
+    async def _identify(self) -> tuple[str, ...]:
+        if self.expired:
+            raise authentication_failed("The token has expired.", ())
+        return self._subjects
+
+    def after(self, *signals: tuple[str, str, Any]) -> list[Any]:
+        """Return the events (lines of each) that signals lead to: topic, path and value."""
+        return self.run(lambda events: [events.receive(signal, NOW) for signal in map(_signal, signals)])
+
+    def events(self) -> SignalEvents:
+        """Return what a client of the path receives."""
+        return SignalEvents(
+            self._dependencies, find("GET", self._path), QueryParams(self._query), self._identify, self._subjects
+        )
+
+    def run(self, act: Callable[[SignalEvents], Any]) -> list[Any]:
+        async def go() -> list[str]:
+            events = self.events()
+            found = []
+            with events.open():
+                assert self.hub.listeners == 1
+                act(events)
+                self.exchange.interrupted = True
+                found = [text async for text in events.frames()]
+            assert self.hub.listeners == 0
+            assert found.pop(0) == event_streams.HEARTBEAT
+            return found
+
+        return asyncio.run(go())
+
+
+def _signal(given: tuple[str, str, Any]) -> Any:
+    topic, path, value = given
+    found = publication(Envelope(TopicPath.parse(topic), {"secret": "s"}, path, raw(value), revision=7), "c-1")
+    assert found is not None
+    return found
+
+
+def data(frames: list[str]) -> list[Any]:
+    return [json.loads(text.removeprefix("data: ")) for text in frames]
+
+
+LAMP_ON = (CHANGED, "/features/lamp/properties/on", True)
+MOVED = (CHANGED, "/attributes", {"place": "Bonn", "floor": 3})
+DELETED = ("org.acme/lamp/things/twin/events/deleted", "/attributes/place", None)
+OTHER = ("org.other/door/things/twin/events/created", "/", {"thingId": "org.other:door"})
+ON = {"thingId": "org.acme:lamp", "features": {"lamp": {"properties": {"on": True}}}}
+PLACE = {"thingId": "org.acme:lamp", "attributes": {"place": "Bonn", "floor": 3}}
+DOOR = {"thingId": "org.other:door"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/things", [ON, PLACE, {"thingId": "org.acme:lamp"}, DOOR]),
+        ("/things?ids=org.other:door", [DOOR]),
+        ("/things?namespaces=org.other", [DOOR]),
+        (THING, [ON, PLACE, {"thingId": "org.acme:lamp"}]),
+        ("/things?filter=gt(attributes/floor,2)", [PLACE]),
+        ("/things?filter=gt(attributes/floor,2)&filter=eq(attributes/place,'Ulm')", []),
+        ("/things?fields=thingId,features/lamp", [ON, *[{"thingId": "org.acme:lamp"}] * 2, DOOR]),
+        ("/things?fields=features", [{"features": ON["features"]}]),
+        (f"{THING}?fields=_revision&filter=exists(features/lamp)", [{"_revision": 7}]),
+        (f"{THING}/attributes", [PLACE["attributes"]]),
+        (f"{THING}/attributes/place", ["Bonn"]),
+        (f"{THING}/features/lamp/properties/on", [True]),
+    ],
+)
+def test_a_change_is_sent_as_the_changed_part_of_the_thing(path: str, expected: list[Any]) -> None:
+    assert data(Stream(path).after(LAMP_ON, MOVED, DELETED, OTHER)) == expected
+
+
+def test_the_context_of_a_change_is_the_event_itself() -> None:
+    (found,) = data(Stream("/things?fields=_context").after(LAMP_ON))
+    context = found["_context"]
+    assert (context["topic"], context["path"], context["value"]) == (*LAMP_ON[:2], True)
+    assert context["headers"]["correlation-id"] == "c-1"
+    assert data(Stream("/things?fields=thingId,_context/path").after(LAMP_ON)) == [
+        {"thingId": "org.acme:lamp", "_context": {"path": "/features/lamp/properties/on"}}
+    ]
+
+
+def test_fields_that_have_not_changed_are_added_and_filters_see_them() -> None:
+    stream = Stream("/things?extraFields=attributes/place&filter=eq(attributes/place,'Bonn')")
+    stream.hub.extra = {"attributes": {"place": "Bonn"}}
+    assert data(stream.after(LAMP_ON)) == [{**ON, "attributes": {"place": "Bonn"}}]
+    stream.hub.extra = thing_not_found("org.acme:lamp")
+    assert data(stream.after(LAMP_ON)) == [thing_not_found("org.acme:lamp").to_dict()]
+
+
+@pytest.mark.parametrize(
+    ("path", "subjects"),
+    [
+        (f"{THING}/inbox/messages", ["ask", "ask/me"]),
+        (f"{THING}/inbox/messages/ask", ["ask"]),
+        (f"{THING}/outbox/messages", []),
+        (f"{THING}/features/f/outbox/messages/smoke", ["smoke"]),
+    ],
+)
+def test_a_message_is_an_event_with_the_name_of_its_subject(path: str, subjects: list[str]) -> None:
+    live = "org.acme/lamp/things/live/messages"
+    frames = Stream(path).after(
+        (f"{live}/ask", "/inbox/messages/ask", {"how": "are you"}),
+        (f"{live}/ask/me", "/inbox/messages/ask/me", 1),
+        (f"{live}/smoke", "/features/f/outbox/messages/smoke", 1),
+        ("org.acme/door/things/live/messages/ask", "/inbox/messages/ask", 1),
+    )
+    assert [text.split("\n")[0] for text in frames] == [f"event: {subject}" for subject in subjects]
+    assert not subjects or '{"how":"are you"}' in frames[0] or subjects == ["smoke"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "value", "shown"),
+    [
+        ("text/plain", "two\nlines", "event: ask\ndata: two\ndata: lines\n\n"),
+        ("application/octet-stream", "AP8=", "event: ask\ndata: AP8=\n\n"),
+        ("application/json", "text", 'event: ask\ndata: "text"\n\n'),
+    ],
+)
+def test_the_payload_of_a_message_is_its_text(content_type: str, value: str, shown: str) -> None:
+    envelope = Envelope(TopicPath.parse(MESSAGE), {"content-type": content_type}, "/inbox/messages/ask", raw(value))
+    signal = publication(envelope, "c-1")
+    assert signal is not None
+    stream = Stream(f"{THING}/inbox/messages")
+    assert stream.run(lambda events: events.receive(signal, NOW)) == [shown]
+
+
+def test_only_what_may_be_read_is_sent() -> None:
+    given: dict[str, Any] = {"users": USERS, "access": ACCESS}
+    stream = Stream("/things?extraFields=features,attributes/place", ("user:ada",), **given)
+    stream.hub.extra = {"attributes": {"place": "Ulm"}, "features": {"secret": {}}}
+    whole = ("org.acme/lamp/things/twin/events/created", "/", {"attributes": {"a": 1}, "features": {"f": {}}})
+    assert data(stream.after(whole, LAMP_ON, OTHER)) == [
+        {"thingId": "org.acme:lamp", "attributes": {"place": "Ulm", "a": 1}}
+    ]
+    for path in ("/things/org.other:door", f"{THING}/inbox/messages"):
+        with pytest.raises(DittoError) as caught:
+            Stream(path, ("user:bob",), **given).after()
+        assert caught.value.error == "things:thing.notfound"
+
+
+def test_a_stream_ends_once_its_credentials_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "IDENTIFY_SECONDS", 0.0)
+    stream = Stream("/things")
+    assert len(stream.after(LAMP_ON, MOVED)) == 2
+    stream.expired = True
+    assert stream.after(LAMP_ON, MOVED) == []
+
+
+def test_a_client_that_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "MAX_WAITING_CHARACTERS", 100)
+    changes = [_signal((CHANGED, "/attributes/place", f"place {number:02}")) for number in range(9)]
+
+    def act(events: SignalEvents) -> None:
+        for signal in changes:
+            events.receive(signal, NOW)
+        assert events._unread.empty
+
+    assert Stream(f"{THING}/attributes/place").run(act) == []
+
+
+def slowly(stream: Stream, *texts: str) -> None:
+    """Let the twin answer the first questions about extra fields with these, and no further one."""
+    answers = iter(texts)
+
+    async def enrich(*_arguments: Any) -> Any:
+        text = next(answers, None)
+        if text is None:
+            await asyncio.Event().wait()
+        return {"attributes": {"place": text}}
+
+    stream.hub.enrich = enrich  # type: ignore[method-assign]
+
+
+def test_fields_are_not_added_any_more_for_a_client_that_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "MAX_WAITING_CHARACTERS", 200)
+    stream = Stream("/things?extraFields=attributes/place")
+    slowly(stream, "x" * 90, "x" * 90, "x" * 90)
+
+    async def go() -> list[str]:
+        events = stream.events()
+        with events.open():
+            for _ in range(100):
+                events.receive(_signal(LAMP_ON), NOW)
+            _, unfinished = await asyncio.wait(events._tasks, timeout=PATIENCE_SECONDS)
+            assert not unfinished
+            assert events._unread.empty
+            return [text async for text in events.frames()]
+
+    assert asyncio.run(go()) == [event_streams.HEARTBEAT]
+
+
+def test_a_stream_that_fails_while_it_waits_for_fields_ends() -> None:
+    stream = Stream("/things?extraFields=attributes/place")
+    slowly(stream)
+
+    async def go() -> list[str]:
+        events = stream.events()
+        with events.open():
+            events.receive(_signal(LAMP_ON), NOW)
+            asyncio.get_running_loop().call_later(0.05, events.fail)
+            return [text async for text in events.frames()]
+
+    assert asyncio.run(go()) == [event_streams.HEARTBEAT]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        ("/things?ids=lamp", 400, "things:id.invalid"),
+        ("/things?ids=", 400, "gateway:parameter.invalid"),
+        ("/things/lamp", 400, "things:id.invalid"),
+        ("/things?filter=nonsense", 400, "rql.expression.invalid"),
+        ("/things?fields=_policy", 501, "command.notavailable"),
+        ("/things?option=size(5)", 400, "gateway:parameter.invalid"),
+        (f"{THING}/attributes?fields=a", 400, "gateway:parameter.invalid"),
+        (f"{THING}?from-historical-revision=1", 400, "gateway:parameter.invalid"),
+        (f"{THING}?condition=exists(attributes/a)", 400, "header.invalid"),
+        ("/search/things?option=limit(0,5)", 400, "thing-search:search.option.invalid"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused_before_the_stream(path: str, status: int, error: str) -> None:
+    answer = Web()("GET", path, **EVENTS)
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+
+
+def test_a_frame_keeps_to_its_lines() -> None:
+    assert frame("a\r\nb\rc\u2028d", event="x\nid: 1") == "event: x id: 1\ndata: a\ndata: b\ndata: c\u2028d\n\n"
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+
+def pages(*found: list[str]) -> Callable[[Envelope], Any]:
+    """Answer searches with pages of things; a cursor is the number of the next one."""
+
+    def answer(command: Envelope) -> Any:
+        options = decoded(command.value).get("options", ())
+        number = next((int(option[7:-1]) for option in options if option.startswith("cursor(")), 0)
+        more = {"cursor": str(number + 1)} if number + 1 < len(found) else {}
+        items = [{"thingId": name, "attributes": {"n": 1}} for name in found[number]]
+        return response(200, {"items": items, **more})(command)
+
+    return answer
+
+
+def test_a_search_streams_all_its_pages() -> None:
+    web = Web(pages(["a:1", "a:2"], ["a:3"]))
+    query = {"filter": "exists(attributes/n)", "fields": "attributes", "option": "sort(-thingId)"}
+    answer = web("GET", "/search/things", params=query, headers={**EVENTS["headers"], "correlation-id": "s"})
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["correlation-id"] == "s"
+    assert answer.text == "".join(f'id: {name}\ndata: {{"attributes":{{"n":1}}}}\n\n' for name in ("a:1", "a:2", "a:3"))
+    first, second = web.exchange.sent
+    wanted = {"filter": "exists(attributes/n)", "fields": "attributes,thingId"}
+    assert decoded(first.value) == {**wanted, "options": ["sort(-thingId)"], "all": True}
+    assert decoded(second.value) == {**wanted, "options": ["sort(-thingId)", "cursor(1)"], "all": True}
+    assert {shown_id(sent.headers["correlation-id"]) for sent in web.exchange.sent} == {"s"}
+    assert first.headers["correlation-id"] != second.headers["correlation-id"]
+
+
+def test_a_search_continues_behind_the_last_thing_that_the_client_has() -> None:
+    web = Web(pages(["a:2"], ["a:3"]))
+    web("GET", "/search/things?option=size(1)", headers={**EVENTS["headers"], "last-event-id": "a:1"})
+    assert [decoded(sent.value) for sent in web.exchange.sent] == [
+        {"options": ["size(1)"], "after": "a:1", "all": True},
+        {"options": ["size(1)", "cursor(1)"], "all": True},
+    ]
+
+
+def test_a_restricted_search_continues_behind_a_thing_within_what_its_sender_may_read() -> None:
+    web = Web(pages([]), users=USERS, access=ACCESS)
+    web("GET", "/search/things", headers={**EVENTS["headers"], "last-event-id": "boss:ceo"}, **as_("ada"))
+    wanted = decoded(web.sent.value)
+    assert (wanted["after"], wanted["only"]) == ("boss:ceo", ["org.acme:door"])
+
+
+def search_events(exchange: Any, identify: Callable[[], Any], limit: Callable[[], Any] = nullcontext) -> SearchEvents:
+    asked = Envelope(TopicPath.parse("_/_/things/twin/commands/retrieve"), {}, "/search/things", raw({}))
+    numbers = map(str, range(100))
+    return SearchEvents(exchange, asked, lambda: next(numbers), identify, limit)
+
+
+def test_a_search_ends_once_its_credentials_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "IDENTIFY_SECONDS", 0.0)
+
+    async def expired() -> tuple[str, ...]:
+        raise authentication_failed("The token has expired.", ())
+
+    async def go() -> list[str]:
+        search = search_events(Exchange(pages(["a:1"], ["a:2"])), expired)
+        await search.begin(None)
+        return [text async for text in search.frames()]
+
+    assert [text.split("\n")[0] for text in asyncio.run(go())] == ["id: a:1"]
+
+
+def test_comments_are_sent_while_a_page_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "HEARTBEAT_SECONDS", 0.01)
+
+    class Slow(Exchange):
+        async def ask(self, command: Envelope) -> Any:
+            await asyncio.sleep(0.05 * len(self.sent))
+            return await super().ask(command)
+
+    async def valid() -> tuple[str, ...]:
+        return ("anonymous",)
+
+    async def go() -> list[str]:
+        search = search_events(Slow(pages(["a:1"], ["a:2"])), valid)
+        await search.begin(None)
+        return [text async for text in search.frames()]
+
+    first, *comments, last = asyncio.run(go())
+    assert (first.split("\n")[0], last.split("\n")[0]) == ("id: a:1", "id: a:2")
+    assert set(comments) == {event_streams.HEARTBEAT}
+
+
+def test_the_pages_of_many_streams_are_searches_of_their_subject(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_streams, "TURN_SECONDS", 0.001)
+    limits, at_once, most = Limits(Gateway()), 0, 0
+
+    class Counted(Exchange):
+        async def ask(self, command: Envelope) -> Any:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.01)
+            at_once -= 1
+            return await super().ask(command)
+
+    async def valid() -> tuple[str, ...]:
+        return ("anonymous",)
+
+    async def one() -> list[str]:
+        found = search_events(Counted(pages(["a:1"], ["a:2"])), valid, partial(limits.search, "user:a"))
+        found._page, found._cursor = [{"thingId": "a:0"}], "1"
+        return [text async for text in found.frames()]
+
+    async def go() -> list[list[str]]:
+        return await asyncio.gather(*(one() for _ in range(12)))
+
+    assert {len(texts) for texts in asyncio.run(go())} == {2}
+    assert most == SEARCHES
+
+
+def test_a_search_that_fails_in_between_ends_with_the_error() -> None:
+    good = pages(["a:1"], ["a:2"])
+    web: Web = Web(
+        lambda command: good(command) if len(web.exchange.sent) == 1 else response(503, {"error": "x"})(command)
+    )
+    assert web("GET", "/search/things", **EVENTS).text.split("\n\n")[1] == 'data: {"error":"x"}'
+
+
+def test_a_search_finds_what_its_sender_may_read() -> None:
+    web = Web(pages([]), users=USERS, access=ACCESS)
+    assert web("GET", "/search/things", **EVENTS, **as_("ada")).text == ""
+    assert decoded(web.sent.value)["only"] == ["org.acme:door"]

@@ -1,0 +1,200 @@
+"""What one subject, and one address, may have of a gateway."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ackstream.gateway.errors import GatewayError
+from ackstream.gateway.middleware.limits import (
+    ANONYMOUS,
+    SEARCHES,
+    STEPS_PER_SECOND,
+    STEPS_PER_SIGNAL,
+    STORIES,
+    Limits,
+    Rate,
+    Tally,
+    network,
+)
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.rql.effort import MAX_STEPS
+from ackstream.settings import Gateway
+
+NOW = 1_000.0
+
+
+def client(host: str | None) -> Any:
+    """Return the connection of a client."""
+    return SimpleNamespace(client=None if host is None else SimpleNamespace(host=host))
+
+
+def refused(call: Any, *args: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        call(*args)
+    assert caught.value.status == 429
+    assert dict(caught.value.headers)["retry-after"].isdigit()
+    return caught.value
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_burst_may_come_at_once_and_then_as_many_as_the_rate_allows() -> None:
+    rate = Rate(per_second=2, burst=3)
+    assert [rate.take("a", NOW) for _ in range(4)] == [0, 0, 0, pytest.approx(0.5, abs=1e-4)]
+    assert rate.take("b", NOW) == 0
+    # what was refused is not counted
+    assert [rate.take("a", NOW + 0.5) for _ in range(2)] == [0, pytest.approx(0.5, abs=1e-4)]
+    # after a long time there is a burst again, and no more than that
+    assert [rate.take("a", NOW + 100) for _ in range(4)] == [0, 0, 0, pytest.approx(0.5, abs=1e-4)]
+
+
+@given(st.lists(st.floats(0, 5), max_size=60))
+def test_in_no_time_is_more_allowed_than_the_rate_and_a_burst(pauses: list[float]) -> None:
+    rate, now, taken = Rate(4, 8), NOW, []
+    for pause in pauses:
+        now += pause
+        if not rate.take("a", now):
+            taken.append(now)
+    for first, began in enumerate(taken):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= 8 + 4 * (taken[last] - began) + 1e-3
+
+
+def test_what_waits_for_its_turn_is_spread_evenly() -> None:
+    rate = Rate(per_second=2, burst=1)
+    assert [rate.reserve("a", NOW) for _ in range(4)] == pytest.approx([0, 0.5, 1, 1.5], abs=1e-4)
+
+
+def test_keys_whose_time_is_over_are_forgotten() -> None:
+    rate = Rate(1, 1)
+    for number in range(1_000):
+        rate.take(str(number), NOW + number)
+    assert len(rate._even) <= 2
+
+
+def test_a_tally_keeps_no_key_of_which_nothing_is_open() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.add("a")
+    tally.remove("a")
+    assert tally["a"] == 1
+    tally.remove("a")
+    assert (tally["a"], len(tally._open)) == (0, 0)
+
+
+# -- of a gateway ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("127.0.0.9", None),
+        ("::1", None),
+        ("::ffff:127.0.0.1", None),
+        ("testclient", None),
+    ],
+)
+def test_an_address_of_another_machine_is_counted_and_of_ipv6_its_network(host: str, counted: str | None) -> None:
+    assert network(host) == counted
+
+
+def test_requests_are_limited_by_subject_and_by_address() -> None:
+    limits = Limits(Gateway(max_requests=10))
+    for _ in range(20):
+        limits.admit("user:ada", NOW)
+    error = refused(limits.admit, "user:ada", NOW)
+    assert (error.error, error.message) == (
+        "too.many.requests", "The subject user:ada sends more requests than gateway.max_requests."
+    )  # fmt: skip
+    limits.admit("user:bob", NOW)
+    limits.admit("user:ada", NOW + 1)
+    for _ in range(20):
+        limits.arrive(client("192.0.2.7"), NOW)
+    assert "address 192.0.2.7" in refused(limits.arrive, client("192.0.2.7"), NOW).message
+    limits.arrive(client("192.0.2.8"), NOW)
+    # behind a proxy on this machine, that does not say more, are all clients
+    for host in ("127.0.0.1", None):
+        for _ in range(100):
+            limits.arrive(client(host), NOW)
+
+
+def test_without_authentication_nobody_is_told_apart_and_what_all_send_together_is_not_counted() -> None:
+    limits = Limits(Gateway(max_requests=1, max_sockets=1))
+    with ExitStack() as stack:
+        for _ in range(10):
+            limits.arrive(client("127.0.0.1"), NOW)
+            limits.admit(ANONYMOUS, NOW)
+            assert limits.message(ANONYMOUS, NOW) == 0
+            stack.enter_context(limits.socket(client("127.0.0.1"), ANONYMOUS))
+
+
+def test_messages_of_sockets_wait_where_requests_are_refused() -> None:
+    limits = Limits(Gateway(max_requests=10))
+    assert [limits.message("user:ada", NOW) for _ in range(22)] == pytest.approx([*[0] * 20, 0.1, 0.2], abs=1e-4)
+    refused(limits.admit, "user:ada", NOW)
+    assert limits.message("user:bob", NOW) == 0
+
+
+def test_sockets_are_limited_by_subject_and_by_address_until_they_close() -> None:
+    limits = Limits(Gateway(max_sockets=2, max_sockets_per_address=3))
+    far, near = client("192.0.2.7"), client("127.0.0.1")
+
+    def open_(where: Any, subject: str) -> None:
+        stack.enter_context(limits.socket(where, subject))
+
+    with ExitStack() as stack:
+        open_(far, "a")
+        open_(far, "a")
+        assert refused(open_, far, "a").message.startswith("The subject a has 2 WebSockets")
+        assert refused(open_, near, "a").message.startswith("The subject a")
+        open_(far, "b")
+        assert refused(open_, far, "c").message.startswith("The address 192.0.2.7 has 3 WebSockets")
+        for subject in "cdefg":
+            open_(near, subject)
+    with ExitStack() as stack:
+        open_(far, "c")
+
+
+@pytest.mark.parametrize(("what", "most"), [("search", SEARCHES), ("story", STORIES)])
+def test_a_subject_has_few_searches_open(what: str, most: int) -> None:
+    limits = Limits(Gateway())
+
+    def open_(subject: str) -> None:
+        stack.enter_context(getattr(limits, what)(subject))
+
+    with ExitStack() as stack:
+        for _ in range(most):
+            open_("a")
+        refused(open_, "a")
+        open_("b")
+    with ExitStack() as stack:
+        open_("a")
+
+
+def test_the_filters_of_a_subject_take_a_part_of_the_loop_whatever_they_are_and_however_many() -> None:
+    limits, spent = Limits(Gateway()), 0
+    for _ in range(1_000):
+        with suppress(GatewayError), limits.filtering("a", NOW) as effort:
+            effort.spend(STEPS_PER_SIGNAL)
+            spent += STEPS_PER_SIGNAL
+    with pytest.raises(DittoError, match="The filters of the subject a take too much time"), limits.filtering("a", NOW):
+        pass
+    assert spent <= MAX_STEPS + STEPS_PER_SIGNAL
+    with limits.filtering("b", NOW) as effort:
+        effort.spend(STEPS_PER_SIGNAL)
+    # what one signal costs too much counts, too
+    with pytest.raises(DittoError, match="more than 5000 steps"), limits.filtering("b", NOW) as effort:
+        effort.spend(STEPS_PER_SIGNAL + 1)
+    later = NOW + spent / STEPS_PER_SECOND
+    with limits.filtering("a", later) as effort:
+        effort.spend(STEPS_PER_SIGNAL)

@@ -1,0 +1,191 @@
+"""The page, without Kafka and without a browser."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ackstream.gateway.page.pages import FILES, TRACED, Story, Trace, View
+from ackstream.lake import questions
+from ackstream.observe.journal import FailureEntry, Happening, LabelTally, TracedRequest
+from ackstream.observe.meter import VERDICTS, Count
+from ackstream.observe.plane_feed import JobSign, Lag
+from ackstream.observe.planes import DeadLetter, PlanesView
+from ackstream.protocol.correlation_ids import wire_id
+from ackstream.protocol.ditto.envelopes import raw
+from tests.gateway.access.test_authentication import ACCESS, USERS, as_
+from tests.gateway.parts import Web
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+NOTE = "The tables cannot be read: s3a://plant/lake is away."
+
+
+class Seen:
+    """What a live thread would have seen."""
+
+    def view(self) -> View:
+        failures = [
+            FailureEntry(f"of-{name}", thing_id, 424, "timeout", ["a:b"], 5, 6)
+            for name, thing_id in (("door", "org.acme:door"), ("lamp", "org.acme:lamp"), ("nothing", None))
+        ]
+        counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
+        tally = LabelTally("a:b", 1, 2, 3, 4, 5)
+        trends = {how: [0, 1] for how in VERDICTS}
+        return View(60_000, counts, 7, 8, 10, [tally], [tally], 1, 1, failures, NOTE, 9, trends, [], None)
+
+    def whole(self) -> View:
+        letter = DeadLetter(9, "no JSON", "signals", "k", "<secret>", 8)
+        planes = PlanesView([], [], [], [], [letter], 0, {}, {"messages": [1]}, {"publishers": 9})
+        job = JobSign("correlate", 5, alive=True, lags=[Lag("signals", "g", 3)])
+        return replace(self.view(), planes=planes, jobs=[job])
+
+    def message(self, argument: str) -> Story:
+        values = questions.parameters("message_story", argument)
+        return Story(argument, [Happening(5, "stored", "m-0-1", label=values["client"], detail="orders")])
+
+    def story(self, correlation_id: str) -> Story:
+        thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"
+        happening = Happening(
+            5, "request", "r", detail="twin", thing_id=thing, content=raw({"a": 1}), request=wire_id(correlation_id)
+        )
+        secret = Happening(6, "request", "s", thing_id="org.bank:safe", request=wire_id(correlation_id))
+        return Story(correlation_id, [happening, secret] if correlation_id == "door" else [happening], NOTE)
+
+    def trace(self, wanted: str) -> Trace:
+        things = ("org.acme:door", "org.acme:lamp", None)
+        requests = [
+            TracedRequest(at, f"of-{at}", thing, "twin", f"00-{wanted}-00f067aa0ba902b7-01")
+            for at, thing in enumerate(things * TRACED)
+        ]
+        return Trace(wanted, requests, len(requests), NOTE)
+
+
+def web(**gateway: Any) -> Web:
+    return Web(live=Seen(), **gateway)
+
+
+def test_the_page_and_its_parts_come_from_here_alone() -> None:
+    client = web()
+    answer = client("GET", "//")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    named = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert {f"/page/{name}" for name in FILES} - {"/page/index.html"} <= set(named)
+    for path in named:
+        assert client("GET", f"/{path}").status_code == 200
+    for name in FILES:
+        text = client("GET", f"//page/{name}").text.replace('"http://www.w3.org/2000/svg"', "")
+        assert not re.search(r"https?://|@import|url\(", text)
+    assert client("GET", "//page/secret").status_code == 404
+    assert client("GET", "//page/..%2Fapi.py").status_code == 404
+
+
+def test_the_counts_are_one_json_document() -> None:
+    view = web()("GET", "//live.json").json()
+    assert view["counts"]["timed out"] == {"recent": 1, "total": 2, "p50": 3, "p95": 4}
+    assert (view["in_flight"], view["oldest"], view["window"]) == (7, 8, 60_000)
+    assert view["labels"] == [{"name": "a:b", "acknowledged": 1, "refused": 2, "missing": 3, "p50": 4, "p95": 5}]
+    assert view["failures"][0]["missing"] == ["a:b"]
+    lag = {"topic": "signals", "group": "g", "records": 3}
+    assert view["jobs"] == [{"job": "correlate", "silent": 5, "alive": True, "lags": [lag]}]
+    assert view["trends"]["answered"] == [0, 1]
+    assert view["planes"]["dead_letters"][0]["content"] == "<secret>"
+
+
+def test_the_page_asks_for_what_the_document_has() -> None:
+    view = web()("GET", "//live.json").json()
+    script = web()("GET", "//page/live.js").text
+    assert set(re.findall(r"\bview\.(\w+)", script)) <= view.keys()
+    assert set(re.findall(r"\bplanes\.(\w+)", script)) <= view["planes"].keys()
+    page = web()("GET", "//").text
+    assert set(re.findall(r'byId\("([^"]+)"\)', script)) <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_a_story_is_found_by_its_correlation_id() -> None:
+    story = web()("GET", "//story.json?correlation-id=lamp").json()
+    assert story["happenings"] == [
+        {"at": 5, "event": "request", "id": "r", "detail": "twin", "thing_id": "org.acme:lamp", "content": {"a": 1}}
+    ]
+    assert web()("GET", "//story.json").json()["error"] == "gateway:parameter.invalid"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//",
+        "//live.json",
+        "//story.json?correlation-id=x",
+        "//message.json?message=x/1",
+        f"//trace.json?trace-id={TRACE_ID}",
+        "//doc",
+        "//page/live.js",
+    ],
+)
+def test_who_is_not_known_sees_nothing(path: str) -> None:
+    assert web(users=USERS, access=ACCESS)("GET", path).status_code == 401
+
+
+@pytest.mark.parametrize(("name", "seen"), [("admin", ["door", "lamp", "nothing"]), ("ada", ["door"]), ("bob", [])])
+def test_failures_and_stories_are_those_of_things_one_may_read_entirely(name: str, seen: list[str]) -> None:
+    client = web(users=USERS, access=ACCESS)
+    failures = client("GET", "//live.json", **as_(name)).json()["failures"]
+    assert [failure["correlation_id"] for failure in failures] == [f"of-{thing}" for thing in seen]
+    for story in ("door", "lamp", "lost"):
+        found = client("GET", f"//story.json?correlation-id={story}", **as_(name)).json()["happenings"]
+        assert bool(found) is (story.replace("lost", "nothing") in seen)
+        # another tenant has used the same id, which hides nothing and shows nothing
+        assert ("s" in [line["id"] for line in found]) is (name == "admin" and story == "door")
+        assert not any("request" in line for line in found)
+
+
+@pytest.mark.parametrize(("name", "whole"), [("admin", True), ("ada", False), ("bob", False)])
+def test_labels_planes_and_places_are_shown_to_those_alone_who_may_read_everything(name: str, whole: bool) -> None:  # noqa: FBT001
+    client = web(users=USERS, access=ACCESS)
+    view = client("GET", "//live.json", **as_(name)).json()
+    for list_ in ("labels", "parties", "jobs", "planes"):
+        assert bool(view[list_]) is whole
+    for number in ("labels_in_all", "parties_in_all"):
+        assert bool(view[number]) is whole
+    # what the whole system does is no secret
+    assert view["in_flight"] == 7
+    notes = view["note"], client("GET", "//story.json?correlation-id=door", **as_(name)).json()["note"]
+    assert all(notes)
+    assert all((note == NOTE) is whole for note in notes)
+    assert all("s3a:" in note for note in notes) is whole
+
+
+@pytest.mark.parametrize(("name", "whole"), [("admin", True), ("ada", False), ("bob", False)])
+def test_the_story_of_a_message_is_told_to_those_alone_who_may_read_everything(name: str, whole: bool) -> None:  # noqa: FBT001
+    client = web(users=USERS, access=ACCESS)
+    story = client("GET", "//message.json?message=orders/7", **as_(name)).json()
+    told = {"at": 5, "event": "stored", "id": "m-0-1", "label": "orders", "detail": "orders"}
+    assert story["happenings"] == ([told] if whole else [])
+
+
+def test_a_message_is_named_by_its_publisher_and_number() -> None:
+    assert web()("GET", "//message.json").status_code == 400
+    refused = web()("GET", "//message.json?message=orders")
+    assert refused.status_code == 400
+    assert "CLIENT/SEQ" in refused.text
+
+
+@pytest.mark.parametrize(("name", "things"), [("admin", 3), ("ada", 1), ("bob", 0)])
+def test_the_requests_of_a_trace_are_those_of_things_one_may_read_entirely(name: str, things: int) -> None:
+    client = web(users=USERS, access=ACCESS)
+    found = client("GET", f"//trace.json?trace-id={TRACE_ID}", **as_(name)).json()
+    assert (found["in_all"], len(found["requests"])) == (things * TRACED, min(things, 1) * TRACED)
+    if name == "ada":
+        assert {request["thing_id"] for request in found["requests"]} == {"org.acme:door"}
+    assert (found["note"] == NOTE) is (name == "admin")
+
+
+def test_a_trace_is_named_by_its_id_or_the_whole_header() -> None:
+    whole = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
+    assert web()("GET", f"//trace.json?trace-id={whole}").json()["of"] == TRACE_ID
+    assert web()("GET", "//trace.json").status_code == 400
+    refused = web()("GET", "//trace.json?trace-id=c-1")
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith("The query parameter 'trace-id' is 'c-1': write its id, 32 hexadecimal")

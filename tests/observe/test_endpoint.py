@@ -1,0 +1,75 @@
+"""The endpoint of a process, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ackstream import __version__
+from ackstream.errors import SettingsError
+from ackstream.observe.catalogue import REQUESTS
+from ackstream.observe.endpoint import serving
+from ackstream.observe.figures import Figures
+from ackstream.observe.health import Health
+from ackstream.settings import Metrics
+from tests.harness.ports import free_ports
+
+
+def _free() -> Metrics:
+    (port,) = free_ports(1)
+    return Metrics(port=port)
+
+
+def test_it_shows_what_was_counted_and_who_it_is() -> None:
+    figures, settings = Figures(), _free()
+    with serving(settings, "correlate", figures, Health()) as port:
+        figures.count(REQUESTS, "timeout", "4xx")
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
+    assert port == settings.port
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    lines = answer.text.splitlines()
+    assert 'ackstream_requests_total{completed_by="timeout",status="4xx"} 1.0' in lines
+    assert f'ackstream_info{{program="correlate",version="{__version__}"}} 1.0' in lines
+    # where the system tells it
+    if Path("/proc/self/stat").exists():
+        assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
+
+
+def test_probes_are_answered_by_the_health_of_the_process() -> None:
+    health = Health()
+    health.expect("Kafka", 60)
+    with serving(_free(), "x", Figures(), health) as port:
+        url = f"http://127.0.0.1:{port}/health"
+        assert httpx.get(f"{url}/live").status_code == 200
+        waiting = httpx.get(f"{url}/ready")
+        health.beat("Kafka", time.monotonic())
+        ready = httpx.get(f"{url}/ready")
+        assert httpx.get(f"{url}/other").status_code == 404
+    assert (waiting.status_code, json.loads(waiting.content)["problems"]) == (503, ["Kafka: no sign yet."])
+    assert (ready.status_code, ready.json()) == (200, {"status": "ok", "problems": []})
+
+
+def test_a_client_that_sends_nothing_keeps_no_other_waiting() -> None:
+    with serving(_free(), "x", Figures(), Health()) as port, socket.create_connection(("127.0.0.1", port)):
+        assert httpx.get(f"http://127.0.0.1:{port}/health/live").status_code == 200
+
+
+def test_without_a_port_nothing_listens() -> None:
+    with serving(Metrics(), "x", Figures(), Health()) as port:
+        assert port == 0
+
+
+def test_a_port_in_use_is_refused_in_one_sentence_and_is_free_again_afterwards() -> None:
+    settings = _free()
+    with serving(settings, "x", Figures(), Health()):
+        expected = rf"The metrics cannot be served at 127\.0\.0\.1:{settings.port} \(.*\): set metrics\.port "
+        with pytest.raises(SettingsError, match=expected), serving(settings, "y", Figures(), Health()):
+            pass
+    with serving(settings, "y", Figures(), Health()) as port:
+        assert port == settings.port

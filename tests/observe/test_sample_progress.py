@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ackstream.observe.sample_progress import KEPT, RUNS, SampleProgress
+from ackstream.protocol.messages import StoredRange
+from ackstream.protocol.readers import (
+    AckInterval,
+    AppAck,
+    ProtocolAck,
+    ReaderAlive,
+    ReadersRequest,
+    ReaderStart,
+    ReaderStop,
+    WriterStateRequest,
+)
+
+NOW = 1_000_000
+
+
+class Progress(SampleProgress):
+    """With short words for what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__(60_000)
+
+    def store(self, first: int, last: int, refused: Any = (), client: str = "orders") -> int:
+        return self.decided(StoredRange(client, first, last, 1, refused), NOW)
+
+    def acknowledge(
+        self, *runs: tuple[int, int], writer: str = "orders", start: int = 1, reported: bool = False
+    ) -> int:
+        intervals = tuple(AckInterval(first, last, reported=reported) for first, last in runs)
+        return self.report(AppAck("log", writer, 1, 1, intervals, start=start), NOW)
+
+    @property
+    def reader(self) -> Any:
+        (found,) = self.reader_lines(NOW, 10)
+        return found
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress()
+
+
+def test_a_range_that_a_replayed_batch_repeats_counts_once(progress: Progress) -> None:
+    assert progress.store(1, 10, ((3, 4),)) == 8
+    assert progress.store(1, 10, ((3, 4),)) == 0
+    assert progress.store(11, 12) == 2
+    (line,) = progress.publisher_lines(NOW, 10)
+    assert (line.last, line.stored, line.refused) == (12, 10, 2)
+
+
+def test_a_reader_lacks_what_is_stored_and_neither_acknowledged_nor_refused(progress: Progress) -> None:
+    progress.store(1, 10, ((3, 4), (10, 10)))
+    progress.acknowledge((1, 2), (5, 6))
+    # 7, 8 and 9
+    assert progress.reader.behind == 3
+    progress.acknowledge((1, 2), (5, 9))
+    assert progress.reader.behind == 0
+
+
+def test_a_reader_that_began_later_lacks_nothing_before(progress: Progress) -> None:
+    progress.store(1, 10)
+    progress.acknowledge((8, 8), start=8)
+    assert progress.reader.behind == 2
+
+
+def test_of_what_was_decided_before_the_feed_only_the_end_is_known(progress: Progress) -> None:
+    # 1 to 99 were decided before; which of 50 to 89 were refused is unknown
+    progress.acknowledge((1, 49), (90, 95))
+    assert progress.reader.behind is None
+    progress.store(100, 101)
+    # 96 to 99 are behind everything that it has acknowledged
+    assert progress.reader.behind == 6
+
+
+def test_what_it_lacks_is_summed_over_the_writers_that_are_known(progress: Progress) -> None:
+    progress.store(1, 3)
+    progress.store(1, 5, client="parts")
+    progress.acknowledge((1, 1))
+    progress.acknowledge((1, 1), writer="parts")
+    progress.acknowledge((1, 1), writer="unknown")
+    assert (progress.reader.behind, progress.reader.writers) == (6, 3)
+
+
+def test_only_what_no_earlier_report_had_counts_as_new(progress: Progress) -> None:
+    assert progress.acknowledge((1, 5)) == 5
+    assert progress.acknowledge((1, 5), reported=True) == 0
+    assert progress.reader.acknowledged == 5
+
+
+def test_a_reader_of_the_library_alone_is_known_by_its_highest_number(progress: Progress) -> None:
+    progress.store(1, 10)
+    assert progress.report(ProtocolAck("log", "orders", 1, 6), NOW) == 0
+    assert progress.report(ProtocolAck("log", "orders", 1, 7), NOW) == 1
+    assert (progress.reader.behind, progress.reader.acknowledged) == (3, 1)
+
+
+def test_a_reader_that_has_left_is_shown_no_more(progress: Progress) -> None:
+    for reader in ("a", "b"):
+        progress.report(ReaderStart(reader, 1, "Logger"), NOW)
+    progress.report(ReaderAlive("a", 1), NOW + 9)
+    progress.report(ReaderStop("b", 1), NOW)
+    assert (progress.reader.reader, progress.reader.at, progress.reader.role) == ("a", NOW + 9, "Logger")
+
+
+def test_questions_are_no_readers(progress: Progress) -> None:
+    progress.report(WriterStateRequest("orders"), NOW)
+    progress.report(ReadersRequest("me"), NOW)
+    assert progress.known == {"publishers": 0, "readers": 0}
+
+
+def test_what_is_kept_of_anyone_is_limited(progress: Progress) -> None:
+    progress.store(1, 3 * RUNS)
+    progress.acknowledge(*((2 * n, 2 * n) for n in range(1, RUNS + 2)))
+    # in too many runs
+    assert (progress.reader.behind, progress.reader.acknowledged) == (None, RUNS + 1)
+    for number in range(KEPT + 1):
+        progress.acknowledge((1, 1), writer=f"w{number}")
+        progress.store(1, 1, client=f"w{number}")
+    assert (progress.reader.writers, progress.known["publishers"]) == (KEPT, KEPT)
