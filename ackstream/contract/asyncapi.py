@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ackstream import __version__
-from ackstream.contract import envelopes, headers
-from ackstream.contract.schemas import of_types, reference
-from ackstream.contract.topics import FORMATS, SYSTEM, readers, writers
+from ackstream.contract.schemas import DITTO_SCHEMAS, of_types, reference
+from ackstream.contract.topics import FORMATS, SYSTEM, TYPES, VALUES, readers, writers
 from ackstream.kafka.topics import TOPICS
 from ackstream.protocol.record_headers import CID, CORRELATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.contract.formats import Json, RecordFormat, TopicFormat
+    from ackstream.contract.schemas import Json
+    from ackstream.contract.topics import RecordFormat, TopicFormat
     from ackstream.settings import Kafka
 
 VERSION = "3.0.0"
@@ -92,7 +92,7 @@ def _channel(topic: str, about: TopicFormat, kafka: Kafka) -> Json:
 
 
 def _message(topic: str, about: TopicFormat, one: RecordFormat) -> Json:
-    named = headers.of_record(one)
+    named = one.headers
     found: Json = {
         "name": f"{topic}.{one.name}",
         "title": one.name,
@@ -104,8 +104,8 @@ def _message(topic: str, about: TopicFormat, one: RecordFormat) -> Json:
             "kafka": {"key": {"type": "string", "description": about.key}, "bindingVersion": _BINDING},
         },
     }
-    if one.value is not None:
-        found["payload"] = reference(one.component)
+    if one.value:
+        found["payload"] = reference(one.value)
     correlated = next((header for header in _CORRELATED if header in named["properties"]), None)
     if correlated is not None:
         found["correlationId"] = {"$ref": f"#/components/correlationIds/{_CORRELATED[correlated]}"}
@@ -114,7 +114,7 @@ def _message(topic: str, about: TopicFormat, one: RecordFormat) -> Json:
             {
                 "name": f"{one.name}-{number}",
                 "summary": example.about or one.about,
-                **({"headers": dict(example.headers)} if example.headers else {}),
+                **({"headers": example.headers} if example.headers else {}),
                 "payload": example.payload,
             }
             for number, example in enumerate(one.examples, 1)
@@ -140,7 +140,7 @@ def _operations() -> Iterator[tuple[str, Json]]:
 
 
 def _schemas() -> Iterator[tuple[str, Json]]:
-    values = [one for about in FORMATS.values() for one in about.formats if one.value is not None]
-    yield from envelopes.SCHEMAS.items()
-    yield from of_types(dict.fromkeys(one.value for one in values if not one.schema)).items()
-    yield from {one.schema: one.value for one in values if one.schema}.items()
+    values = dict.fromkeys(one.value for about in FORMATS.values() for one in about.formats)
+    yield from DITTO_SCHEMAS.items()
+    yield from of_types([TYPES[name] for name in values if name in TYPES]).items()
+    yield from VALUES.items()

@@ -1,4 +1,4 @@
-"""JSON Schemas of the types of ``protocol/``: what msgspec derives, in the dialect of AsyncAPI 3 (draft 07).
+"""JSON Schemas of values, in the dialect of AsyncAPI 3 (draft 07): of types of ``protocol/``, and of Ditto messages.
 
 A docstring of a type becomes the description of its schema, each ``:ivar`` that of a property. Readers of ackstream
 ignore members that they do not know, so no schema forbids them: a later release may add some.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+
+from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
+from ackstream.protocol.ditto.labels import BUILT_IN, PATTERN
+from ackstream.protocol.ditto.topics import COMMAND_ACTIONS, EVENT_ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.contract.formats import Json
+Json: TypeAlias = dict[str, Any]
 
 REFERENCE = "#/components/schemas/{name}"
 
@@ -72,3 +76,149 @@ def plain(text: str) -> str:
     """Return the text of a docstring without its markup, and without the sources of the rules, as one line."""
     shown = _SOURCES.sub("", _ROLE.sub(r"`\1`", text)).replace("``", "`")
     return " ".join(shown.split())
+
+
+_THING = "^[^/]*/[^/]+/things/"
+_CHANNEL = "(?:twin|live)"
+_BIG = {"minimum": -(2**63), "maximum": 2**63 - 1}
+_ERROR_MIN = 400
+
+HEADERS: Json = {
+    "type": ["object", "null"],
+    "description": "The headers of the message; those without a type here are text. Names are case-insensitive.",
+    "properties": {
+        "correlation-id": {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "description": "Of a record without the header of that name; at most 1,024 bytes.",
+        },
+        "requested-acks": {
+            "type": ["array", "null"],
+            "items": {"type": "string", "pattern": f"^{PATTERN}$"},
+            "description": "The labels of the acknowledgements that the request waits for.",
+        },
+        "response-required": {
+            "type": ["boolean", "null"],
+            "description": "Whether there is to be a reply; true unless the timeout is zero.",
+        },
+        "timeout": {
+            "type": ["string", "integer", "null"],
+            "description": "The maximum wait: `10s`, `500ms`, `1m`; a number counts seconds.",
+        },
+        "channel": {"type": ["string", "null"], "description": "`twin` or `live`, in place of that of the topic path."},
+        "content-type": {"type": ["string", "null"], "description": "The media type of the value."},
+        "ditto-weak-ack": {
+            "type": ["boolean", "null"],
+            "description": "The system issued the acknowledgement, because the signal does not concern the party.",
+        },
+        "condition": {"type": ["string", "null"], "description": "An RQL filter that the thing must match."},
+        "version": {"type": ["integer", "null"], "description": "2."},
+    },
+}
+
+ERROR: Json = {
+    "type": "object",
+    "description": "An error in Ditto's form.",
+    "required": ["status", "error", "message"],
+    "properties": {
+        "status": {"type": "integer", "minimum": _ERROR_MIN, "maximum": STATUS_MAX},
+        "error": {"type": "string", "description": "The code, such as `things:thing.notfound`; it does not change."},
+        "message": {"type": "string", "description": "A sentence for people."},
+        "description": {"type": "string", "description": "What to do."},
+        "href": {"type": "string"},
+    },
+}
+
+ENTRY: Json = {
+    "type": "object",
+    "description": "An acknowledgement of an aggregate.",
+    "required": ["status"],
+    "properties": {
+        "status": {"type": "integer", "minimum": STATUS_MIN, "maximum": STATUS_MAX},
+        "payload": {"description": "What the party says: any JSON value."},
+        "headers": reference("Headers"),
+    },
+}
+
+LABEL: Json = {"type": "string", "pattern": f"^{PATTERN}$", "description": "The label of an acknowledgement."}
+
+_STATUS = {"type": "integer", "minimum": STATUS_MIN, "maximum": STATUS_MAX, "description": "The HTTP status."}
+_PARTS: Json = {
+    "topic": {"type": "string"},
+    "headers": reference("Headers"),
+    "path": {"type": "string", "description": "The JSON pointer of the part of the thing; `/` for all of it."},
+    "value": {"description": "Any JSON value."},
+    "extra": {"description": "Fields of the thing that a subscriber has asked for."},
+    "revision": {"type": ["integer", "null"], **_BIG, "description": "Of the thing, after the change."},
+    "timestamp": {"type": ["string", "null"], "description": "Of an event, ISO 8601."},
+    "metadata": {},
+    "fields": {
+        "type": ["string", "null"],
+        "description": "Of a query: the parts, such as `thingId,features`.",
+    },
+}
+
+
+def _message(about: str, topic: str, *required: str, **parts: Json) -> Json:
+    """Describe a kind of message by the pattern of its topic path, behind the thing."""
+    own = {"topic": {"type": "string", "pattern": f"{_THING}{topic}", "description": "The topic path."}}
+    found: Json = {
+        "type": "object",
+        "description": about,
+        "required": ["topic", "path", *required],
+        "properties": {**_PARTS, **own, **parts},
+    }
+    if "status" not in required:
+        # it would be an answer
+        found["not"] = {"required": ["status"]}
+    return found
+
+
+_COMMANDS = f"{_CHANNEL}/commands/(?:{'|'.join(COMMAND_ACTIONS)})/?$"
+_MESSAGES = "live/messages/.+$"
+_ENTRIES = {
+    "type": "object",
+    "minProperties": 1,
+    "description": "By label.",
+    "propertyNames": LABEL,
+    "additionalProperties": reference("AckEntry"),
+}
+_ISSUED = f"(?!(?:{'|'.join(BUILT_IN)})$){PATTERN}"
+
+DITTO_SCHEMAS: dict[str, Json] = {
+    "Headers": HEADERS,
+    "DittoError": ERROR,
+    "AckEntry": ENTRY,
+    "Command": _message("A command to a thing: to its twin, or live to the device.", _COMMANDS),
+    "ThingMessage": _message("A message to or from a thing or a feature; the last part is its subject.", _MESSAGES),
+    "Acknowledgement": _message(
+        "The acknowledgement of one party under its label, the last part of the topic path.",
+        f"{_CHANNEL}/acks/{_ISSUED}$",
+        "status",
+        status=_STATUS,
+        value={"description": "What the party says: any JSON value."},
+    ),
+    "Aggregate": _message(
+        "Acknowledgements of several labels; the status is that of all together: 424 if some failed.",
+        f"{_CHANNEL}/acks/?$",
+        "value",
+        "status",
+        status=_STATUS,
+        value=_ENTRIES,
+    ),
+    "CommandResponse": _message("The response to a command.", _COMMANDS, "status", status=_STATUS),
+    "MessageResponse": _message("The response to a message.", _MESSAGES, "status", status=_STATUS),
+    "ErrorResponse": _message(
+        "Why a command or message has failed.",
+        f"{_CHANNEL}/errors/?$",
+        "value",
+        "status",
+        status=_STATUS | {"minimum": _ERROR_MIN},
+        value=reference("DittoError"),
+    ),
+    "ThingEvent": _message(
+        "A change of a thing; the path and the value are the changed part.",
+        f"{_CHANNEL}/events/(?:{'|'.join(EVENT_ACTIONS)})/?$",
+    ),
+}
+"""The schemas of all kinds of Ditto messages, by topic path and status, and of their parts, by name."""

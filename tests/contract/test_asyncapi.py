@@ -7,19 +7,23 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from jsonschema import Draft7Validator
 
 from ackstream.contract.asyncapi import document
-from ackstream.contract.headers import HEADERS
-from ackstream.contract.topics import FORMATS
+from ackstream.contract.topics import FORMATS, HEADERS, TYPES
 from ackstream.kafka.topics import TOPICS
 from ackstream.protocol import record_headers
+from ackstream.protocol.ledger import reply_id
+from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Kafka
 from tests.contract.checking import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ackstream.contract.topics import RecordFormat
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 CONTRACT = Contract()
@@ -74,12 +78,27 @@ def test_an_example_is_a_record_of_its_kind(topic: str, name: str, number: int) 
     assert CONTRACT.errors(message["headers"], example.get("headers", {})) == []
 
 
+@pytest.mark.parametrize("one", [one for about in FORMATS.values() for one in about.formats if one.value in TYPES],
+                         ids=lambda one: one.name)  # fmt: skip
+def test_an_example_of_a_type_is_as_the_product_writes_it(one: RecordFormat) -> None:
+    for example in one.examples:
+        record = msgspec.json.decode(example.value, type=TYPES[one.value])
+        assert msgspec.json.decode(msgspec.json.encode(record)) == example.payload
+
+
+def test_the_identities_of_the_examples_are_those_that_the_product_gives() -> None:
+    acks = [example.value for one in FORMATS["publisher-acks"].formats if one.value == "CommandAck"
+            for example in one.examples]  # fmt: skip
+    for text in acks:
+        ack = msgspec.json.decode(text, type=CommandAck)
+        assert msgspec.structs.replace(ack, ack_id=None).identified() == ack
+    replies = [example for one in FORMATS["replies"].formats for example in one.examples]
+    assert {each.headers["reply-id"] for each in replies} == {reply_id("c-1", "signals", 3, 1042)}
+
+
 def test_every_kind_of_record_that_a_client_writes_has_an_example() -> None:
     lacking = {
-        (topic, one.name)
-        for topic, about in FORMATS.items()
-        for one in about.formats
-        if not one.examples and one.value is not None
+        (topic, one.name) for topic, about in FORMATS.items() for one in about.formats if not one.examples and one.value
     }
     assert lacking == set()
 

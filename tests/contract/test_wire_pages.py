@@ -9,8 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ackstream.contract.headers import HEADERS
-from ackstream.contract.topics import FORMATS
+from ackstream.contract.topics import FORMATS, HEADERS, TYPES
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.messages import DUPLICATE, SESSION_OVER
 from ackstream.protocol.record_headers import APPLICATION
@@ -21,14 +20,14 @@ WIRE = (ROOT / "docs" / "wire.md").read_text("utf-8")
 LANGUAGES = (ROOT / "docs" / "other-languages.md").read_text("utf-8")
 CLIENTS = ROOT / "docs" / "clients"
 SCHEMAS = Contract().document["components"]["schemas"]
-TYPES = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}
+TAGS = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}
 MEMBERS = {name for schema in SCHEMAS.values() for name in schema.get("properties", {})}
 VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace("'", '"')))
 OF_OTHERS = {"isolation.level=read_committed", "acks=all", "in", "headers.correlation-id"}
 
 
 def test_the_wire_page_names_what_exists() -> None:
-    known = {*FORMATS, *TYPES, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, APPLICATION}
+    known = {*FORMATS, *TAGS, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, APPLICATION}
     known |= {one.name for about in FORMATS.values() for one in about.formats}
     known |= {text for about in FORMATS.values() for one in about.formats for text in one.fixed.values()}
     named = set(re.findall(r"`([^`\n]+)`", WIRE))
@@ -47,7 +46,7 @@ def test_the_id_of_a_reply_is_made_as_the_wire_page_says() -> None:
 
 
 def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_page() -> None:
-    written = {one.value.__struct_config__.tag for one in FORMATS["app-acks"].formats}
+    written = {TYPES[one.value].__struct_config__.tag for one in FORMATS["app-acks"].formats}
     # of publishers that wait for readers, of operators, and of libraries that acknowledge without their applications
     assert {tag for tag in written if f"`{tag}`" not in WIRE} == {"writer_asks", "readers_asked", "protocol_ack"}
 
@@ -64,8 +63,8 @@ def test_a_program_uses_members_headers_and_types_that_exist(program: Path) -> N
     # of Java's own maps of what is due
     assert members - MEMBERS - {"again"} == set()
     assert set(re.findall(r'(?:header\(\w+|\.add\(|record\([^;]*?), "([a-z-]+)"', text)) <= HEADERS.keys() | VALUES
-    assert set(re.findall(r'record\("(\w+)"\)|case "(\w+)"', text)) <= {(tag, "") for tag in TYPES} | {
-        ("", tag) for tag in TYPES
+    assert set(re.findall(r'record\("(\w+)"\)|case "(\w+)"', text)) <= {(tag, "") for tag in TAGS} | {
+        ("", tag) for tag in TAGS
     }
 
 

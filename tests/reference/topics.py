@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ackstream.contract.asyncapi import document
-from ackstream.contract.headers import HEADERS
-from ackstream.contract.topics import FORMATS, readers, writers
+from ackstream.contract.topics import FORMATS, HEADERS, readers, writers
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.contract.envelopes import ENTRY, ERROR, HEADERS, LABEL
-from ackstream.contract.schemas import of_types, reference
+from ackstream.contract.schemas import ENTRY, ERROR, HEADERS, LABEL, of_types, reference
 from ackstream.gateway.page.pages import Story, Trace, View
 
 if TYPE_CHECKING:
-    from ackstream.contract.formats import Json
+    from ackstream.contract.schemas import Json
     from ackstream.gateway.http.operations import Operation
 
 _LAMP: Json = {

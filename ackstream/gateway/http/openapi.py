@@ -22,7 +22,7 @@ from ackstream.gateway.http.translation import FORM, HEADER_PARAMETERS, MERGE_PA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.contract.formats import Json
+    from ackstream.contract.schemas import Json
 
 _PARAMETERS = {
     "fields": "Which fields to return, such as `thingId,attributes(location)`.",
