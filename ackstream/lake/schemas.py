@@ -29,16 +29,10 @@ from ackstream.lake.columns import (
     schema,
     written,
 )
+from ackstream.protocol import dispositions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-DISPOSITIONS = (
-    "accepted: it counts; duplicate: the label was acknowledged before; unrequested: its request did not ask for it; "
-    "late: the request was decided; orphan: there is no such request, or it was decided long ago; "
-    "undeclared: no party had declared the label; invalid: it does not fit its request, see reason"
-)
-"""What has become of an acknowledgement."""
 
 # -- tables -----------------------------------------------------------------------------------------------------------
 
@@ -67,7 +61,7 @@ ACKNOWLEDGEMENTS = schema(
     *written(),
     optional("label", TEXT, "usually party:step; of a response twin-persisted or live-response; null of an error"),
     optional("status", INTEGER, "HTTP status: below 400 is a success, 408 a timeout"),
-    required("disposition", TEXT, DISPOSITIONS),
+    required("disposition", TEXT, dispositions.explained(dispositions.ACKNOWLEDGEMENTS)),
     optional("latency_ms", LONG, "milliseconds from the request; null if no request was open for it, as of late ones"),
     optional("reason", TEXT, "why it is invalid, such as another thing than the request's"),
     optional("weak", BOOLEAN, "issued by the system for a subscriber that does not receive the signal"),
@@ -84,7 +78,7 @@ OUTCOMES = schema(
     *written(),
     optional("thing_id", TEXT, "namespace:name of the thing addressed"),
     required("status", INTEGER, "HTTP status of the reply"),
-    required("completed_by", TEXT, "what completed it: acknowledgements, response, timeout, error, invalid"),
+    required("completed_by", TEXT, f"what completed it: {', '.join(dispositions.COMPLETIONS)}"),
     required("requested", TEXTS, "labels awaited, in the order of the request"),
     required("missing", TEXTS, "awaited labels that were not acknowledged in time"),
     required("started_at", TIME, "broker time of the request"),

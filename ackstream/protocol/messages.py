@@ -21,15 +21,6 @@ from ackstream.protocol.json import reader
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-DUPLICATE, NOT_ENTITLED = "duplicate", "not entitled"
-"""Reasons in acks of a publish that the client treats specially."""
-
-WITHDRAWN = "withdrawn"
-"""The answer to a publisher that takes a number back, because Kafka refused its message for good."""
-
-SESSION_OVER = "session over"
-"""The answer to a publisher after another one of its name has logged on."""
-
 MAX_SESSION_CHARACTERS = 64
 MAX_SESSIONS = 8
 """Superseded sessions of a publisher that are remembered; a deployment has one."""

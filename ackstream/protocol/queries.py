@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from ackstream.protocol.messages import DUPLICATE, SUPPORTED, CommandAck
+from ackstream.protocol.dispositions import DUPLICATE
+from ackstream.protocol.messages import SUPPORTED, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.protocol import queues, readers
 from ackstream.protocol.correlation_ids import shown_id
-from ackstream.protocol.messages import SESSION_OVER
+from ackstream.protocol.dispositions import SESSION_OVER
 from ackstream.protocol.readers import AppAck, AppAckConf
 from tests.harness.lake import commit_times, rows
 from tests.harness.storm import lines

@@ -23,7 +23,8 @@ from ackstream.client.publishing._publications import Publications
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import readers as reader_records
-from ackstream.protocol.messages import NOT_ENTITLED, SESSION_OVER, CommandAck, decode_ack
+from ackstream.protocol.dispositions import NOT_ENTITLED, SESSION_OVER
+from ackstream.protocol.messages import CommandAck, decode_ack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.messages import CONFLATION_MS, DUPLICATE
+from ackstream.protocol.dispositions import DUPLICATE
+from ackstream.protocol.messages import CONFLATION_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,9 @@ from ackstream.client.errors import FlushTimeout, GapError, SequenceError, Windo
 from ackstream.client.publishing._retransmission import ACK_TIMEOUT_SECONDS, Retransmission
 from ackstream.client.publishing.receipts import Open, PublishStatistics, Receipts
 from ackstream.kafka.clients import monotonic_ms
+from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import CONFLATION_MS, DUPLICATE, NOT_ENTITLED, WITHDRAWN, CommandAck
+from ackstream.protocol.messages import CONFLATION_MS, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

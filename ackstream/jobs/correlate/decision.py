@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.jobs.correlate.state import TWIN_ACKS, Received
+from ackstream.protocol.dispositions import Completion
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import response_to_ack
 from ackstream.protocol.ditto.aggregates import AckText, read_text, write_aggregate, write_text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.reading import AckReading
     from ackstream.jobs.correlate.state import Pending, Record
+    from ackstream.protocol.dispositions import AckDisposition
 
 
 COMMAND_TIMEOUT = "command.timeout"
@@ -35,11 +37,13 @@ SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
 
 
-Disposed: TypeAlias = tuple[Received, str]
+Disposed: TypeAlias = "tuple[Received, AckDisposition]"
 """One acknowledgement of a record, with its disposition."""
 
 
-def disposition(label: str | None, awaited: Sequence[str], arrived: Iterable[Received] | Iterable[AckText]) -> str:
+def disposition(
+    label: str | None, awaited: Sequence[str], arrived: Iterable[Received] | Iterable[AckText]
+) -> AckDisposition:
     """Return ``accepted`` for the first acknowledgement of an awaited label, else ``duplicate`` or ``unrequested``."""
     if label not in awaited:
         return "unrequested"
@@ -69,7 +73,7 @@ class Decision(msgspec.Struct, frozen=True):
     """How a request ended: combined status, what completed it, the labels that timed out, and the text of the reply."""
 
     status: int
-    completed_by: str
+    completed_by: Completion
     missing: list[str]
     reply: bytes
     aggregate: bool = False
@@ -141,7 +145,7 @@ def _fail(pending: Pending, error: Envelope, received: Received) -> Applied:
     return [(received, "accepted")], partial(_plain, pending, received.status, error, "error")
 
 
-def _receive(pending: Pending, received: Received) -> str:
+def _receive(pending: Pending, received: Received) -> AckDisposition:
     """Count an acknowledgement, if it is the first one of an awaited label; return its disposition."""
     found = disposition(received.label, pending.request.awaited, pending.received)
     if found == "accepted":
@@ -183,7 +187,7 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
 
 
 def _refuse(
-    pending: Pending, completed_by: str, missing: list[str], error: DittoError, headers: dict[str, Any]
+    pending: Pending, completed_by: Completion, missing: list[str], error: DittoError, headers: dict[str, Any]
 ) -> Decision:
     request = pending.request
     reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=headers)
@@ -200,7 +204,7 @@ def _weight(ack: AckText) -> int:
     return len(ack.headers) + (0 if ack.payload is msgspec.UNSET else len(ack.payload))
 
 
-def _aggregate(pending: Pending, completed_by: str) -> Decision:
+def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     found = _entries(pending)
     status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
@@ -219,7 +223,7 @@ def _write(pending: Pending, acks: list[AckText]) -> tuple[int, bytes]:
     return write_aggregate(acks, thing_id=request.thing_id, channel=request.channel, headers=headers)
 
 
-def _plain(pending: Pending, status: int, response: Envelope, completed_by: str = "response") -> Decision:
+def _plain(pending: Pending, status: int, response: Envelope, completed_by: Completion = "response") -> Decision:
     reply = msgspec.structs.replace(response, headers=_reply_headers(pending, response.headers))
     return Decision(status, completed_by, [], encode(reply))
 

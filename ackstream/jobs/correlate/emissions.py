@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.reading import AckReading
     from ackstream.jobs.correlate.state import Pending, Received, Record
     from ackstream.jobs.correlate.topics import CorrelateTopics
+    from ackstream.protocol.dispositions import AckDisposition
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class Writer:
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
                 self.figures.dispositions[disposition] += 1
 
-    def unmatched(self, reading: AckReading, disposition: str) -> None:
+    def unmatched(self, reading: AckReading, disposition: AckDisposition) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
         self.unused(reading.correlation_id, [(received, disposition) for received in reading.received], None)
 
@@ -232,7 +233,9 @@ class Writer:
         for part in (value,) if len(value) <= self._limit else ledger.divide(record, self._limit):
             self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
 
-    def _ack(self, correlation_id: str, received: Received, disposition: str, pending: Pending | None) -> AckRow:
+    def _ack(
+        self, correlation_id: str, received: Received, disposition: AckDisposition, pending: Pending | None
+    ) -> AckRow:
         latency = None if pending is None else max(0, received.timestamp - pending.started_at)
         return AckRow(
             correlation_id=correlation_id,

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.messages import NOT_ENTITLED
+from ackstream.protocol.dispositions import (
+    EXPIRED,
+    INVALID_TOPIC,
+    NO_SUBSCRIPTION_MATCH,
+    NOT_ENTITLED,
+    OVER_QUOTA,
+    QUEUE_SHUTDOWN,
+    TOO_LARGE,
+)
 from ackstream.protocol.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -15,13 +23,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Persist
     from ackstream.settings.queues import QueueSettings
 
-INVALID_TOPIC = "invalid topic"
 MAX_TOPIC_BYTES = 1_024
-TOO_LARGE = "message too large"
-EXPIRED = "message expired"
-NO_SUBSCRIPTION_MATCH = "no subscription match"
-OVER_QUOTA = "spool over quota"
-QUEUE_SHUTDOWN = "queue shutdown"
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,11 @@ from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ackstream.protocol.dispositions import DUPLICATE, OUTCOME_UNKNOWN
 from ackstream.protocol.intervals import Interval, Intervals
-from ackstream.protocol.messages import DUPLICATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-OUTCOME_UNKNOWN = "outcome unknown"
-"""Answer to a repeated number that was decided so long ago that it may have been rejected: not a success."""
 
 
 class AckRun(NamedTuple):

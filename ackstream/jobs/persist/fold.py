@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
 from ackstream.jobs.persist.publishers import PublisherBatch
 from ackstream.jobs.persist.state import RejectedRecord
+from ackstream.protocol.dispositions import NOT_PROCESSED
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, CommandAck, StoredRange
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ log = logging.getLogger(__name__)
 
 STORED, NO_ROW = "stored", "no row"
 """What becomes of a record: a message in the table; or nothing, as of commands, and of messages that are repeated."""
-
-NOT_PROCESSED = "not processed"
-"""The reason of records that a publisher's decisions failed on; whatever they contain, the batch goes on."""
 
 
 class PersistResult(NamedTuple):

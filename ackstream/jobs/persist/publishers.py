@@ -13,11 +13,17 @@ from ackstream.jobs.persist.conflation import Conflation
 from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
 from ackstream.jobs.persist.state import PublisherState, RejectedRecord
 from ackstream.protocol import queries
+from ackstream.protocol.dispositions import (
+    INVALID_CLIENT,
+    NO_CLIENT,
+    NO_NUMBER,
+    SEQUENCE_GAP,
+    SESSION_OVER,
+    WITHDRAWN,
+)
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import (
     MAX_SESSION_CHARACTERS,
-    SESSION_OVER,
-    WITHDRAWN,
     CommandAck,
     StoredRange,
     read_number,
@@ -30,8 +36,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.admission import Admission
     from ackstream.protocol.messages import AckType
 
-NO_CLIENT, INVALID_CLIENT, NO_NUMBER = "no client name", "invalid client name", "no sequence number"
-NO_COMMAND, SEQUENCE_GAP = "no such command", "sequence gap"
+NO_COMMAND = "no such command"
 MAX_HELD = 10_000
 """Messages of a publisher behind a hole; further ones are rejected, and accepted when resent after it was filled."""
 MAX_RUNS = 10_000

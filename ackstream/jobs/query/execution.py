@@ -19,7 +19,8 @@ from ackstream.jobs.query.plan import (
 )
 from ackstream.jobs.query.requests import INVALID_TOPIC, WITH_TOPIC
 from ackstream.protocol import queries
-from ackstream.protocol.messages import NOT_ENTITLED, CommandAck
+from ackstream.protocol.dispositions import NOT_ENTITLED
+from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
 from ackstream.settings import Query

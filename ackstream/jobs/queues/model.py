@@ -14,22 +14,8 @@ if TYPE_CHECKING:
 
     from ackstream.settings.queues import Fairness
 
-Disposition: TypeAlias = Literal["settled", "dead-letter", "discarded"]
 ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease"]
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
-ExitReason: TypeAlias = Literal[
-    "accepted",
-    "sent",
-    "rejected",
-    "unavailable",
-    "max-deliveries",
-    "max-failures",
-    "expired",
-    "queue-full",
-    "settled-early",
-    "barrier",
-    "error",
-]
 
 
 # -- events -----------------------------------------------------------------------------------------------------------

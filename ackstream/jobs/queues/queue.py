@@ -16,7 +16,8 @@ from ackstream.jobs.queues.segments import SEGMENT, Segments
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.jobs.queues.model import Disposition, EventKind, ExitReason
+    from ackstream.jobs.queues.model import EventKind
+    from ackstream.protocol.dispositions import ExitReason, MessageDisposition
     from ackstream.protocol.queues import Refusal, UnboundReason
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings
@@ -255,7 +256,7 @@ class Queue:
         wanted = message.eligible or not self._rules.respect_eligible
         self._leave(message, cause, "dead-letter" if self._rules.dead_letters and wanted else "discarded", reason)
 
-    def _leave(self, message: QueuedMessage, cause: Cause, how: Disposition, reason: ExitReason) -> None:
+    def _leave(self, message: QueuedMessage, cause: Cause, how: MessageDisposition, reason: ExitReason) -> None:
         del self.messages[message.id]
         for holder in message.holders:
             self._release(holder, message.id)

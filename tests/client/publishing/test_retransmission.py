@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client.publishing._retransmission import MAX_BURST, MAX_PAUSE_MS, MAX_TIMEOUT_MS, Retransmission
-from ackstream.protocol.messages import DUPLICATE
+from ackstream.protocol.dispositions import DUPLICATE
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.client.queues._queue_session import AckMode
-    from ackstream.jobs.queues.model import Disposition, Event
+    from ackstream.jobs.queues.model import Event
+    from ackstream.protocol.dispositions import MessageDisposition
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings
 
@@ -214,7 +215,7 @@ class _Flow:
             "error": self._error,
         }
 
-    def _left(self, how: Disposition) -> list[Any]:
+    def _left(self, how: MessageDisposition) -> list[Any]:
         return [self._ids[exit_.message] for exit_ in self.queue.exits if exit_.outcome == how]
 
     def _state(self) -> str | None:

@@ -18,7 +18,8 @@ from ackstream.jobs.persist.admission import Admission
 from ackstream.jobs.persist.fold import fold
 from ackstream.jobs.persist.metadata import MessageMetadata
 from ackstream.jobs.persist.pacing import AckPacing
-from ackstream.protocol.messages import SESSION_OVER, CommandAck
+from ackstream.protocol.dispositions import SESSION_OVER
+from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
