@@ -33,10 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "gateway": BASE | {"contract", "kafka", "lake", "client", "observe"},
     "connectivity": BASE | {"kafka", "client", "observe"},
 }
-"""The command line, the demo inside it, the conformance runner and the system in memory are the top: they may import
-everything."""
+"""The command line, the demo inside it and the system in memory are the top: they may import everything."""
 
-TOP = {"__main__", "cli", "cli.console", "cli.demo", "cli.together", "conformance", "testing"}
+TOP = {"__main__", "cli", "cli.console", "cli.demo", "cli.together", "testing"}
 NESTED = {"protocol", "jobs", "cli"}
 PURE = {"protocol", "protocol.rql", "protocol.ditto"}
 IMPURE = {"pyspark", "kafka", "pandas", "delta", "time", "random", "uuid", "socket", "os"}

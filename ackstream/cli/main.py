@@ -125,9 +125,9 @@ def conformance(
     ],
 ) -> None:
     """Run Ditto Protocol cases against the library; exit 1 if one fails or its kind is unknown."""
-    from ackstream.conformance.runner import main
+    from ackstream.local.installation import conformance_runner
 
-    raise typer.Exit(main(paths))
+    raise typer.Exit(conformance_runner().main(paths))
 
 
 # in the order of the help text

@@ -8,10 +8,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ackstream.errors import InputError, LocalError
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -57,6 +61,18 @@ def entry_point(name: str) -> Path:
 def jobs() -> list[str]:
     """Return the names of the jobs."""
     return sorted(found.stem for found in (installation_root() / "jobs").glob("*.py"))
+
+
+def conformance_runner() -> ModuleType:
+    """Load ``tests/conformance/runner.py``, which the wheel includes."""
+    name = "ackstream.conformance"
+    spec = spec_from_file_location(name, installation_root() / "tests" / "conformance" / "runner.py")
+    if spec is None or spec.loader is None:
+        raise LocalError("This Python cannot load a module from a file.")
+    # msgspec looks for the annotations of a struct there
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def spark_home() -> Path:

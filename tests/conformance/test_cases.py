@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ackstream.cli.main import app
-from ackstream.conformance.cases import KINDS, Case, CaseFileError, check
-from ackstream.conformance.runner import main, run
+from tests.conformance.runner import KINDS, Case, CaseFileError, check, main, run
 
 CASES = Path(__file__).parent.parent / "vectors" / "cases"
 

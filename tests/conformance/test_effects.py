@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.conformance.effects import effect, parse_request, requested_acks_out
 from ackstream.protocol.errors import DittoError
+from tests.conformance.runner import effect, parse_request, requested_acks_out
 from tests.outcomes import refusal
 from tests.prose import each
 from tests.protocol.ditto.test_signal_defaults import HEADERS, KINDS

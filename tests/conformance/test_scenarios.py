@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ackstream.conformance.cases import Failure
 from tests.conformance import scenarios
+from tests.conformance.runner import Failure
 from tests.conformance.scenarios import Interpreter, Scenario, Uncovered, check, coverage
 
 ROOT = Path(__file__).parent.parent.parent

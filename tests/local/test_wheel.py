@@ -112,3 +112,9 @@ def test_every_installed_module_can_be_imported_without_the_checkout(installed: 
     )
     printed = _run([installed / "bin" / "python", "-W", "ignore", "-c", code], tmp_path)
     assert Path(printed.strip()).resolve().is_relative_to(installed.resolve())
+
+
+def test_the_cases_of_the_protocol_run_from_an_installation(ackstream: Callable[..., str]) -> None:
+    lines = ackstream("conformance", str(ROOT / "tests" / "vectors" / "cases")).splitlines()
+    assert len(lines) > 10
+    assert all(line.endswith(" passed, 0 failed, 0 unknown") for line in lines)

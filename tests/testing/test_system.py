@@ -25,12 +25,12 @@ from ackstream.client import (
     Subscriber,
     subscription,
 )
-from ackstream.conformance.cases import Case, check
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.labels import BUILT_IN
 from ackstream.settings import Correlate, Settings
 from ackstream.testing import RequestSystem
+from tests.conformance.runner import Case, check
 
 if TYPE_CHECKING:
     from ackstream.client import Reply, Signal

@@ -7,7 +7,7 @@ with everything expected. A word that no interpreter of the protocol knows makes
 
 from __future__ import annotations
 
-from ackstream.conformance.cases import Failure
+from tests.conformance.runner import Failure
 from tests.conformance.scenarios import connext, observations, queues, solace
 from tests.conformance.scenarios.scenario import Interpreter, Scenario, Uncovered
 

@@ -1,7 +1,7 @@
-"""Protocol cases: one line of JSON each, ``{"id", "kind", "given", "expect"}``.
+"""Protocol cases: one line of JSON each, ``{"id", "kind", "given", "expect"}``, run against the library.
 
-Each kind runs public functions of the library. An ``error`` in ``expect`` names the fields that must be equal; ``{}``
-means any error.
+Each kind calls public functions of the library. An ``error`` in ``expect`` names the fields that must be equal; ``{}``
+stands for any error. The wheel includes this file, and ``ackstream conformance`` runs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.conformance.effects import effect, parse_request, requested_acks_out
+from ackstream.cli.console.terminal import echo
 from ackstream.errors import InputError
 from ackstream.jobs.correlate import decision as correlate_decision
 from ackstream.protocol.ditto import connections
@@ -29,6 +29,7 @@ from ackstream.protocol.ditto.acknowledgements import (
 )
 from ackstream.protocol.ditto.aggregates import AckText, aggregate_headers, write_acks, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
+from ackstream.protocol.ditto.errors import request_parsing_failed
 from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
@@ -38,14 +39,26 @@ from ackstream.protocol.ditto.headers import (
     requested_acks_in,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
-from ackstream.protocol.ditto.signal_defaults import check_combination, default_headers
+from ackstream.protocol.ditto.signal_defaults import (
+    HTTP_TIMEOUT_MS,
+    SMART_MAXIMUM_MS,
+    STREAM_TIMEOUT_MS,
+    Api,
+    SignalKind,
+    check_combination,
+    default_headers,
+    timeout_milliseconds,
+    waits_for_acks,
+)
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.rql import evaluation, parser, wildcards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
 Json = dict[str, Any]
 
@@ -288,5 +301,156 @@ def check(case: Case) -> Failure | None:
     return None if _text(compared) == _text(case.expect) else Failure(case.id, case.expect, actual)
 
 
-def _text(value: Json) -> str:
+# -- the effects of headers --------------------------------------------------------------------------------------------
+
+
+def effect(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the effects of a signal's headers on an API.
+
+    ``effective`` are the three headers with defaults applied, the timeout with the API's default. With an ``error``,
+    nothing is awaited: there is no ``waits-for-acks`` and no ``content``. ``settlement`` is that of a consumed message
+    (Connectivity only).
+
+    :param headers: as ``read_headers`` returns them
+    """
+    connectivity = api == "Connectivity"
+    effective = dict(headers)
+    try:
+        effective = default_headers(kind, headers)
+        check_combination(api, kind, effective)
+        timeout = _effective_timeout(api, kind, effective)
+    except DittoError as error:
+        timeout = headers.get(TIMEOUT, _default_text(api))
+        settlement = "reject-without-redelivery" if connectivity else None
+        found = {"client-error": True, "reply": "error", "settlement": settlement, "error": error.to_dict()}
+    else:
+        waits = waits_for_acks(kind, effective.get(REQUESTED_ACKS) or [])
+        settlement = ("after-acks" if waits else "immediately") if connectivity else None
+        if effective.get(RESPONSE_REQUIRED, True):
+            reply = "published-at-reply-target" if connectivity else "full"
+            content = "aggregate-or-single-response" if waits else "plain-response"
+        elif api == "HTTP":
+            reply, content = "202-without-body", "none-on-success"
+        else:
+            reply = content = "none"
+        found = {"client-error": False, "reply": reply, "settlement": settlement}
+        found |= {"waits-for-acks": waits, "content": content}
+    three = {name: effective.get(name) for name in (REQUESTED_ACKS, RESPONSE_REQUIRED)}
+    return {"effective": three | {TIMEOUT: timeout}} | found
+
+
+def _effective_timeout(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> str:
+    timeout = headers.get(TIMEOUT)
+    if timeout is None:
+        return _default_text(api)
+    milliseconds = timeout_milliseconds(api, kind, headers, _default_ms(api))
+    if kind == "smartQuery" or Duration.parse(timeout).capped(SMART_MAXIMUM_MS) == milliseconds:
+        return str(timeout)
+    return f"{milliseconds // 1000}s"
+
+
+def _default_text(api: Api) -> str:
+    return f"{_default_ms(api) // 1000}s"
+
+
+def _default_ms(api: Api) -> int:
+    """Return the timeout of Ditto's code, which ackstream does not share (docs/ditto.md)."""
+    return HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
+
+
+def requested_acks_out(text: str) -> list[str] | None:
+    """Return the labels of requested-acks that subscribers see, ``None`` if the header is omitted.
+
+    Built-in and empty labels are removed. If nothing is left there is no header, but an explicit ``[]`` stays.
+
+    :raises DittoError: 400 ``acknowledgement:label.invalid``
+    """
+    try:
+        labels = msgspec.json.decode(text)
+    except UNREADABLE:
+        return None
+    if not isinstance(labels, list):
+        return None
+    kept = [label for label in labels if label and isinstance(label, str) and parse_label(label) not in BUILT_IN]
+    return None if labels and not kept else kept
+
+
+def parse_request(text: str) -> str:
+    """Return the label of an acknowledgement request.
+
+    :raises DittoError: 422 ``acknowledgement:request.parsing.failed``
+    """
+    try:
+        return parse_label(text)
+    except DittoError as error:
+        raise request_parsing_failed(text, error.message) from error
+
+
+# -- files of cases ----------------------------------------------------------------------------------------------------
+
+
+def run(paths: Sequence[Path]) -> list[FileResult]:
+    """Run case files; a directory stands for every ``*.jsonl`` file below it.
+
+    :raises CaseFileError: a path does not exist or contains no cases
+    """
+    loaded = [(file.name, _load(file)) for path in paths for file in _files(path)]
+    results = []
+    for name, cases in loaded:
+        result = FileResult(name)
+        for case in cases:
+            if case.kind not in KINDS:
+                result.not_run.append((case.id, f"the kind {case.kind} is not known"))
+            elif failure := check(case):
+                result.failed.append(failure)
+            else:
+                result.passed += 1
+        results.append(result)
+    return results
+
+
+def main(paths: Sequence[Path]) -> int:
+    """Run the cases and print the results; return the exit code, 1 if any case failed or is of an unknown kind.
+
+    :raises CaseFileError: a path does not exist or contains no cases
+    """
+    results = run(paths)
+    for result in results:
+        counts = f"{result.passed} passed, {len(result.failed)} failed, {len(result.not_run)} unknown"
+        echo(f"{result.name}: {counts}")
+        for failure in result.failed:
+            echo(f"  {failure.id}\n    expected {_text(failure.expected)}\n    actual   {_text(failure.actual)}")
+        for identity, reason in result.not_run:
+            echo(f"  {identity}\n    {reason}")
+    return int(any(result.failed or result.not_run for result in results))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise CaseFileError(f"{path} does not exist; name a file of cases or a directory of such files.")
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.rglob("*.jsonl"))
+    if not files:
+        raise CaseFileError(f"{path} holds no *.jsonl file of cases; name one, or a directory that holds some.")
+    return files
+
+
+def _load(file: Path) -> list[Case]:
+    cases, number = [], 0
+    try:
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):  # noqa: B007 - the error names it
+            if line.strip():
+                cases.append(msgspec.convert(json.loads(line), Case))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaseFileError(f"{file} cannot be read as UTF-8 text: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise CaseFileError(
+            f"{file} is no file of cases: line {number} must be one JSON object with id, kind, given and expect"
+            f" ({error})."
+        ) from error
+    return cases
+
+
+def _text(value: dict[str, Any]) -> str:
     return json.dumps(value, sort_keys=True)
