@@ -34,7 +34,7 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/correlate/shard.py": (f"{TESTS}/correlate/test_shard.py", f"{TESTS}/correlate"),
     f"{JOBS}/correlate/state.py": (f"{TESTS}/correlate/test_state.py", f"{TESTS}/correlate"),
     f"{JOBS}/correlate/decision.py": (f"{TESTS}/correlate/test_shard.py", f"{TESTS}/correlate"),
-    "ackstream/spark/order.py": ("tests/spark/test_order.py",),
+    "ackstream/spark/records.py": ("tests/spark/test_records.py",),
     "ackstream/spark/clock.py": ("tests/spark/test_clock.py",),
     "ackstream/spark/lease.py": ("tests/spark/test_lease.py",),
     "ackstream/protocol/intervals.py": ("tests/protocol/test_intervals.py",),

@@ -18,7 +18,7 @@ from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.settings import Correlate
-from ackstream.spark.order import in_order
+from ackstream.spark.records import in_order
 from benchmarks import common, progress
 from benchmarks.workload import Workload
 

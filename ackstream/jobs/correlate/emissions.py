@@ -68,7 +68,9 @@ class Writer:
 
     def take(self) -> list[Emission]:
         """Return the emissions so far, and begin anew."""
-        taken, self.emissions = self.emissions, []
+        taken = self.emissions.copy()
+        # the net around a record knows this list
+        self.emissions.clear()
         return taken
 
     def signal(self, signal_id: str, row: SignalRow) -> None:
@@ -148,12 +150,8 @@ class Writer:
         self.figures.decided(outcome, 0)
         self.unreadable(record, error)
 
-    def fail(self, record: Record, error: Exception, emitted: int) -> None:
-        """Record what a record has caused instead of what was emitted for it.
-
-        :param emitted: the number of emissions before it
-        """
-        del self.emissions[emitted:]
+    def fail(self, record: Record, error: Exception) -> None:
+        """Record the failure of a record; a signal is answered, too."""
         if isinstance(error, DittoError):
             self.unreadable(record, error)
             return

@@ -6,8 +6,8 @@ the timestamp of a record that was not read in this batch or an earlier one. So 
 which partitions happen to be read: acknowledgements wait for their request, a record counts by its own timestamp, and
 only the watermark lets time pass.
 
-No record stops it: whatever one causes ends in :meth:`CorrelateShard._take` as a dead letter with the reason, and
-whatever prevents an answer ends in :meth:`CorrelateShard._close` as an answer that says so.
+No record stops it (:func:`~ackstream.spark.records.guarded`): a record that fails becomes a dead letter with the
+reason, and a request that cannot be answered gets an error as its answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ackstream.jobs.correlate.reading import InvalidRequestError, RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
-    SIGNALS,
     STATE_VERSION,
     TWIN_ACKS,
     Recent,
@@ -39,10 +38,10 @@ from ackstream.jobs.correlate.state import (
 from ackstream.observe.catalogue import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
-from ackstream.spark.order import in_order
+from ackstream.spark.records import guarded, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ackstream.jobs.correlate.decision import Decision
     from ackstream.jobs.correlate.emissions import Writer
@@ -151,8 +150,7 @@ class CorrelateShard:
             hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
             self._decided = self._recent.look_up(hashes)
             self._pending.recall(hashes)
-        for record in in_order(records):
-            self._take(record)
+        self._take(in_order(records))
         self._expire(watermark)
         for key, row in self._unrecorded.items():
             pending = self._pending.find(key)
@@ -162,23 +160,17 @@ class CorrelateShard:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _take(self, record: Record, *, early: bool = False) -> None:
-        """Process a record, and only that: what it causes does not concern the others.
+    def _take(self, records: Iterable[Record]) -> None:
+        """Process records one by one; the failure of one concerns no other."""
+        decide = (self._process_signal, self._acknowledge, self._acknowledge, self._declare_labels)
+        refuse, outputs = self._writer.fail, (self._writer.emissions,)
+        for record in records:
+            guarded(record, decide[record.source], refuse, outputs)
 
-        :param early: it was held for the request that is open now
-        """
-        emitted = len(self._writer.emissions)
-        try:
-            if record.source == SIGNALS:
-                self._process_signal(record)
-            elif record.source == DECLARATIONS:
-                self._declared.apply(record.value, record.timestamp - self._slack_ms)
-            elif early:
-                self._match(self._reader.acknowledgements(record), record)
-            else:
-                self._process_acknowledgement(record)
-        except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
-            self._writer.fail(record, error, emitted)
+    def _take_held(self, records: Iterable[Record], decide: Callable[[Record], None]) -> None:
+        refuse, outputs = self._writer.fail, (self._writer.emissions,)
+        for record in records:
+            guarded(record, decide, refuse, outputs)
 
     def _process_signal(self, record: Record) -> None:
         key = record.correlation_id
@@ -205,10 +197,16 @@ class CorrelateShard:
         key = opened.correlation_id
         self._pending.add(opened)
         self._unrecorded[key] = row
-        for held in self._held.pop(key, ()):
-            self._take(held, early=True)
+        self._take_held(self._held.pop(key, ()), self._acknowledge_early)
 
-    def _process_acknowledgement(self, record: Record) -> None:
+    def _declare_labels(self, record: Record) -> None:
+        self._declared.apply(record.value, record.timestamp - self._slack_ms)
+
+    def _acknowledge_early(self, record: Record) -> None:
+        """Process an answer that was held for the request that is open now."""
+        self._match(self._reader.acknowledgements(record), record)
+
+    def _acknowledge(self, record: Record) -> None:
         reading = self._reader.acknowledgements(record)
         if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
             # the twin reports an error even if its command awaits nothing
@@ -265,11 +263,8 @@ class CorrelateShard:
         These are taken in one order, as if they had been read together: an answer waits behind none that is later.
         """
         others, self._undeclared, self._waiting = self._undeclared, [], set()
-        for record in records:
-            if record.source == DECLARATIONS:
-                self._take(record)
-            else:
-                others.append(record)
+        self._take(record for record in records if record.source == DECLARATIONS)
+        others += [record for record in records if record.source != DECLARATIONS]
         self._declared_until = watermark
         return others
 
@@ -306,21 +301,17 @@ class CorrelateShard:
 
     def _release(self, key: str, end: int) -> None:
         """Record the early acknowledgements whose hold has ended as orphans."""
-        kept = []
-        for record in self._held.pop(key, ()):
-            if record.timestamp + self._orphan_hold_ms > end:
-                kept.append(record)
-                continue
-            emitted = len(self._writer.emissions)
-            try:
-                # under limits that were lowered since then it may have become unreadable
-                self._writer.unmatched(self._reader.acknowledgements(record), "orphan")
-            except Exception as error:  # noqa: BLE001 - as in _take
-                self._writer.fail(record, error, emitted)
+        held = self._held.pop(key, ())
+        kept = [record for record in held if record.timestamp + self._orphan_hold_ms > end]
+        self._take_held([record for record in held if record.timestamp + self._orphan_hold_ms <= end], self._orphan)
         if kept:
             self._held[key] = kept
             # under a longer hold than before the restart nothing else would end it
             heapq.heappush(self._hold_ends, (min(each.timestamp for each in kept) + self._orphan_hold_ms, key))
+
+    def _orphan(self, record: Record) -> None:
+        # under limits that were lowered since it was held it may be unreadable now
+        self._writer.unmatched(self._reader.acknowledgements(record), "orphan")
 
     def _close(self, pending: Pending, decide: Callable[[], Decision], decided_at: int) -> None:
         """Answer a request; if that fails, the answer is an error that says so."""
@@ -337,5 +328,4 @@ class CorrelateShard:
             # nothing of what may have caused it
             bare = msgspec.structs.replace(pending, received=[])
             self._writer.outcome(bare, decision.fail(pending, error), decided_at, None)
-        for record in pending.successors:
-            self._take(record)
+        self._take(pending.successors)

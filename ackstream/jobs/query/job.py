@@ -36,7 +36,7 @@ from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import LATEST, limit_copies, source
-from ackstream.spark.order import in_order
+from ackstream.spark.records import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -32,7 +32,7 @@ from ackstream.protocol.queues import (
     Unbound,
     UnboundReason,
 )
-from ackstream.spark.order import timed
+from ackstream.spark.records import timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -45,7 +45,7 @@ from ackstream.protocol.readers import (
     WriterStateRequest,
     read,
 )
-from ackstream.spark.order import in_order
+from ackstream.spark.records import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -38,7 +38,7 @@ from ackstream.protocol.ditto.thing_errors import internal_error
 from ackstream.protocol.ditto.things import resource
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
-from ackstream.spark.order import in_order
+from ackstream.spark.records import guarded, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -166,21 +166,11 @@ class _TwinBatch:
         self.size = 0
         """Of the result so far, in bytes: values of rows and messages, and the changed things."""
         self._things: ChainMap[str, Thing] = ChainMap(self._result.changed, things)
+        self._command: tuple[Envelope, Request] | None = None
 
     def add(self, record: SignalRecord) -> None:
-        """Apply one record."""
-        found = self._read(record)
-        if found is None:
-            return
-        command, request = found
-        try:
-            self._apply(command, request, record)
-        except DittoError as error:
-            self._fail(command, request, error, record)
-        except Exception:
-            # a defect in one command must not stop all others
-            log.exception("A command failed: %s-%s-%s", self._signals, record.partition, record.offset)
-            self._fail(command, request, internal_error(), record)
+        """Apply one record; a defect in one command stops no other."""
+        guarded(record, self._decide, self._refuse, (self._result.rows, self._result.messages))
 
     def result(self) -> TwinResult:
         """Return the result; of several changes of a thing the last row holds the thing."""
@@ -191,6 +181,20 @@ class _TwinBatch:
             thing = None if content is None else content.decode()
             rows[number] = msgspec.structs.replace(rows[number], last=True, thing=thing)
         return self._result
+
+    def _decide(self, record: SignalRecord) -> None:
+        self._command = None
+        self._command = self._read(record)
+        if self._command is not None:
+            self._apply(*self._command, record)
+
+    def _refuse(self, record: SignalRecord, error: Exception) -> None:
+        """Answer a command that has failed; there is no answer to a record that cannot be read."""
+        if not isinstance(error, DittoError):
+            log.error("A command failed: %s-%s-%s", self._signals, record.partition, record.offset, exc_info=error)
+            error = internal_error()
+        if self._command is not None:
+            self._fail(*self._command, error, record)
 
     def _read(self, record: SignalRecord) -> tuple[Envelope, Request] | None:
         """Return the twin command in a record and its request; ``None`` for live commands, messages and policies."""

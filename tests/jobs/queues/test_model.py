@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.jobs.queues.model import Arrival, Consumer, ConsumerReport, choose, coordinates
-from ackstream.spark.order import timed
+from ackstream.spark.records import timed
 
 if TYPE_CHECKING:
     from ackstream.settings.queues import Fairness

@@ -1,8 +1,12 @@
-"""The one order in which every job takes the records of a batch: by time, and within a partition always by offset.
+"""How every job takes the records of a batch: in one order, and each of them in a net.
 
-Spark delivers the partitions of a batch in any order, and a broker's clock may be set back. So a record counts with the
-latest time seen up to it in its partition: sorting by that time never reorders a partition, and a batch that is cut in
-two gives each partition's records in the same order as one that is not.
+The order is by time, and within a partition always by offset. Spark delivers the partitions of a batch in any order,
+and a broker's clock may be set back. So a record counts with the latest time seen up to it in its partition: sorting by
+that time never reorders a partition, and a batch that is cut in two gives each partition's records in the same order as
+one that is not.
+
+The net (:func:`guarded`) keeps the failure of one record from the others: without it the batch fails, and every later
+start of the job fails with it.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    Outputs = Sequence[list[Any]]
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -40,6 +46,30 @@ def timed(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] = CO
         return []
     order, times = _sort(records, coordinates)
     return [(time, records[index]) for index, time in zip(order.tolist(), times.tolist(), strict=True)]
+
+
+def guarded(
+    record: R,
+    decide: Callable[[R], object],
+    refuse: Callable[[R, Exception], object],
+    outputs: Outputs = (),
+) -> None:
+    """Decide a record; if that fails, remove its output and refuse the record. No record stops a job.
+
+    ``decide`` computes everything that can fail before it changes any state: the net rolls back the output only.
+
+    :param decide: appends to ``outputs``
+    :param refuse: makes a dead letter (or the row or the answer that takes its place). An error of the protocol gives
+        the reason. Any other error is a defect, which belongs in the log
+    :param outputs: the lists that get back the length which they had before the record
+    """
+    lengths = list(map(len, outputs))
+    try:
+        decide(record)
+    except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
+        for output, length in zip(outputs, lengths, strict=True):
+            del output[length:]
+        refuse(record, error)
 
 
 def _sort(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]]) -> tuple[Numbers, Numbers]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.spark.order import in_order, timed
+from ackstream.spark.records import guarded, in_order, timed
 
 
 class Read(NamedTuple):
@@ -65,3 +65,20 @@ def test_coordinates_may_have_other_names_and_no_records_are_in_order() -> None:
     assert in_order([(9, 0, 1), (3, 0, 2), (5, 1, 1)], lambda row: row) == [(5, 1, 1), (9, 0, 1), (3, 0, 2)]
     assert in_order([]) == timed([]) == []
     assert timed([Read(4, 0, 0, 0)]) == [(4, Read(4, 0, 0, 0))]
+
+
+# -- the net -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_fails_is_refused_without_what_it_has_put_out_before() -> None:
+    rows, messages, refused = ["row"], ["message"], []
+
+    def decide(record: int) -> None:
+        rows.append(f"row {record}")
+        messages.extend(f"{6 // record} of {record}" for _ in range(2))
+
+    for record in (3, 0, 2):
+        guarded(record, decide, lambda record, error: refused.append((record, type(error))), (rows, messages))
+    assert rows == ["row", "row 3", "row 2"]
+    assert messages == ["message", "2 of 3", "2 of 3", "3 of 2", "3 of 2"]
+    assert refused == [(0, ZeroDivisionError)]
