@@ -172,3 +172,19 @@ def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mappin
     question, values = QUESTIONS[name], dict(values or {})
     present = reading.views(connection)
     return connection.execute(_of_duckdb(question.over(present, lake)), values)
+
+
+def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) -> list[dict[str, Any]]:
+    """Answer a question with DuckDB; return the first rows by column name, none if its tables do not exist yet.
+
+    :param values: of its parameters
+    :raises StartError: a table cannot be read, or only some of the tables exist
+    """
+    from ackstream.lake import reading  # noqa: PLC0415 - it needs delta-rs, the questions themselves nothing
+
+    with reading.database(lake, QUESTIONS[name].tables) as connection:
+        if not reading.views(connection):
+            return []
+        found = answer(connection, lake, name, values)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchmany(limit)]

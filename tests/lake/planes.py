@@ -220,14 +220,14 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         (at(5), 2, "left", "w1", "work", "settled", "messages-0-101"),
     ],
     "story": [
-        (at(1), 1, "request", None, None, "", None, "r-1", TRACE),
-        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None),
-        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None),
-        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None),
+        (at(1), 1, "request", None, None, "", None, "r-1", TRACE, "c-1", "org:lamp"),
+        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None, "c-1", None),
+        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None, "c-1", "org:lamp"),
+        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None, "c-1", None),
     ],
     "trace": [
-        (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE[36:52]),
-        (at(2), "c-2", "org:door", "", None, None, None, TRACE[36:52]),
+        (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE[36:52], TRACE),
+        (at(2), "c-2", "org:door", "", None, None, None, TRACE[36:52], TRACE),
     ],
 }
 """What each question is answered about this lake; the stories are those of c-1 and orders/1."""

@@ -17,6 +17,7 @@ from tests.lake import planes, records
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PUMP = "org.example:pump-3"
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
 HOUR_MS = 3_600_000
 README = Path(__file__).parents[2] / "README.md"
@@ -89,7 +90,8 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
     told = naive(questions.ask(spark, filled, "story", {"correlation_id": "c-3"}).collect())
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
-    assert told == [
+    assert [row[-2:] for row in told] == [("c-3", PUMP), ("c-3", None), ("c-3", PUMP), ("c-3", None)]
+    assert [row[:-2] for row in told] == [
         (AT + 3 * step, 1, "request", None, None, signal, '{"litres":5}', records.reply_id(3), None),
         (AT + 23 * step, 2, "acknowledgement", "twin-persisted", 204, "accepted", None, "acks-0-3-0", None),
         (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3), None),
@@ -108,8 +110,8 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
     (told,) = questions.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
-    (found,) = ask_duckdb(lake, "story", "c-6")
-    assert found[-2] == "acks-0-6-0"
+    (found,) = questions.rows(lake, "story", {"correlation_id": "c-6"})
+    assert (found["id"], found["correlation_id"]) == ("acks-0-6-0", "c-6#AAAAAAAAAAAAAAAA")
     columns = ["id", "reason"]
     assert reading.request_rows(lake, "acknowledgements", columns, "c-6") == [
         {"id": "acks-0-6-0", "reason": "Another thing."}
@@ -204,6 +206,15 @@ def test_the_story_of_a_message_goes_without_the_jobs_that_never_ran(tmp_path: P
 def test_a_table_that_does_not_exist_names_the_job_that_writes_it(tmp_path: Path, name: str, job: str) -> None:
     with pytest.raises(StartError, match=rf"does not exist at .*; start the {job} job, or correct lake\.path\."):
         ask_duckdb(Lake(path=str(tmp_path)), name, planes.ARGUMENTS.get(name))
+
+
+def test_rows_are_limited_and_none_before_the_tables_exist(tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path))
+    values = {"client": "orders", "seq": 7}
+    assert questions.rows(lake, "message_story", values) == []
+    planes.write(lake, "messages", [planes.message(7, 1)] * 3)
+    (found,) = questions.rows(lake, "message_story", values, limit=1)
+    assert (found["event"], found["party"]) == ("stored", "orders")
 
 
 @pytest.mark.parametrize("text", ["orders", "orders/", "/7", "orders/seven", "orders/-1"])

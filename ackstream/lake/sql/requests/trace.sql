@@ -7,9 +7,11 @@
 -- completed_by: acknowledgements, response, timeout, error or invalid; null likewise
 -- latency_ms: from the request to the decision
 -- span: the span of the trace that sent the request
+-- traceparent: the trace and the span as the request has them
 SELECT s.received_at, s.correlation_id, s.thing_id, concat_ws(' ', s.channel, s.criterion, s.action, s.path) AS asked,
        o.status, o.completed_by, o.latency_ms,
-       regexp_extract(s.headers, '"traceparent":"[^"-]*-[^"-]*-([^"-]*)', 1) AS span
+       regexp_extract(s.headers, '"traceparent":"[^"-]*-[^"-]*-([^"-]*)', 1) AS span,
+       regexp_extract(s.headers, '"traceparent":"([^"]*)"', 1) AS traceparent
 FROM {signals} AS s
 LEFT JOIN {outcomes} AS o ON o.id = s.id
 WHERE s.headers LIKE concat('%"traceparent":"__-', {trace_id}, '-%')
