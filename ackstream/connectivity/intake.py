@@ -16,11 +16,12 @@ import msgspec
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
+from ackstream.connectivity.system import SourceFailure, statuses
 from ackstream.connectivity.transport import OF_RECORD, outgoing, text_headers
 from ackstream.errors import AckstreamError
 from ackstream.observe.catalogue import CONNECTION_MESSAGES
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, response_type
+from ackstream.protocol.ditto.acknowledgements import response_type
 from ackstream.protocol.ditto.connections import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique
@@ -51,7 +52,7 @@ CHECK_SECONDS = 1.0
 
 
 class Intake:
-    """Accepts messages and settles each one; used by a single thread, which calls ``turn`` regularly."""
+    """The :class:`.Receiver` of a source: sends the signals of its messages and settles each one."""
 
     def __init__(
         self,
@@ -87,14 +88,11 @@ class Intake:
 
     @property
     def room(self) -> int:
-        """How many more messages may be accepted before the in-flight limit."""
+        """How many more messages may be in flight."""
         return 0 if self.paused or self._crowded() else max(0, self._limit - len(self._open))
 
     def take(self, message: ExternalMessage, done: Done, *, redelivered: bool = False) -> None:
-        """Accept a message; ``done`` is called once, in this thread, with its settlement.
-
-        :param redelivered: it may have been delivered before
-        """
+        """Accept a message; see :class:`.Receiver`."""
         now = time.monotonic()
         reason, parts = message.unreadable, []
         if not reason:
@@ -114,7 +112,7 @@ class Intake:
         self._decide(collector, now)
 
     def turn(self, timeout: float = 0.0) -> None:
-        """Process received answers, waiting up to ``timeout`` seconds for the first."""
+        """Process received answers; see :class:`.Receiver`."""
         try:
             entry = self._received.get(timeout=timeout) if timeout > 0 else self._received.get_nowait()
             while True:
@@ -135,7 +133,7 @@ class Intake:
                 self._decide(collector, now)
 
     def forget(self) -> None:
-        """Forget all messages; they will be delivered again."""
+        """Forget all messages; see :class:`.Receiver`."""
         self._open.clear()
         self._late.clear()
 
@@ -259,12 +257,6 @@ class Collector:
         return None
 
 
-class SourceFailure(msgspec.Struct, frozen=True):
-    """The status of an error received in place of an answer."""
-
-    status: int
-
-
 def published_reply(
     answer: Envelope, asked: Mapping[str, Any], target: ReplyTarget | None, connection_id: str
 ) -> OutgoingMessage | None:
@@ -297,23 +289,4 @@ def response_kind(answer: Envelope) -> ResponseKind:
     """Classify an answer: acknowledgements are a ``response`` if all succeeded, else a ``nack``."""
     if answer.topic.criterion == "errors":
         return "error"
-    return response_type(_statuses(answer)) if answer.topic.criterion == "acks" else "response"
-
-
-def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
-    """Return what an answer means for the settlement of the requesting message.
-
-    :param completed_by: what ended the wait, from the record headers of the reply
-    :param live: the request was a live command or message, so any response counts as processed
-    """
-    if answer.topic.criterion == "acks":
-        return SettlementAnswer(_statuses(answer))
-    status = answer.status or 500
-    if completed_by != "response":
-        return SourceFailure(status)
-    return SettlementAnswer((status,), live=live)
-
-
-def _statuses(answer: Envelope) -> tuple[int, ...]:
-    acks = read_acks(answer) if answer.topic.subject is None else [read_ack(answer)]
-    return tuple(ack.status for ack in acks)
+    return response_type(statuses(answer)) if answer.topic.criterion == "acks" else "response"

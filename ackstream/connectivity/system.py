@@ -12,13 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import msgspec
+
 from ackstream.client import NotSentError, Requester, RequestTimeout, fields_of
 from ackstream.client.requests.replies import Outcomes
-from ackstream.connectivity.intake import SourceFailure, verdict
 from ackstream.connectivity.transport import OF_RECORD
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.correlation_ids import suffixed
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError, shown
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
-    Received = Callable[[SettlementAnswer | SourceFailure | Exception | None], None]
+    Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]
     Replied = Callable[[Envelope], None]
 
 
@@ -47,6 +49,12 @@ EXTRA_TIMEOUT = "20s"
 
 STORED = SettlementAnswer(())
 """The broker has the request, and nothing else is awaited."""
+
+
+class SourceFailure(msgspec.Struct, frozen=True):
+    """The status of an error received in place of an answer."""
+
+    status: int
 
 
 class System(Closing):
@@ -151,6 +159,26 @@ class System(Closing):
             waiting.close()
             raise
         stored.add_done_callback(published)
+
+
+def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
+    """Return what an answer means for the settlement of the requesting message.
+
+    :param completed_by: what ended the wait, from the record headers of the reply
+    :param live: the request was a live command or message, so any response counts as processed
+    """
+    if answer.topic.criterion == "acks":
+        return SettlementAnswer(statuses(answer))
+    status = answer.status or 500
+    if completed_by != "response":
+        return SourceFailure(status)
+    return SettlementAnswer((status,), live=live)
+
+
+def statuses(answer: Envelope) -> tuple[int, ...]:
+    """Return the statuses of an acknowledgement or an aggregate."""
+    acks = read_acks(answer) if answer.topic.subject is None else [read_ack(answer)]
+    return tuple(ack.status for ack in acks)
 
 
 def _replied(asked: InboundRequest, replied: Replied, received: Received, future: Future[Reply]) -> None:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 from kafka.errors import (
@@ -36,7 +36,6 @@ from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.intake import Intake
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
 
@@ -277,10 +276,30 @@ class Redelivery:
         self._attempts = 0
 
 
-class MessageSource(Closing):
-    """Consumes messages in a thread of its own and hands them to an :class:`.Intake`, which settles them."""
+class Receiver(Protocol):
+    """Accepts the messages of a source and settles each one; the thread of the source alone uses it."""
 
-    def __init__(self, name: str, intake: Intake) -> None:
+    @property
+    def room(self) -> int:
+        """How many more messages it accepts now."""
+
+    def take(self, message: ExternalMessage, done: Callable[[Settlement], None], *, redelivered: bool = False) -> None:
+        """Accept a message; ``done`` is called once, in the thread of the source, with its settlement.
+
+        :param redelivered: it may have been delivered before
+        """
+
+    def turn(self, timeout: float = 0.0) -> None:
+        """Settle answered messages, waiting up to ``timeout`` seconds for the first answer; called regularly."""
+
+    def forget(self) -> None:
+        """Settle no message any more: all will be delivered again."""
+
+
+class MessageSource(Closing):
+    """Consumes messages in a thread of its own and hands them to a :class:`.Receiver`, which settles them."""
+
+    def __init__(self, name: str, intake: Receiver) -> None:
         self._intake = intake
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ackstream-{name}", daemon=True)
@@ -343,7 +362,7 @@ TAKE_SECONDS = 1.0
 class PushedSource(MessageSource):
     """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
 
-    def __init__(self, name: str, intake: Intake, qos: int) -> None:
+    def __init__(self, name: str, intake: Receiver, qos: int) -> None:
         super().__init__(name, intake)
         self._qos = qos
         self._redelivery = Redelivery()
@@ -394,4 +413,4 @@ class Transport(NamedTuple):
     """
 
     publisher: Callable[[Any, Kafka], TargetPublisher]
-    source: Callable[[Any, int, Any, Kafka, Intake], MessageSource]
+    source: Callable[[Any, int, Any, Kafka, Receiver], MessageSource]

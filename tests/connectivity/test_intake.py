@@ -14,13 +14,11 @@ from ackstream.connectivity.intake import (
     IDLE_SECONDS,
     Collector,
     Intake,
-    SourceFailure,
     published_error,
     published_reply,
     response_kind,
-    verdict,
 )
-from ackstream.connectivity.system import STORED
+from ackstream.connectivity.system import STORED, SourceFailure, verdict
 from ackstream.connectivity.transport import ExternalMessage, not_published
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.access import OPEN

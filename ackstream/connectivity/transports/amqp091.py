@@ -47,8 +47,7 @@ from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.intake import Intake
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.connectivity.transports.confirms import Unconfirmed
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
@@ -69,7 +68,7 @@ class Amqp091Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight."""
 
     def __init__(
-        self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Intake
+        self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
         super().__init__(f"{connection.id}-{index}", intake, source.qos)

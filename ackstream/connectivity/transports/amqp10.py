@@ -32,8 +32,7 @@ from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
-    from ackstream.connectivity.intake import Intake
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
@@ -45,7 +44,7 @@ class Amqp10Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight as credit."""
 
     def __init__(
-        self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Intake
+        self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
         super().__init__(f"{connection.id}-{index}", intake, source.qos)

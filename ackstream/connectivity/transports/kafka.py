@@ -24,7 +24,7 @@ from ackstream.protocol.ditto.errors import kafka_message_rejected
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.connectivity.intake import Intake
+    from ackstream.connectivity.transport import Receiver
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
@@ -39,7 +39,7 @@ class KafkaSource(MessageSource):
     """Consumes the topics of a source as a member of the connection's consumer group."""
 
     def __init__(
-        self, connection: KafkaConnection, _index: int, source: KafkaSourceSettings, own: Kafka, intake: Intake
+        self, connection: KafkaConnection, _index: int, source: KafkaSourceSettings, own: Kafka, intake: Receiver
     ) -> None:
         """Connect.
 

@@ -46,8 +46,7 @@ from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
-    from ackstream.connectivity.intake import Intake
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.errors import UnreachableError
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
@@ -77,7 +76,7 @@ class MqttSource(MessageSource):
     connection.
     """
 
-    def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Intake) -> None:
+    def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
         """Prepare the client; ``index`` is part of its id."""
         super().__init__(f"{connection.id}-{index}", intake)
         self._id = connection.id
