@@ -52,9 +52,8 @@ from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.publishing.receipts import FailedMessage, PublishStatistics, Receipt
 from ackstream.client.queries.message_stream import LogMessage, MessageStream
 from ackstream.client.queries.query_client import QueryClient
-from ackstream.client.queues._queue_session import FlowQos
 from ackstream.client.queues.queue_consumer import QueueConsumer, QueueStatistics
-from ackstream.client.queues.queued_messages import QueueMessage
+from ackstream.client.queues.queued_messages import FlowQos, QueueMessage
 from ackstream.client.reading.durable_readers import delete_durable_subscription, known_readers
 from ackstream.client.reading.sample_reader import ReaderStatistics, SampleReader
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.client.core.messages import Message
-    from ackstream.client.queues._queue_session import AckMode
+    from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.model import Event
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings

@@ -18,9 +18,8 @@ from kafka import TopicPartition
 
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.publishing.publisher import Publisher
-from ackstream.client.queues._queue_session import FlowQos
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import MessageFetcher
+from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError, StartError
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB

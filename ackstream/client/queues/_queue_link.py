@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.core.lifetime import Lifetime, call_handler
+from ackstream.client.core.lifetime import call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
-from ackstream.client.queues._queue_session import QueueSession
-from ackstream.client.queues.queued_messages import MessageFetcher, QueueMessage
+from ackstream.client.queues._queue_session import AckBatches, QueueSession
+from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
@@ -27,10 +27,11 @@ from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.queues._queue_session import FlowQos
-    from ackstream.protocol.queues import NotSettled, QueueRequest
+    from ackstream.client.core.lifetime import Lifetime
+    from ackstream.client.queues.queued_messages import QueueOptions
+    from ackstream.protocol.queues import QueueRequest
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings import Kafka, Lake
+    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
@@ -52,31 +53,25 @@ class QueueLink:
     def __init__(
         self,
         kafka: Kafka,
-        lake: Lake | None,
-        bind: Bind,
-        batches: tuple[int, int],
-        flow: FlowQos,
+        options: QueueOptions,
         life: Lifetime,
-        *,
         settle: Callable[[QueueMessage, SampleOutcome], None],
-        on_refused: Callable[[NotSettled], None] | None,
     ) -> None:
         """Connect; nothing is sent before :meth:`start`.
 
-        :param batches: the size of batches of acceptances, and the milliseconds after which they are sent
-        :param flow: when to report what has arrived
         :param life: the consumer's, which an error ends
-        :param settle: what ``message.settle`` calls
+        :param settle: called by ``message.settle``
         :raises UnreachableError: no broker, or a topic is missing
         :raises InconsistentQosError: batches that might never be full
         """
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
-        flow.check()
-        self._bind, self._batches, self._flow, self._life = bind, batches, flow, life
+        self._options, self._life, self._settle = options, life, settle
+        declared = {*options.outcomes, "failed"} if options.mode == "auto-cancel" else {*options.outcomes}
+        outcomes = tuple(sorted(declared))
+        self._bind = Bind(options.queue, options.name, secrets.randbits(53), options.backlog, outcomes)
         self._halted = False
-        self._settle, self._on_refused = settle, on_refused
-        self._session = QueueSession(bind, *batches, self.counts, flow)
+        self._session = self._new_session()
         self._stopped, self._closing = threading.Event(), threading.Event()
         self._unsent: deque[QueueRequest] = deque()
         self._delivered: list[MessageDelivered] = []
@@ -85,13 +80,13 @@ class QueueLink:
         with ExitStack() as stack:
             self._connection = ClientConnection(
                 kafka,
-                bind.consumer,
+                options.name,
                 self._closing,
                 sends="app-acks",
                 addressed="queue-deliveries",
             )
             stack.callback(self._connection.close)
-            self._fetcher = MessageFetcher(kafka, lake)
+            self._fetcher = MessageFetcher(kafka, options.lake)
             stack.callback(self._fetcher.close)
             self._connections = stack.pop_all()
         self._threads = [
@@ -249,7 +244,7 @@ class QueueLink:
             self._delivered.append(news)
         elif news is not None:
             log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)
-            call_handler(self._on_refused, news)
+            call_handler(self._options.on_refused, news)
 
     def _start_again(self, reason: str) -> None:
         """Begin a new session after the end of one, unless the consumer cannot continue."""
@@ -265,8 +260,13 @@ class QueueLink:
             with self.changed:
                 self.counts["lost"] += 1
                 self.drop_ready()
-                bind = msgspec.structs.replace(self._bind, session=new_session())
-                self._session = QueueSession(bind, *self._batches, self.counts, self._flow, stopped=self._halted)
+                self._bind = msgspec.structs.replace(self._bind, session=secrets.randbits(53))
+                self._session = self._new_session()
+
+    def _new_session(self) -> QueueSession:
+        options = self._options
+        batches = AckBatches(self._bind, options.ack_batch, round(options.ack_timeout * 1000))
+        return QueueSession(self._bind, batches, self.counts, options.flow or FlowQos(), stopped=self._halted)
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 
@@ -299,8 +299,3 @@ class QueueLink:
                 self._ready.append(message)
                 self._ready_bytes += message.size
             self.changed.notify_all()
-
-
-def new_session() -> int:
-    """Return a number for a session, which no other one has."""
-    return secrets.randbits(53)

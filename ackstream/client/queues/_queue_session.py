@@ -6,10 +6,11 @@ Times are milliseconds of any clock that only goes forward.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.client.core.session import AGAIN_SECONDS, ALIVE_PER_LEASE, Session
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
@@ -17,15 +18,10 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
+    from ackstream.client.queues.queued_messages import FlowQos
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
     from ackstream.protocol.readers import SampleOutcome
 
-
-BIND_MS = 2_000
-"""How often an unanswered bind is repeated."""
-
-ALIVE_PER_SESSION = 3
-"""A sign of life may be lost twice before the session expires."""
 
 MAX_MISSING = 1_000
 """The most deliveries that one record reports as lost."""
@@ -38,60 +34,6 @@ AHEAD_MS = 60_000
 
 MAX_BATCH = 1_000
 """The most messages settled by one record, which stays far smaller than Kafka's limit."""
-
-AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
-"""Who settles (brokers.md S17, A30): the application; or the library after the handler. If the handler raised, the
-message then stays with its consumer (``auto``, as in Solace) or is given back (``auto-cancel``, as in AMPS)."""
-
-
-class FlowQos(msgspec.Struct, frozen=True):
-    """When the library reports what it has received (S15): a transport ack, which settles nothing.
-
-    :ivar window: deliveries; the granted backlog counts instead if it is smaller
-    :ivar threshold_percent: of the window, rounded down, at least one: a report is sent when so many have arrived
-    :ivar ack_time: seconds after the first unreported one when it is sent at the latest
-    """
-
-    window: int = 255
-    threshold_percent: int = 60
-    ack_time: float = 1.0
-
-    def threshold(self, backlog: int) -> int:
-        """Return how many deliveries bring about a report.
-
-        :param backlog: as it was granted; 0: any number
-        """
-        return max(1, min(self.window, backlog or self.window) * self.threshold_percent // 100)
-
-    def check(self) -> None:
-        """Refuse what would report nothing, or nothing in time.
-
-        :raises InconsistentQosError: naming the values
-        """
-        if self.window < 1 or not 1 <= self.threshold_percent <= 100 or self.ack_time <= 0:  # noqa: PLR2004
-            raise InconsistentQosError(
-                f"A flow with a window of {self.window}, {self.threshold_percent} % and {self.ack_time:g} s reports"
-                " nothing in time: use a window of at least 1, 1 to 100 %, and more than 0 s."
-            )
-
-
-def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
-    """Return how the library settles a message when its handler has ended; ``None`` if it does not."""
-    if mode == "client":
-        return None
-    if not raised:
-        return "accepted"
-    return "failed" if mode == "auto-cancel" else None
-
-
-def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
-    """Return whether a call of the application settles a message; where the library settles, ``accepted`` does not.
-
-    :raises OutcomeNotEnabledError: another outcome where the library settles
-    """
-    if mode != "client" and outcome != "accepted":
-        raise OutcomeNotEnabledError(f"A message cannot be settled as {outcome} where the library acknowledges.")
-    return mode == "client"
 
 
 class AckBatches:
@@ -149,10 +91,9 @@ class QueueSession:
     def __init__(
         self,
         bind: Bind,
-        ack_batch: int,
-        ack_timeout_ms: int,
+        batches: AckBatches,
         counts: Counter[str],
-        flow: FlowQos | None = None,
+        flow: FlowQos,
         *,
         stopped: bool = False,
     ) -> None:
@@ -160,13 +101,12 @@ class QueueSession:
 
         :param counts: of the consumer, over all its sessions
         :param stopped: whether the consumer wants no messages for the moment
-        :raises InconsistentQosError: batches that might never be full
         """
         self._bind = bind
         self._identity = (bind.queue, bind.consumer, bind.session)
-        self._next_ms: int | None = None
+        self._session: Session[int] = Session(AGAIN_SECONDS * 1_000)
         self._last = 0
-        self._flow = flow or FlowQos()
+        self._flow = flow
         self._stopped, self._reported_stop = stopped, False
         # deliveries that have arrived and are not reported, and since when there are some
         self._unreported, self._since = 0, 0
@@ -177,7 +117,7 @@ class QueueSession:
         # by how much the broker's clock is ahead, in the last two spans of time
         self._ahead: list[int] = []
         self._ahead_until = 0
-        self._batches = AckBatches(bind, ack_batch, ack_timeout_ms)
+        self._batches = batches
         self._counts = counts
         self._outcomes = {"accepted", *bind.outcomes}
         self.bound: Bound | None = None
@@ -212,6 +152,7 @@ class QueueSession:
         self._last = record.number
         if isinstance(record, Bound):
             self.bound = record
+            self._session.begin(record.number, record.session_ms / ALIVE_PER_LEASE)
             self._batches.grant(record.backlog)
             return None
         if isinstance(record, MessageDelivered):
@@ -271,12 +212,11 @@ class QueueSession:
         """Return what to send now: the bind until it is answered, signs of life, acceptances that have waited."""
         if self.over is not None:
             return
-        if self._next_ms is None or now_ms >= self._next_ms:
-            bound = self.bound
-            self._next_ms = now_ms + (BIND_MS if bound is None else bound.session_ms // ALIVE_PER_SESSION)
-            yield self._rebind() if bound is None else self._alive()
-        elif self.bound is not None and self._reports(now_ms):
-            self._next_ms = now_ms + self.bound.session_ms // ALIVE_PER_SESSION
+        due = self._session.due(now_ms)
+        if due == "begin":
+            yield self._rebind()
+        elif due == "alive" or (self.bound is not None and self._reports(now_ms)):
+            self._session.sent(now_ms)
             yield self._alive()
         yield from self._batches.due(now_ms)
 

@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.messages import MAX_BATCH, handler_of
-from ackstream.client.queues._queue_link import QueueLink, new_session
-from ackstream.client.queues._queue_session import FlowQos, after_handler, takes_call
+from ackstream.client.core.messages import handler_of
+from ackstream.client.core.options import takes
+from ackstream.client.queues._queue_link import QueueLink
+from ackstream.client.queues.queued_messages import QueueOptions, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
-from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME, Bind
+from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from ackstream.client.queues._queue_session import AckMode
     from ackstream.client.queues.queued_messages import QueueMessage
-    from ackstream.protocol.queues import NotSettled
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
-
-BIND_TIMEOUT = 60.0
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):
@@ -69,38 +65,23 @@ class QueueConsumer(Client):
     cannot be read is rejected as unavailable, and the consumer goes on. Safe to use from several threads.
     """
 
-    def __init__(  # noqa: PLR0913 - a consumer has many independent settings, each with a default
-        self,
-        bootstrap_servers: str | Kafka,
-        *,
-        queue: str,
-        name: str,
-        handler: Callable[[QueueMessage], object] | None = None,
-        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
-        max_batch: int = MAX_BATCH,
-        mode: AckMode = "client",
-        backlog: int | None = None,
-        outcomes: Iterable[SampleOutcome] = (),
-        lake: Lake | None = None,
-        ack_batch: int = 1,
-        ack_timeout: float = 1.0,
-        flow: FlowQos | None = None,
-        bind_timeout: float = BIND_TIMEOUT,
-        on_refused: Callable[[NotSettled], None] | None = None,
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
+    @takes(QueueOptions)
+    def __init__(self, options: QueueOptions) -> None:
         """Connect and bind.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param queue: the queue, one of ``[[queues]]`` of the service's settings
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
         :param handler: called with each message, in a thread of its own; ``None``: the application receives them
         :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are settled
             together
         :param max_batch: how many it is called with at most
+        :param mode: who settles a message, as above
         :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
         :param outcomes: how it may settle besides ``accepted``
         :param lake: where the tables are, for messages that Kafka has deleted
-        :param ack_batch: acceptances are sent together when as many are waiting, or after ``ack_timeout`` seconds
+        :param ack_batch: acceptances are sent together when this many are waiting
+        :param ack_timeout: seconds after which they are sent in any case
         :param flow: when the library reports what it has received (transport acks)
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
@@ -112,27 +93,23 @@ class QueueConsumer(Client):
         :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
             acceptances that might never be full, or a flow that reports nothing
         """
-        kafka = Kafka.of(bootstrap_servers)
-        for text in (queue, name):
+        kafka = Kafka.of(options.bootstrap_servers)
+        for text in (options.queue, options.name):
             if not 1 <= len(text) <= MAX_NAME:
                 raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
-        if backlog is not None and not 1 <= backlog <= MAX_BACKLOG:
+        if options.backlog is not None and not 1 <= options.backlog <= MAX_BACKLOG:
             raise InconsistentQosError(
-                f"The backlog is {backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
+                f"The backlog is {options.backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
             )
-        self._queue, self._mode = queue, mode
-        handling = handler_of(handler, batch_handler, max_batch)
-        declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
-        bind = Bind(queue, name, new_session(), backlog, tuple(sorted(declared)))
+        self._queue, self._mode = options.queue, options.mode
+        handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()
         self._closing = threading.Event()
-        self._life = Lifetime(lambda _: self._link.drop_ready(), on_error)
-        batches = (ack_batch, round(ack_timeout * 1000))
-        link = partial(QueueLink, kafka, lake, bind, batches, flow or FlowQos(), self._life)
-        self._link = link(settle=self._settle_call, on_refused=on_refused)
+        self._life = Lifetime(lambda _: self._link.drop_ready(), options.on_error)
+        self._link = QueueLink(kafka, options, self._life, self._settle_call)
         self._handling: threading.Thread | None = None
         try:
-            self._link.start(bind_timeout)
+            self._link.start(options.bind_timeout)
         except BaseException:
             self.close()
             raise

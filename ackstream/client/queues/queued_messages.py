@@ -1,21 +1,23 @@
-"""Messages of a work queue as the application gets them.
+"""Messages of a work queue as an application receives them, the options of a consumer, and the reading of messages.
 
-A delivery names the coordinates of its message. It is read from Kafka, or from the table ``messages`` if Kafka has it
-no more or its record cannot be unpacked here.
+A delivery names the coordinates of its message. It is read from Kafka, or from the table ``messages`` if Kafka has
+deleted it or its record cannot be unpacked here.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from ackstream.client.core.messages import Message
+from ackstream.client.core.messages import MAX_BATCH, Message
 from ackstream.client.reading import samples
+from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka import clients
 from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import monotonic_ms
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackstream.client.reading.samples import Sample
-    from ackstream.protocol.queues import MessageDelivered
+    from ackstream.protocol.queues import MessageDelivered, NotSettled
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Kafka, Lake
 
@@ -92,6 +94,81 @@ class QueueMessage(Message):
         :raises NotConnectedError: the session in which it was delivered is over; it is redelivered, here or elsewhere
         """
         self._settle(self, outcome)
+
+
+AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
+"""Who settles (brokers.md S17, A30): the application; or the library after the handler. If the handler raised, the
+message then stays with its consumer (``auto``, as in Solace) or is given back (``auto-cancel``, as in AMPS)."""
+
+
+class FlowQos(msgspec.Struct, frozen=True):
+    """When the library reports which deliveries it has received (S15): a transport ack, which settles nothing.
+
+    :ivar window: deliveries; the granted backlog counts instead if it is smaller
+    :ivar threshold_percent: percentage of the window, rounded down, at least one delivery, that causes a report
+    :ivar ack_time: seconds after the first unreported delivery when a report is sent at the latest
+    """
+
+    window: int = 255
+    threshold_percent: int = 60
+    ack_time: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        :raises InconsistentQosError: nothing would be reported, or not in time
+        """
+        if self.window < 1 or not 1 <= self.threshold_percent <= 100 or self.ack_time <= 0:  # noqa: PLR2004
+            raise InconsistentQosError(
+                f"A flow with a window of {self.window}, {self.threshold_percent} % and {self.ack_time:g} s reports"
+                " nothing in time: use a window of at least 1, 1 to 100 %, and more than 0 s."
+            )
+
+    def threshold(self, backlog: int) -> int:
+        """Return how many deliveries cause a report; ``backlog`` is the granted one (0: any number)."""
+        return max(1, min(self.window, backlog or self.window) * self.threshold_percent // 100)
+
+
+@dataclass(frozen=True)
+class QueueOptions:
+    """The options of a ``QueueConsumer``, which documents them."""
+
+    bootstrap_servers: str | Kafka
+    _: KW_ONLY
+    queue: str
+    name: str
+    handler: Callable[[QueueMessage], object] | None = None
+    batch_handler: Callable[[list[QueueMessage]], object] | None = None
+    max_batch: int = MAX_BATCH
+    mode: AckMode = "client"
+    backlog: int | None = None
+    outcomes: Iterable[SampleOutcome] = ()
+    lake: Lake | None = None
+    ack_batch: int = 1
+    ack_timeout: float = 1.0
+    flow: FlowQos | None = None
+    bind_timeout: float = 60.0
+    on_refused: Callable[[NotSettled], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+
+
+def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
+    """Return how the library settles a message when its handler has ended; ``None`` if it does not."""
+    if mode == "client":
+        return None
+    if not raised:
+        return "accepted"
+    return "failed" if mode == "auto-cancel" else None
+
+
+def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
+    """Return whether a call of the application settles a message; where the library settles, ``accepted`` does not.
+
+    :raises OutcomeNotEnabledError: another outcome where the library settles
+    """
+    if mode != "client" and outcome != "accepted":
+        raise OutcomeNotEnabledError(f"A message cannot be settled as {outcome} where the library acknowledges.")
+    return mode == "client"
 
 
 class MessageFetcher:

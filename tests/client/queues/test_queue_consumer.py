@@ -11,8 +11,8 @@ import pytest
 from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizationFailedError
 
 from ackstream.client.queues import _queue_link as queue_link
-from ackstream.client.queues._queue_session import FlowQos
 from ackstream.client.queues.queue_consumer import QueueConsumer
+from ackstream.client.queues.queued_messages import FlowQos
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol import queues

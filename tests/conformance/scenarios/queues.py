@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.queues._queue_session import AckBatches, after_handler, takes_call
+from ackstream.client.queues._queue_session import AckBatches
+from ackstream.client.queues.queued_messages import after_handler, takes_call
 from ackstream.errors import DeliveryError, InconsistentQosError
 from ackstream.protocol.queues import Bind
 from tests.conformance.scenarios.observations import PerName, Series
