@@ -33,6 +33,7 @@ from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.observe.catalogue import ROUTE_OPEN
 from ackstream.observe.figures import FIGURES
 from ackstream.observe.health import HEALTH
+from ackstream.protocol.record_headers import ORIGINAL_SEQ, ORIGINAL_WRITER, ROUTED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +46,6 @@ log = logging.getLogger(__name__)
 
 PREFIX = "route-"
 """Before the name of a route: its name as a reader here, and as a publisher there."""
-
-ROUTED_BY, ORIGINAL_WRITER, ORIGINAL_SEQ = "routed-by", "original-writer", "original-seq"
-"""Headers of a message that was passed on: the names of its routes, comma-separated; who published it, as which one."""
 
 OPEN_SECONDS = 30.0
 """A route that has been closed for so long is no short interruption."""

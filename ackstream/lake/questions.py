@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import InputError
 from ackstream.lake.catalog import CATALOG, absent, in_full
-from ackstream.protocol.traces import trace_id
+from ackstream.protocol.record_headers import trace_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

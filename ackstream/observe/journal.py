@@ -15,7 +15,7 @@ from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.traces import trace_id, trace_of
+from ackstream.protocol.record_headers import trace_id, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -175,11 +175,11 @@ class Planes:
     def _letter(self, record: Any) -> None:
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
         value = record.value or b""
-        queue = headers.get("queue")
+        queue = headers.get(record_headers.QUEUE)
         letter = DeadLetter(
             record.timestamp,
             headers.get(record_headers.REASON, ""),
-            f"queue {queue}" if queue else headers.get("topic", ""),
+            f"queue {queue}" if queue else headers.get(record_headers.TOPIC, ""),
             (record.key or b"").decode("utf-8", "replace")[:LETTER_CHARACTERS],
             value[: 4 * LETTER_CHARACTERS].decode("utf-8", "replace")[:LETTER_CHARACTERS],
             len(value),

@@ -1,27 +1,49 @@
-"""Names of Kafka record headers; each is compared exactly."""
+"""Kafka record headers: the names of all, compared exactly, the headers of a reply, and the trace of a message.
+
+The trace (W3C Trace Context) is a record header for agents and a JSON header for Ditto. A request's record header
+becomes the header of the message unless the message has one. So the trace is stored with the request, replies that
+repeat the request's headers repeat it, and a reply has it in a record header again.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-# requests, acknowledgements and replies
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+# -- requests, acknowledgements and replies ----------------------------------------------------------------------------
+
 CORRELATION_ID: Final = "correlation-id"
 REPLY_ID: Final = "reply-id"
-"""Of a reply; and in an answer of the twin the id of the reply to the very command that it answers."""
+"""Id of a reply. In an answer of the twin: the id of the reply to the command that it answers."""
 REPLY_TO: Final = "reply-to"
 ORIGINATOR_SIGNATURE: Final = "originator-signature"
-"""Of a request of a gateway or connection: who sent it has been established."""
+"""Proof that a gateway or connection has established the sender of a request."""
 STATUS: Final = "status"
 COMPLETED_BY: Final = "completed-by"
 CONTENT_TYPE: Final = "content-type"
 SPRING_CORRELATION_ID: Final = "kafka_correlationId"
 SPRING_REPLY_TOPIC: Final = "kafka_replyTopic"
 SPRING_REPLY_PARTITION: Final = "kafka_replyPartition"
+TRACEPARENT: Final = "traceparent"
 
-# dead letters
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
 REASON: Final = "reason"
+PARTITION: Final = "partition"
+OFFSET: Final = "offset"
+"""With ``topic`` and ``partition`` the coordinates of a record that is not repeated."""
+QUEUE: Final = "queue"
+MESSAGE: Final = "message"
+"""Id of a message in its queue."""
+DELIVERIES: Final = "deliveries"
 
-# publishers' messages and commands, queries and their results
+# -- publishers' messages and commands, queries and their results ------------------------------------------------------
+
 CLIENT: Final = "client"
 SEQ: Final = "seq"
 COMMAND: Final = "command"
@@ -36,7 +58,26 @@ WINDOW: Final = "publish-window"
 ACK_IMMEDIATELY: Final = "ack-immediately"
 KEY: Final = "key"
 
-# queries and their results alone
+PUBLISHER: Final = frozenset(
+    {CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, WINDOW, ACK_IMMEDIATELY, KEY}
+)
+"""Headers of the topic ``messages`` that are the service's; all others are the application's own."""
+
+# -- headers of the application that the service reads -----------------------------------------------------------------
+
+REQUESTED_ACKS: Final = "requested-acks"
+ENTITY_ID: Final = "ditto-entity-id"
+DMQ_ELIGIBLE: Final = "dmq-eligible"
+"""``false``: a queue that gives the message up discards it (Solace S23)."""
+BARRIER: Final = "barrier"
+"""``true``: the message waits for all earlier ones of its queue and goes to all consumers (AMPS A36)."""
+ROUTED_BY: Final = "routed-by"
+"""Names of the routes that passed the message on, comma-separated."""
+ORIGINAL_WRITER: Final = "original-writer"
+ORIGINAL_SEQ: Final = "original-seq"
+
+# -- queries and their results alone -----------------------------------------------------------------------------------
+
 ID: Final = "id"
 SUB_ID: Final = "sub_id"
 BOOKMARK: Final = "bookmark"
@@ -47,11 +88,61 @@ ORDER_BY: Final = "order_by"
 SOW_KEYS: Final = "sow_keys"
 TOP_N: Final = "top_n"
 OMITTED: Final = "omitted"
-"""In a copy of a message that would be too large for Kafka: the bytes that are left out, to be read from the table."""
+"""In a copy of a message that would be too large for Kafka: the number of bytes left out, which the table has."""
 APPLICATION: Final = "header-"
-"""Before the names of the application's own headers in a query's results."""
+"""Prefix of the application's own headers in a query's results."""
 
-PUBLISHER: Final = frozenset(
-    {CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, WINDOW, ACK_IMMEDIATELY, KEY}
-)
-"""Headers of the topic ``messages`` that are the service's; all others are the application's own."""
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+OWNER: Final = "owner"
+"""Process that claims the lease of a job."""
+
+
+def reply_headers(field: Callable[[str], T], content_type: T) -> tuple[dict[str, T], dict[str, T]]:
+    """Return the record headers of a reply, in order: those of each reply, and those repeated from its request.
+
+    A header of the second part is left out if the request has none.
+
+    :param field: returns a field of the reply by its name: a column of Spark, or the value
+    """
+    own = {
+        CORRELATION_ID: field("key"),
+        REPLY_ID: field("reply_id"),
+        STATUS: field("status"),
+        COMPLETED_BY: field("completed_by"),
+        CONTENT_TYPE: content_type,
+    }
+    return own, {SPRING_CORRELATION_ID: field("spring_correlation"), TRACEPARENT: field("traceparent")}
+
+
+# -- the trace of a message --------------------------------------------------------------------------------------------
+
+_VALUE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+_IN_JSON = re.compile(rb'"traceparent":"([^"\\]*)"')
+
+
+def checked_trace(traceparent: bytes | None) -> bytes | None:
+    """Return a trace as it was received; the standard ignores a malformed one."""
+    return traceparent if traceparent is not None and _VALUE.fullmatch(traceparent) is not None else None
+
+
+def trace_id(text: str) -> str | None:
+    """Return the trace-id in a text that is one, or a whole ``traceparent``; else ``None``."""
+    text = text.strip().lower()
+    found = text.split("-")[1] if checked_trace(text.encode()) else text
+    return found if _ID.fullmatch(found) else None
+
+
+def with_trace(headers: dict[str, Any], traceparent: bytes | None) -> dict[str, Any]:
+    """Return the headers of a message with the trace of its record header, unless they have one of their own."""
+    trace = checked_trace(traceparent)
+    if trace is None or any(name.lower() == TRACEPARENT for name in headers):
+        return headers
+    return {**headers, TRACEPARENT: trace.decode()}
+
+
+def trace_of(headers: bytes) -> bytes | None:
+    """Return the trace in headers in compact JSON; ``None`` if it is absent or malformed."""
+    found = _IN_JSON.search(headers)
+    return None if found is None else checked_trace(found[1])

@@ -18,6 +18,7 @@ from ackstream.errors import StartError, StoppedError
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
 from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.record_headers import OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,8 +30,8 @@ LEASE_SECONDS, LEASE_INTERVALS = 6.0, 6
 LOOK_SECONDS = 0.2
 SEND_SECONDS = 30.0
 MAX_DIGITS = 19
-CLAIM, OWNER = b"claim", "owner"
-"""The key of a claim, and the record header that names its process."""
+CLAIM = b"claim"
+"""The key of a claim; its record header ``owner`` names the process."""
 
 _ALIVE = b"0"
 _PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
-from ackstream.protocol.traces import TRACEPARENT
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.emissions import Emission
@@ -85,18 +85,10 @@ def headers_of(emission: Emission) -> list[tuple[str, bytes]]:
     """Return the record headers of what correlate writes, in the order of its sink."""
     if emission.reply_id is None:
         return [] if emission.reason is None else [(record_headers.REASON, emission.reason.encode())]
-    named: dict[str, Any] = {
-        record_headers.CORRELATION_ID: emission.key,
-        record_headers.REPLY_ID: emission.reply_id,
-        record_headers.STATUS: emission.status,
-        record_headers.COMPLETED_BY: emission.completed_by,
-        record_headers.CONTENT_TYPE: PROTOCOL_CONTENT_TYPE,
-        record_headers.SPRING_CORRELATION_ID: emission.spring_correlation,
-        TRACEPARENT: emission.traceparent,
-    }
+    own, repeated = record_headers.reply_headers(partial(getattr, emission), PROTOCOL_CONTENT_TYPE)
     return [
         (name, value.encode() if isinstance(value, str) else value)
-        for name, value in named.items()
+        for name, value in (own | repeated).items()
         if value is not None
     ]
 

@@ -13,9 +13,10 @@ from ackstream.client.core.group import Work
 from ackstream.client.reading.samples import text
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, REQUESTED_ACKS, WEAK_ACK, requested_acks_in
+from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
 from ackstream.protocol.ditto.subscriptions import FILTERED
 from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.record_headers import ENTITY_ID, REQUESTED_ACKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENTITY_ID = "ditto-entity-id"
 MAX_WAITING = 10_000
 """As many acknowledgements wait for a lapsed lease at most; of the others the requester's deadline is the answer."""
 

@@ -15,7 +15,7 @@ from ackstream import __version__
 from ackstream.client.publishing.receipts import Receipt
 from ackstream.client.requests.replies import Reply
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.traces import TRACEPARENT
+from ackstream.protocol.record_headers import TRACEPARENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

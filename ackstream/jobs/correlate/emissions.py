@@ -18,7 +18,7 @@ from ackstream.protocol.ditto.envelopes import encode, error_envelope
 from ackstream.protocol.ditto.errors import internal_error
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES, AckRow, LedgerRecord, OutcomeRow, SignalRow
-from ackstream.protocol.traces import TRACEPARENT, checked_trace, trace_of
+from ackstream.protocol.record_headers import TRACEPARENT, checked_trace, trace_of
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed

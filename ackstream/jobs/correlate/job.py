@@ -28,7 +28,6 @@ from ackstream.kafka.topics import LIMITED, largest_records
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
-from ackstream.protocol.traces import TRACEPARENT
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     CLOCK,
@@ -263,7 +262,7 @@ _USED = {
     record_headers.SPRING_REPLY_PARTITION,
     record_headers.SPRING_REPLY_TOPIC,
     record_headers.SPRING_CORRELATION_ID,
-    TRACEPARENT,
+    record_headers.TRACEPARENT,
 }
 
 
@@ -306,15 +305,8 @@ def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
     emissions = emissions.select(F.inline(F.arrays_zip(*emissions.columns)))
-    reply = [
-        header_entry(record_headers.CORRELATION_ID, F.col("key")),
-        header_entry(record_headers.REPLY_ID, F.col("reply_id")),
-        header_entry(record_headers.STATUS, F.col("status")),
-        header_entry(record_headers.COMPLETED_BY, F.col("completed_by")),
-        header_entry(record_headers.CONTENT_TYPE, F.lit(PROTOCOL_CONTENT_TYPE)),
-    ]
-    spring = header_entry(record_headers.SPRING_CORRELATION_ID, F.col("spring_correlation"))
-    trace = header_entry(TRACEPARENT, F.col("traceparent"))
+    own, repeated = record_headers.reply_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
+    reply, (spring, trace) = ([header_entry(*header) for header in part.items()] for part in (own, repeated))
     of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
     headers = (

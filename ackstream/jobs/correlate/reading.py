@@ -21,8 +21,13 @@ from ackstream.protocol.ditto.shaped_requests import answered, read_shaped
 from ackstream.protocol.ditto.single_acks import read_single
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, SPRING_CORRELATION_ID
-from ackstream.protocol.traces import TRACEPARENT, with_trace
+from ackstream.protocol.record_headers import (
+    CORRELATION_ID,
+    ORIGINATOR_SIGNATURE,
+    SPRING_CORRELATION_ID,
+    TRACEPARENT,
+    with_trace,
+)
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.topics import CorrelateTopics

@@ -328,7 +328,12 @@ def dead_letters(dead: Iterable[tuple[QueryRecord, str]], topic: str) -> list[Ou
     """Return dead letters as records of a topic, with the reason and the coordinates in the headers."""
     rows: list[OutgoingRecord] = []
     for record, reason in dead:
-        headers = {"reason": reason, "topic": record.topic, "partition": record.partition, "offset": record.offset}
+        headers = {
+            record_headers.REASON: reason,
+            record_headers.TOPIC: record.topic,
+            record_headers.PARTITION: record.partition,
+            record_headers.OFFSET: record.offset,
+        }
         rows.append((topic, record.key, record.value, [(name, str(value)) for name, value in headers.items()]))
     return rows
 

@@ -80,7 +80,7 @@ _TYPES = {
     "received_at": _TIME,
 }  # fmt: skip
 _EVENTS = pa.schema([(name, _TYPES.get(name, pa.string())) for name in Event.__struct_fields__])
-_WHERE = (record_headers.REASON, "partition", "offset")
+_WHERE = (record_headers.REASON, record_headers.PARTITION, record_headers.OFFSET)
 _decode = msgspec.json.Decoder(Event).decode
 
 
@@ -169,8 +169,8 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
         "batch",
         "subject",
         F.greatest(F.coalesce("ttl_ms", F.lit(0)), F.lit(0)).cast("long").alias("ttl_ms"),
-        (~_has_header("dmq-eligible", "false")).alias("eligible"),
-        _has_header("barrier", "true").alias("barrier"),
+        (~_has_header(record_headers.DMQ_ELIGIBLE, "false")).alias("eligible"),
+        _has_header(record_headers.BARRIER, "true").alias("barrier"),
     )
 
 
@@ -297,7 +297,7 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     if dead:
         spark_kafka.write(_dead_letters(spark, settings, dead), settings.kafka, dead_letters)
     records = [
-        (dead_letters, key, value, [*zip(_WHERE, map(str, where), strict=True), ("topic", reports)])
+        (dead_letters, key, value, [*zip(_WHERE, map(str, where), strict=True), (record_headers.TOPIC, reports)])
         for key, value, *where in found["unreadable"]
     ]
     records += [(deliveries, key, value, []) for key, value, *_ in found["answer"]]
@@ -321,9 +321,14 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
     own = F.transform(
         F.coalesce("own", F.array()), lambda one: F.struct(one["name"].alias("key"), one["value"].alias("value"))
     )
-    names = {record_headers.REASON: "reason", "queue": "queue", "message": "message", "topic": "subject"}
-    why = [header_entry(name, F.col(column)) for name, column in names.items()]
-    why.append(header_entry("deliveries", F.col("count").cast("string")))
+    values = {
+        record_headers.REASON: F.col("reason"),
+        record_headers.QUEUE: F.col("queue"),
+        record_headers.MESSAGE: F.col("message"),
+        record_headers.TOPIC: F.col("subject"),
+        record_headers.DELIVERIES: F.col("count").cast("string"),
+    }
+    why = [header_entry(name, value) for name, value in values.items()]
     known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
     value, headers = fitting(copy_limit(spark), F.col("value"), own, known)

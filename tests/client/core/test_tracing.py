@@ -19,7 +19,7 @@ from ackstream.client.core import tracing
 from ackstream.client.publishing.receipts import Receipt
 from ackstream.client.requests.commands import Command
 from ackstream.client.requests.replies import Reply
-from ackstream.protocol.traces import TRACEPARENT, checked_trace
+from ackstream.protocol.record_headers import TRACEPARENT, checked_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

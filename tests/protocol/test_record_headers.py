@@ -1,13 +1,17 @@
-"""The trace of a request: from its record header into the message, and out of its headers again."""
+"""Names of record headers, and the trace of a request: from its record header into the message and out again."""
 
 from __future__ import annotations
+
+import ast
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.traces import checked_trace, trace_id, trace_of, with_trace
+from ackstream.protocol import record_headers
+from ackstream.protocol.record_headers import checked_trace, trace_id, trace_of, with_trace
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -60,3 +64,23 @@ def test_a_trace_id_is_found_alone_or_in_the_whole_header() -> None:
 def test_any_other_text_has_no_trace_id(text: str) -> None:
     assert trace_id(text) is None
     assert trace_id(f"{text}-") is None
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+PACKAGE = Path(record_headers.__file__).parent.parent
+NAMES = {value for name, value in vars(record_headers).items() if name.isupper() and isinstance(value, str)}
+
+
+def test_no_other_module_spells_the_name_of_a_record_header() -> None:
+    # those without a hyphen are ordinary words, and these are headers in JSON too
+    telling = {name for name in NAMES if "-" in name}
+    telling -= {"correlation-id", "content-type", "reply-to", "requested-acks", "ditto-entity-id"}
+    found = {
+        f"{path.relative_to(PACKAGE)}: {node.value}"
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "record_headers.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in telling
+    }
+    assert found == set()
