@@ -85,7 +85,7 @@ MISSING = [
     ("testing", "ackstream.jobs.correlate.shard", "numpy"),
     ("spark", "ackstream.lake.tables", "pyarrow"),
     ("lake", "ackstream.lake.reading", "deltalake"),
-    ("gateway", "ackstream.gateway.service", "anyio"),
+    ("gateway", "ackstream.gateway.exchange", "anyio"),
     ("connect", "ackstream.connectivity.transports.http_push", "httpx"),
     ("connect", "ackstream.connectivity.transports.mqtt", "paho"),
     ("connect", "ackstream.connectivity.transports.amqp091", "pika"),

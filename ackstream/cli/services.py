@@ -22,8 +22,8 @@ def gateway() -> None:
     import asyncio
 
     from ackstream.cli.console.interrupts import Interrupts
+    from ackstream.gateway.dependencies import connected
     from ackstream.gateway.server import Server
-    from ackstream.gateway.service import connected
     from ackstream.observe.endpoint import serving
 
     settings = _logged("gateway")

@@ -19,19 +19,34 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ackstream.gateway.access.certificates import Certificates
-from ackstream.gateway.http.api import REQUEST_SECONDS
-from ackstream.gateway.middleware.connections import Doors, HttpConnection, SocketConnection, TlsConnection
-from ackstream.gateway.middleware.instruments import EVENT_LOOP, follow, unfollow
-from ackstream.gateway.service import application
+from ackstream.gateway.http.api import REQUEST_SECONDS, Api
+from ackstream.gateway.http.operations import PREFIX
+from ackstream.gateway.http.responses import on_error
+from ackstream.gateway.middleware.connections import (
+    Certificates,
+    Doors,
+    HttpConnection,
+    SocketConnection,
+    TlsConnection,
+)
+from ackstream.gateway.middleware.instruments import EVENT_LOOP, ResponseCounter, follow, probe_routes, unfollow
+from ackstream.gateway.middleware.origins import origin_middleware, proxy_middleware
+from ackstream.gateway.page.pages import documentation_routes, page_routes
+from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.health import HEALTH
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.gateway.service import Dependencies
+    from starlette.types import ASGIApp
+
+    from ackstream.gateway.dependencies import Dependencies
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +74,29 @@ _OTHER_FILES = 200
 
 _TICKS = 10
 """Of uvicorn, in a second."""
+
+
+def application(dependencies: Dependencies) -> ASGIApp:
+    """Build the ASGI application with all routes."""
+    gateway = dependencies.settings.gateway
+    app = Starlette(
+        middleware=[
+            proxy_middleware(gateway.proxy),
+            *origin_middleware(
+                gateway, authenticated=dependencies.authenticator.required, refused=dependencies.audit.refused
+            ),
+        ],
+        routes=[
+            socket_route(dependencies),
+            Mount(PREFIX, app=Api(dependencies)),
+            *page_routes(dependencies),
+            *documentation_routes(dependencies),
+            *probe_routes(),
+        ],
+        exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
+    )
+    # around what Starlette has around its middleware, which answers where something fails
+    return ResponseCounter(app)
 
 
 class Server(uvicorn.Server):
@@ -95,7 +133,8 @@ class Server(uvicorn.Server):
             )
         )
         logging.getLogger("uvicorn.error").addFilter(_without_trace)
-        follow(self.doors, dependencies)
+        live, unread = dependencies.live, dependencies.unread
+        follow(lambda: self.doors.open, lambda: unread.characters, lambda: live.view().oldest)
         self._exchange = dependencies.exchange
         self._started = started
         self._stalls = Stalls()

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from ackstream.client.requests.replies import Reply
 from ackstream.gateway.access.authentication import Authenticator, access_of
+from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.errors import shutting_down
 from ackstream.gateway.middleware.audit import Audit
-from ackstream.gateway.service import Dependencies, application
+from ackstream.gateway.server import application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw

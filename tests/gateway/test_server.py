@@ -23,11 +23,12 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from ackstream.client.requests.replies import Reply
-from ackstream.gateway import server, unread
+from ackstream.gateway import server, streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
+from ackstream.gateway.dependencies import Dependencies
+from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.http import api
 from ackstream.gateway.server import HEADER_SECONDS, REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
-from ackstream.gateway.service import Dependencies, Exchange
 from ackstream.gateway.websocket import session
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.settings import Gateway, Settings
@@ -373,7 +374,7 @@ def test_a_websocket_that_leaves_10000_messages_unread_is_closed_and_forgotten(
                 assert json.loads(other.recv())["headers"]["correlation-id"] == f"c-{heard}"
                 heard += 1
         assert made[0]._end.result()[0] == 1013
-        assert number >= unread.MAX_WAITING
+        assert number >= streaming.MAX_WAITING
         monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
         eventually(lambda: running.open == 1, "the end of its connection")
         # its task ends after its connection
@@ -385,7 +386,7 @@ def test_a_websocket_that_leaves_10000_messages_unread_is_closed_and_forgotten(
 
 
 def test_large_messages_that_are_not_read_are_limited_by_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "MAX_WAITING_CHARACTERS", 20_000_000)
+    monkeypatch.setattr(streaming, "MAX_WAITING_CHARACTERS", 20_000_000)
     with serving() as running, subscribed(running, SMALL) as deaf:
         for number in range(60):
             running.hub.publish(EVENT, f"c-{number}", "x" * 1_000_000)

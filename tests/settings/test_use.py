@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 
 import ackstream
-from ackstream.gateway.page import pages
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.queues import job as queues
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import index_conf
+from ackstream.observe import live as live_page
 from ackstream.settings import Settings, load
 from ackstream.settings.base import Part
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
@@ -59,7 +59,7 @@ def _created(settings: Settings) -> str:
 
 
 def _page(settings: Settings) -> int:
-    with mock.patch.object(pages, "LedgerFeed"), pages.Live(settings) as live:
+    with mock.patch.object(live_page, "LedgerFeed"), live_page.Live(settings) as live:
         return live.view().window
 
 

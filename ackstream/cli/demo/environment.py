@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 from kafka.errors import KafkaError
 
 from ackstream.errors import LocalError, UnreachableError
-from ackstream.gateway import service as gateway
+from ackstream.gateway import dependencies as gateway
+from ackstream.gateway.dependencies import connected
 from ackstream.gateway.server import Server
-from ackstream.gateway.service import connected
 from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.access.certificates import certified_name
 from ackstream.gateway.access.passwords import Passwords, check_users
 from ackstream.gateway.access.tokens import Tokens
 from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
+from ackstream.gateway.middleware.audit import Sender
+from ackstream.gateway.middleware.connections import certified_name
 from ackstream.gateway.middleware.limits import ANONYMOUS, THIS_MACHINE, address_of
-from ackstream.gateway.middleware.proxies import proxied_subjects
+from ackstream.gateway.middleware.origins import proxied_subjects
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
@@ -219,3 +223,75 @@ def watched_files(settings: Gateway, authenticator: Authenticator, access: Acces
 def place_of_users(settings: Gateway) -> str:
     """Return where the users are, as the beginning of a sentence."""
     return "The setting gateway.users" if settings.access_file is None else f"The file {settings.access_file}"
+
+
+class SignedIn:
+    """The identity of one session; for the event loop that serves it."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        connection: HTTPConnection,
+        identity: Identity,
+        end: Callable[[str], None],
+    ) -> None:
+        """Begin; ``end`` is called with the reason why the session must not go on."""
+        self._authenticator, self._connection, self._end = authenticator, connection, end
+        self._identity = identity
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expire(identity.expires)
+        self._unwatch = authenticator.watch(in_loop(self._look))
+        # the user may have changed since the handshake
+        self._look()
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects and roles of the client, as they are now."""
+        return self._identity.subjects
+
+    @property
+    def sender(self) -> Sender:
+        """The same for the audit."""
+        return Sender.of(self._connection, self.subjects)
+
+    async def renew(self, token: str) -> None:
+        """Continue with the roles and the expiry of a new token; one that is unfit or another subject's is the end."""
+        try:
+            identity = await self._authenticator.renew(self._connection, token)
+        except DittoError as error:
+            self._end(error.message)
+            return
+        if identity.subjects[0] != self.subjects[0]:
+            self._end("The token belongs to another subject.")
+            return
+        self._identity = identity
+        self._expire(identity.expires)
+
+    def close(self) -> None:
+        """Look at nothing more."""
+        self._expire(None)
+        self._unwatch()
+
+    def _expire(self, moment: float | None) -> None:
+        """End the session at a time (epoch seconds) instead of any earlier choice; ``None``: do not."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if moment is not None:
+            loop, seconds = asyncio.get_running_loop(), moment - time.time()
+            self._expiry = loop.call_later(seconds, self._end, "The token has expired.")
+
+    def _look(self) -> None:
+        if not self._authenticator.holds(self._identity):
+            self._end("The user has changed: sign in again.")
+
+
+def in_loop(work: Callable[[], Any]) -> Callable[[], None]:
+    """Return a function for other threads, which has the running event loop do the work."""
+    loop = asyncio.get_running_loop()
+
+    def start() -> None:
+        # the loop may have been closed already
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(work)
+
+    return start

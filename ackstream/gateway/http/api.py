@@ -12,7 +12,6 @@ from starlette.requests import ClientDisconnect, Request
 
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.http import responses
-from ackstream.gateway.http.conditions import check_headers
 from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
 from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
 from ackstream.gateway.http.translation import (
@@ -25,7 +24,7 @@ from ackstream.gateway.http.translation import (
     read_request_headers,
     subscribed,
 )
-from ackstream.gateway.middleware.admission import admit
+from ackstream.gateway.middleware.admission import admit, check_headers
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
@@ -51,9 +50,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
+    from ackstream.gateway.dependencies import Dependencies
     from ackstream.gateway.middleware.admission import AdmittedCommand
     from ackstream.gateway.middleware.audit import Attempt
-    from ackstream.gateway.service import Dependencies
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.permissions import Kind
     from ackstream.settings import Gateway

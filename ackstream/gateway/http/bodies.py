@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ackstream.contract.schemas import ENTRY, ERROR, HEADERS, LABEL, of_types, reference
-from ackstream.gateway.page.pages import Story, Trace, View
+from ackstream.observe.live import Story, Trace, View
 
 if TYPE_CHECKING:
     from ackstream.contract.schemas import Json

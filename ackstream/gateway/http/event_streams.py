@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 
 from ackstream.gateway.http.responses import sendable
 from ackstream.gateway.http.translation import fields_in, is_json, media_type, pieces, thing_ids
-from ackstream.gateway.unread import UnreadMessages
+from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decoded, json_text, raw
 from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.client import Reply
+    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.exchange import Exchange
     from ackstream.gateway.http.operations import Match
-    from ackstream.gateway.service import Dependencies, Exchange
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication
 

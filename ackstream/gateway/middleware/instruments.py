@@ -12,18 +12,19 @@ from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS
 from ackstream.observe.endpoint import LIVE, READY
 from ackstream.observe.figures import FIGURES, Figures, Tally
 from ackstream.observe.health import HEALTH, Health
+from ackstream.observe.live import KAFKA
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from ackstream.gateway.middleware.connections import Doors
-    from ackstream.gateway.service import Dependencies
 
-EVENT_LOOP, LOOP_SECONDS = "The event loop", 60.0
-KAFKA, KAFKA_SECONDS = "Kafka", 20.0
-"""The signs of life of a gateway: it turns, and it reads the ledger and the ends of its topics."""
+EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
+"""The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""
 
+_SOURCE = "gateway"
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE"})
 _OTHER = "other"
 
@@ -74,17 +75,18 @@ def _answer(status: int, body: bytes) -> Response:
     return Response(body, status, {"cache-control": "no-store"}, "application/json")
 
 
-_SOURCE = "gateway"
+def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:
+    """Read gauges when metrics are requested, and expect the gateway's signs of life, until :func:`unfollow`.
 
-
-def follow(doors: Doors, dependencies: Dependencies) -> None:
-    """Show what a gateway has open, and expect its signs of life, until it ends."""
+    :param unread: characters
+    :param oldest_ms: age of the oldest open request
+    """
 
     def tally() -> Tally:
         found = Tally()
-        found.set(CONNECTIONS, value=doors.open)
-        found.set(UNREAD, value=dependencies.unread.characters)
-        found.set(OLDEST, value=(dependencies.live.view().oldest or 0) / 1000)
+        found.set(CONNECTIONS, value=connections())
+        found.set(UNREAD, value=unread())
+        found.set(OLDEST, value=(oldest_ms() or 0) / 1000)
         return found
 
     FIGURES.follow(_SOURCE, tally)
@@ -93,7 +95,7 @@ def follow(doors: Doors, dependencies: Dependencies) -> None:
 
 
 def unfollow() -> None:
-    """Show and expect no more: the gateway ends."""
+    """Read and expect no more: the gateway ends."""
     FIGURES.unfollow(_SOURCE)
     for name in (EVENT_LOOP, KAFKA):
         HEALTH.forget(name)

@@ -1,4 +1,4 @@
-"""What one subject, and one address, may have of a gateway, so that enough of it is left for all others.
+"""Limits of one subject, one address and one tenant, so that enough of the gateway is left for all others.
 
 Everything here is counted in the event loop of one gateway, and pure: the callers give the time, in monotonic seconds.
 """
@@ -11,19 +11,20 @@ from collections import Counter, OrderedDict
 from contextlib import contextmanager
 from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ackstream.gateway.errors import too_many_requests, too_many_sockets
+from ackstream.gateway.errors import quota_exhausted, too_many_requests, too_many_sockets
 from ackstream.protocol.rql.effort import MAX_STEPS, Effort
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from starlette.requests import HTTPConnection
 
     from ackstream.protocol.errors import DittoError
-    from ackstream.settings import Gateway
+    from ackstream.settings import Gateway, Quota
+
 
 BURST_SECONDS = 2.0
 """As many requests as are allowed in this time may come at once."""
@@ -225,3 +226,38 @@ def _counted(tally: Tally, most: Mapping[str, int], error: Callable[[str, int], 
     finally:
         for key in most:
             tally.remove(key)
+
+
+Kind = Literal["requests", "sockets"]
+
+
+class OpenCounts:
+    """Counts what is open, quota by quota; used by the thread of the event loop alone."""
+
+    def __init__(self, quotas: Iterable[Quota], kind: Kind) -> None:
+        """Count open requests, or sockets."""
+        self._kind = "open requests" if kind == "requests" else kind
+        limits = [(quota, quota.max_open_requests if kind == "requests" else quota.max_sockets) for quota in quotas]
+        self._limits = [(quota, limit) for quota, limit in limits if limit]
+        self._open = [0] * len(self._limits)
+
+    @contextmanager
+    def one(self, subjects: Iterable[str]) -> Iterator[None]:
+        """Count one more for the time of the block.
+
+        :param subjects: of the one who opens it; each quota that names one of them counts it once
+        :raises DittoError: 429 ``too.many.requests``: a quota has no room for it
+        """
+        subjects = tuple(subjects)
+        counting = [number for number, (quota, _) in enumerate(self._limits) if quota.has_subject(subjects)]
+        for number in counting:
+            quota, limit = self._limits[number]
+            if self._open[number] >= limit:
+                raise quota_exhausted(quota.name, limit, self._kind)
+        for number in counting:
+            self._open[number] += 1
+        try:
+            yield
+        finally:
+            for number in counting:
+                self._open[number] -= 1

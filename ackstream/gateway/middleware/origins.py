@@ -1,8 +1,12 @@
-"""Web pages of other sites: those of the settings may use the gateway (CORS), the others may not.
+"""Where a request comes from: the proxy in front of the gateway, and the web page in a browser.
 
-A browser names the site of a page in the header Origin, and adds credentials that it knows; other clients send no such
-header. The header Host must be a name of the gateway, or a site could let its own name point here and be of the same
-origin. What a browser is to do with a response is in its headers: nothing but show it.
+``X-Forwarded-For`` and ``-Proto`` name the client and the scheme behind a proxy of the settings, and its own header
+names the client that it has authenticated. From any other address these headers have no effect.
+
+A browser names the site of a page in the header Origin and adds the credentials that it has; other clients send no such
+header. Pages of the sites in the settings may use the gateway (CORS), others may not. The header Host must be a name of
+the gateway, or a site could let its own name point here and be of the same origin. Response headers allow a browser to
+display a response and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -18,11 +22,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from ackstream.gateway.errors import foreign_host, foreign_origin
+from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.instruments import is_probe
 from ackstream.protocol.patterns import matches_any
+from ackstream.settings.identity import ROLE
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
@@ -32,6 +38,82 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
+    from ackstream.settings.identity import Proxy
+
+
+_FOUND = "ackstream.proxied"
+MAX_CHARACTERS = 256
+
+
+class Proxied(NamedTuple):
+    """What a named proxy says: the values of its headers, of which one that is repeated is not clear."""
+
+    subjects: tuple[bytes, ...]
+    roles: tuple[bytes, ...]
+
+
+def proxy_middleware(proxy: Proxy) -> Middleware:
+    """Return the middleware that reads the headers of a proxy; it must be the outermost one."""
+    return Middleware(ProxyCheck, proxy=proxy)
+
+
+class ProxyCheck:
+    """Takes the proxy's headers out of each request; keeps what they say if the proxy has sent it."""
+
+    def __init__(self, app: ASGIApp, *, proxy: Proxy) -> None:
+        self._app: ASGIApp = app
+        self._networks = [ipaddress.ip_network(address) for address in proxy.addresses]
+        self._names = [name.lower().encode() for name in (proxy.subject_header, proxy.roles_header)]
+        if proxy.addresses:
+            self._app = ProxyHeadersMiddleware(app, list(proxy.addresses))  # type: ignore[assignment, arg-type]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request or a WebSocket."""
+        if scope["type"] in ("http", "websocket") and any(self._names):
+            values = [tuple(value for name, value in scope["headers"] if name == own) for own in self._names]
+            kept = [(name, value) for name, value in scope["headers"] if name not in self._names]
+            named = self._names_proxy(scope)
+            scope = {**scope, "headers": kept, _FOUND: Proxied(*values) if named else None}
+        await self._app(scope, receive, send)
+
+    def _names_proxy(self, scope: Scope) -> bool:
+        peer = scope.get("client")
+        try:
+            address = ipaddress.ip_address(peer[0] if peer else "")
+        except ValueError:
+            return False
+        # a socket for both versions shows addresses of IPv4 as ::ffff:10.0.0.7
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._networks)
+
+
+def proxied_subjects(connection: HTTPConnection) -> tuple[str, ...] | None:
+    """Return the subjects and roles of a client that the proxy has authenticated, ``None`` if it has not.
+
+    :raises DittoError: 401, what the proxy says is not clear
+    """
+    found: Proxied | None = connection.scope.get(_FOUND)
+    if found is None:
+        return None
+    # else a client may have sent one, which the proxy has passed on beside its own
+    if len(found.subjects) > 1 or len(found.roles) > 1:
+        raise authentication_failed("The proxy sends a header of its own twice: let it replace the client's.", ())
+    subject, roles = _text(found.subjects), _text(found.roles)
+    if not subject:
+        return None
+    named = dict.fromkeys(role.strip() for role in roles.split(","))
+    return (f"proxy:{subject}", *(f"{ROLE}proxy:{role}" for role in named if role))
+
+
+def _text(values: tuple[bytes, ...]) -> str:
+    try:
+        text = b"".join(values).decode().strip()
+    except UnicodeDecodeError:
+        text = "\0"
+    if len(text) > MAX_CHARACTERS or not text.isprintable():
+        raise authentication_failed("The proxy sends a header of its own that is no short text.", ())
+    return text
+
 
 _METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE")
 _PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}

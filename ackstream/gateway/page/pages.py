@@ -1,222 +1,39 @@
-"""The live page with its data; nothing is loaded from other hosts."""
+"""The live page and ``/doc``, the API documentation with a form for each operation; no host but this serves a file."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-import time
+import gzip
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from kafka.errors import KafkaError
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
-from ackstream.gateway.middleware.instruments import KAFKA
-from ackstream.kafka.clients import Closing
-from ackstream.lake import questions, reading
-from ackstream.observe.health import HEALTH
-from ackstream.observe.journal import (
-    FailureEntry,
-    Happening,
-    Journal,
-    LabelTally,
-    TracedRequest,
-    in_order,
-    stored,
-    stored_trace,
-    traced,
-)
-from ackstream.observe.meter import LedgerFeed, Meter, Snapshot, Verdict, epoch_milliseconds
-from ackstream.observe.plane_feed import JobSign, PlaneWatch
-from ackstream.observe.planes import PlanesView  # noqa: TC001 - msgspec reads the annotations
+from ackstream.gateway.http.openapi import document
+from ackstream.lake import questions
+from ackstream.observe.live import Story, Trace, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
     from starlette.requests import Request
 
-    from ackstream.gateway.service import Dependencies
+    from ackstream.gateway.dependencies import Dependencies
     from ackstream.protocol.ditto.access import Access
-    from ackstream.settings import Settings
 
-
-log = logging.getLogger(__name__)
-
-CLOCK_SECONDS = 2.0
-TALLY_MS = 1_000
-"""How long computed counts are reused."""
 
 STORIES = 2
 """As many are read from the tables at a time: each looks through several."""
 
 TRACED = 100
 """Maximum number of requests of a trace shown."""
-
-SHOWN = 15
-"""Maximum number of labels and parties shown; a fleet may have thousands."""
-
-
-class View(Snapshot, frozen=True):
-    """The content of the page at one moment; durations and epoch times are in milliseconds.
-
-    ``labels`` and ``parties`` are those with most failures; ``labels_in_all`` and ``parties_in_all`` count all of them.
-    ``newest`` is the broker's time of the newest decision, ``trends`` those of ten minutes in bars of ten seconds.
-    ``jobs`` and ``planes`` are for those who may read everything.
-    """
-
-    now: int
-    labels: list[LabelTally]
-    parties: list[LabelTally]
-    labels_in_all: int
-    parties_in_all: int
-    failures: list[FailureEntry]
-    note: str
-    newest: int | None
-    trends: dict[Verdict, list[int]]
-    jobs: list[JobSign]
-    planes: PlanesView | None
-
-
-class Story(msgspec.Struct, frozen=True):
-    """The history of a request or a message; ``note`` is set if the tables could not be read."""
-
-    of: str
-    happenings: list[Happening]
-    note: str = ""
-
-
-class Trace(msgspec.Struct, frozen=True):
-    """The first requests of a trace, and how many there are; ``note`` is set if the tables could not be read."""
-
-    of: str
-    requests: list[TracedRequest]
-    in_all: int
-    note: str = ""
-
-
-class Live(Closing):
-    """Follows the ledger from one window before its start."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Connect and start following.
-
-        :raises AckstreamError: the broker is unavailable or a topic is missing
-        """
-        self._settings = settings
-        window = settings.gateway.page_window
-        self._meter = Meter(window)
-        self._journal = Journal(window)
-        self._lock = threading.Lock()
-        self._note = ""
-        self._view: View | None = None
-        self._closing = threading.Event()
-        self._feed = LedgerFeed(settings, epoch_milliseconds() - max(window, settings.correlate.default_timeout))
-        self._planes = PlaneWatch(settings)
-        self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop following."""
-        self._closing.set()
-        self._thread.join()
-        self._planes.close()
-        self._feed.close()
-
-    def view(self) -> View:
-        """Return the current content of the page."""
-        now = epoch_milliseconds()
-        with self._lock:
-            if self._view is None or now - self._view.now >= TALLY_MS:
-                labels, parties = self._journal.tallies(now), self._journal.tallies(now, parties=True)
-                self._view = View(
-                    **asdict(self._meter.snapshot(now)),
-                    now=now,
-                    labels=labels[:SHOWN],
-                    parties=parties[:SHOWN],
-                    labels_in_all=len(labels),
-                    parties_in_all=len(parties),
-                    failures=self._journal.failures(),
-                    note=self._note,
-                    newest=self._meter.newest,
-                    trends=self._meter.trends(now),
-                    jobs=[],
-                    planes=None,
-                )
-            return self._view
-
-    def whole(self) -> View:
-        """Return the content of the page with all planes and jobs, for those who may read everything."""
-        planes, jobs, note = self._planes.look()
-        view = self.view()
-        return replace(view, planes=planes, jobs=jobs, note=" ".join(filter(None, (view.note, note))))
-
-    def message(self, argument: str) -> Story:
-        """Return the history of a message, ``CLIENT/SEQ``, from the tables; reading these takes a moment.
-
-        :raises InputError: it is not named like that
-        """
-        values = questions.parameters("message_story", argument)
-        lake = self._settings.lake
-        try:
-            with reading.database(lake, questions.QUESTIONS["message_story"].tables) as connection:
-                rows = questions.answer(connection, lake, "message_story", values).fetchall()
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", lake.path)
-            return Story(argument, [], f"The tables cannot be read: {error}")
-        return Story(argument, [_happened(*row) for row in rows])
-
-    def story(self, correlation_id: str) -> Story:
-        """Return the history of a request from memory and from the tables; reading these takes a moment."""
-        with self._lock:
-            remembered = self._journal.story(correlation_id)
-        try:
-            return Story(correlation_id, in_order([*remembered, *stored(self._settings.lake, correlation_id)]))
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
-            return Story(correlation_id, remembered, f"The tables cannot be read: {error}")
-
-    def trace(self, wanted: str) -> Trace:
-        """Return all requests of a trace from memory and from the tables, by its id; reading these takes a moment."""
-        with self._lock:
-            remembered = self._journal.trace(wanted)
-        try:
-            found = {*remembered, *traced(wanted, stored_trace(self._settings.lake, wanted))}
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
-            return Trace(wanted, remembered, len(remembered), f"The tables cannot be read: {error}")
-        return Trace(wanted, sorted(found, key=lambda one: (one.at, one.correlation_id)), len(found))
-
-    def _run(self) -> None:
-        clock_at = 0.0
-        while not self._closing.is_set():
-            for record in self._feed.records():
-                with self._lock:
-                    self._meter.take(record.value, record.timestamp)
-                    key = (record.key or b"").decode("utf-8", "replace")
-                    self._journal.take(key, record.value or b"", record.timestamp)
-            if time.monotonic() >= clock_at:
-                try:
-                    self._note = self._feed.warning()
-                    HEALTH.beat(KAFKA, time.monotonic())
-                except KafkaError as error:
-                    self._note = f"Kafka does not respond: {error}"
-                clock_at = time.monotonic() + CLOCK_SECONDS
-
-
-def _happened(  # the columns of the question
-    at: datetime, _step: int, event: str, party: str | None, place: str | None, detail: str | None, place_id: str | None
-) -> Happening:
-    words = " ".join(filter(None, (place, detail)))
-    return Happening(round(at.timestamp() * 1000), event, place_id or "", label=party, detail=words)
-
 
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {
@@ -342,3 +159,54 @@ def _response(content: bytes, media_type: str) -> Response:
 
 def _json(value: object) -> Response:
     return _response(msgspec.json.encode(value), "application/json")
+
+
+VIEWER = Path(__file__).parent.parent / "page" / "swagger-ui"
+"""Swagger UI, as it is published; its large files are compressed."""
+
+VIEWER_HEADERS = {
+    # the viewer has its icons in its style sheet
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    # the browser asks each time whether it has changed
+    "cache-control": "private, no-cache",
+}
+
+
+def documentation_routes(dependencies: Dependencies) -> list[Route]:
+    """Return the routes of the documentation; all require authentication."""
+    script, style = "text/javascript", "text/css"
+    contents = {
+        "/doc": (gzip.compress((VIEWER / "index.html").read_bytes(), mtime=0), "text/html"),
+        "/doc/start.js": (gzip.compress((VIEWER / "start.js").read_bytes(), mtime=0), script),
+        "/doc/swagger-ui-bundle.js": ((VIEWER / "swagger-ui-bundle.js.gz").read_bytes(), script),
+        "/doc/swagger-ui.css": ((VIEWER / "swagger-ui.css.gz").read_bytes(), style),
+        "/doc/openapi.json": (gzip.compress(msgspec.json.encode(document()), mtime=0), "application/json"),
+    }
+    tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, (content, _) in contents.items()}
+
+    async def answer(request: Request) -> Response:
+        await dependencies.admit(request)
+        path = request.url.path
+        if path not in contents:
+            raise not_found(path)
+        headers = VIEWER_HEADERS | {"etag": tags[path]}
+        if request.headers.get("if-none-match") == tags[path]:
+            return Response(None, 304, headers)
+        content, media_type = contents[path]
+        if _takes_gzip(request):
+            headers |= {"content-encoding": "gzip"}
+        else:
+            content = gzip.decompress(content)
+        return Response(content, headers=headers | {"vary": "accept-encoding"}, media_type=media_type)
+
+    return [Route(path, answer) for path in ("/doc", "/doc/openapi.json", "/doc/{name}")]
+
+
+def _takes_gzip(request: Request) -> bool:
+    for coding in request.headers.get("accept-encoding", "").split(","):
+        name, _, quality = coding.partition(";")
+        if name.strip().lower() in ("gzip", "*"):
+            return quality.replace(" ", "").rstrip("0.") != "q="
+    return False

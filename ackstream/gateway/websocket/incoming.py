@@ -1,19 +1,25 @@
 """Read what a WebSocket client sends: requests, searches, answers to signals, live events, and control messages.
 
+A client answers only signals that it was sent: with the correlation-id of any other request it could answer or end that
+request in place of the party asked. Correlate compares an answer with its request again: thing, channel and label.
+
 Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
 ``ProtocolMessageExtractor``; the table is in ``ditto.md`` 1.8.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote_plus
 
 import msgspec
 
 from ackstream.client.parties.signals import check_answer
-from ackstream.gateway.errors import parameter_invalid, stream_unavailable
-from ackstream.gateway.http.conditions import check_headers, is_live, with_defaults
+from ackstream.gateway.errors import answer_not_expected, parameter_invalid, stream_unavailable
+from ackstream.gateway.middleware.admission import check_headers, is_live, with_defaults
+from ackstream.protocol.correlation_ids import ForwardedIds
+from ackstream.protocol.ditto import permissions
 from ackstream.protocol.ditto.acknowledgements import taken_entries
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.errors import unknown_topic_path
@@ -47,6 +53,10 @@ from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.settings import Correlate
 
 
 _INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
@@ -182,3 +192,37 @@ def read_token(text: str) -> str | None:
 def _parameters(text: str) -> dict[str, str]:
     pairs = (pair.partition("=") for pair in text.partition("?")[2].split("&"))
     return {unquote_plus(name): unquote_plus(value) for name, _, value in pairs if name}
+
+
+class Answering:
+    """The signals that one client was sent and may still answer."""
+
+    def __init__(self, access: Access, limits: Correlate) -> None:
+        """Start with none."""
+        self._access = access
+        self._limits = limits
+        self._sent = ForwardedIds(STREAM_TIMEOUT_MS / 1000)
+
+    def send(self, signal: Publication) -> str:
+        """Return the correlation-id under which the client is sent a signal that it may answer."""
+        limits = self._limits
+        timeout = min(signal.timeout_ms or STREAM_TIMEOUT_MS, limits.max_timeout)
+        # for so long that an answer which is late has a row that says so
+        return self._sent.issue(signal.correlation_id, time.monotonic(), (timeout + limits.recent_memory) / 1000)
+
+    def admit(self, incoming: Incoming, subjects: tuple[str, ...]) -> None:
+        """Admit an answer, whose correlation-id becomes that of the signal, or a live event.
+
+        A live command or message that came to the client on another way needs what a live event needs: the right to
+        write.
+
+        :raises DittoError: 404, the client may not send it, or was not sent what it acknowledges
+        """
+        envelope = incoming.envelope
+        identity = str(envelope.headers[CORRELATION_ID])
+        original = None if incoming.what == "event" else self._sent.original(identity, time.monotonic())
+        ack = envelope.topic.criterion == "acks"
+        permissions.check_answer(self._access, subjects, envelope, event=original is None and not ack)
+        if original is None and ack:
+            raise answer_not_expected(identity)
+        envelope.headers[CORRELATION_ID] = original or identity

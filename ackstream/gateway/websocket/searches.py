@@ -34,7 +34,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from ackstream.gateway.unread import UnreadMessages
+    from ackstream.gateway.streaming import UnreadMessages
     from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)

@@ -8,26 +8,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
+from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from ackstream.gateway.access.signed_in import SignedIn, in_loop
-from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
-from ackstream.gateway.http.translation import new_id
+from ackstream.gateway.access.authentication import SignedIn, in_loop
+from ackstream.gateway.errors import body_too_large, error_message, internal_error, label_not_allowed, unavailable
+from ackstream.gateway.http import responses
+from ackstream.gateway.http.translation import check_parameters, new_id, read_request_headers
 from ackstream.gateway.middleware.admission import AdmissionOrder, admit
-from ackstream.gateway.unread import UnreadMessages
-from ackstream.gateway.websocket.answering import Answering
-from ackstream.gateway.websocket.incoming import Incoming, read_control, read_incoming, read_token
+from ackstream.gateway.streaming import UnreadMessages
+from ackstream.gateway.websocket.incoming import Answering, Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.websocket.searches import Searches
 from ackstream.protocol.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
-from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
+from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
+from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.protocol.ditto.permissions import restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from ackstream.gateway.access.authentication import Identity
+    from ackstream.gateway.dependencies import Dependencies
     from ackstream.gateway.middleware.audit import Attempt
-    from ackstream.gateway.service import Dependencies
     from ackstream.gateway.websocket.incoming import Control
+    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication, Stream, Subscription
+
 
 log = logging.getLogger(__name__)
 
@@ -311,3 +315,37 @@ class SocketSession:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def socket_route(dependencies: Dependencies) -> WebSocketRoute:
+    """Return the route of ``/ws/2``: Ditto Protocol over a WebSocket, with three tasks and no thread per socket."""
+    access, audit = dependencies.access, dependencies.audit
+
+    async def endpoint(websocket: WebSocket) -> None:
+        with ExitStack() as opened:
+            try:
+                identity = await dependencies.admit(websocket)
+                check_parameters(websocket.query_params, ())
+                given = read_request_headers(websocket)
+                labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
+                with audit.refusals(websocket, identity.subjects):
+                    check_labels(access, identity.subjects, labels)
+                opened.enter_context(dependencies.socket(websocket, identity.subjects))
+            except DittoError as error:
+                await websocket.send_denial_response(responses.of_error(error))
+                return
+            audit.opened(websocket, identity.subjects)
+            await websocket.accept()
+            await SocketSession(websocket, dependencies, identity, given).run(labels)
+
+    return WebSocketRoute("/ws/2", endpoint)
+
+
+def check_labels(access: Access, subjects: tuple[str, ...], labels: frozenset[str]) -> None:
+    """Reject labels that no rule lets the subjects declare.
+
+    :raises DittoError: 403 ``acknowledgement:label.notallowed``
+    """
+    for label in sorted(labels):
+        if not access.may_declare(subjects, label):
+            raise label_not_allowed(label)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from ackstream.gateway.http.documentation import VIEWER
+from ackstream.gateway.page.pages import VIEWER
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web
 

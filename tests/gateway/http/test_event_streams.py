@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.datastructures import QueryParams
 
-from ackstream.gateway import unread
+from ackstream.gateway import streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
+from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.errors import authentication_failed
 from ackstream.gateway.http import event_streams
 from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, frame
 from ackstream.gateway.http.operations import find
 from ackstream.gateway.middleware.limits import SEARCHES, Limits
-from ackstream.gateway.service import Dependencies
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
 from ackstream.protocol.ditto.subscriptions import publication
@@ -204,7 +204,7 @@ def test_a_stream_ends_once_its_credentials_have_expired(monkeypatch: pytest.Mon
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "MAX_WAITING_CHARACTERS", 100)
+    monkeypatch.setattr(streaming, "MAX_WAITING_CHARACTERS", 100)
     changes = [_signal((CHANGED, "/attributes/place", f"place {number:02}")) for number in range(9)]
 
     def act(events: SignalEvents) -> None:
@@ -229,7 +229,7 @@ def slowly(stream: Stream, *texts: str) -> None:
 
 
 def test_fields_are_not_added_any_more_for_a_client_that_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unread, "MAX_WAITING_CHARACTERS", 200)
+    monkeypatch.setattr(streaming, "MAX_WAITING_CHARACTERS", 200)
     stream = Stream("/things?extraFields=attributes/place")
     slowly(stream, "x" * 90, "x" * 90, "x" * 90)
 

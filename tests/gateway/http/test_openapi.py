@@ -15,8 +15,8 @@ from ackstream.contract.schemas import of_types
 from ackstream.gateway.http import bodies
 from ackstream.gateway.http.openapi import document
 from ackstream.gateway.http.operations import OPERATIONS, PREFIX
-from ackstream.gateway.page.pages import Story, Trace, View
-from ackstream.gateway.service import application
+from ackstream.gateway.server import application
+from ackstream.observe.live import Story, Trace, View
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from tests.gateway.page.test_pages import TRACE_ID, Seen
 from tests.gateway.parts import Web, aggregate, failure, response

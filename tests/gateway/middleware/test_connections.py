@@ -19,9 +19,8 @@ from websockets.sync.client import connect
 
 from ackstream.errors import SettingsError
 from ackstream.gateway import server
-from ackstream.gateway.access.certificates import Certificates, check_transport
 from ackstream.gateway.middleware import connections
-from ackstream.gateway.middleware.connections import Doors
+from ackstream.gateway.middleware.connections import Certificates, Doors, check_transport
 from ackstream.settings import Gateway
 from ackstream.settings.gateway import GatewayTls
 from tests.gateway.access.test_authentication import USERS

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.gateway.middleware import instruments
 from ackstream.gateway.middleware.connections import Doors
-from ackstream.gateway.middleware.instruments import EVENT_LOOP, KAFKA, follow, unfollow
+from ackstream.gateway.middleware.instruments import EVENT_LOOP, follow, unfollow
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
 from ackstream.observe.figures import FIGURES, Figures
 from ackstream.observe.health import HEALTH
+from ackstream.observe.live import KAFKA
 from tests.gateway.access.test_authentication import ACCESS, USERS
 from tests.gateway.parts import Web, response
 
@@ -36,10 +36,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Figures:
 def started() -> Iterator[Doors]:
     """Return the doors of a gateway whose signs of life are expected."""
     doors = Doors(10)
-    given: Any = SimpleNamespace(
-        unread=SimpleNamespace(characters=7), live=SimpleNamespace(view=lambda: SimpleNamespace(oldest=1_500))
-    )
-    follow(doors, given)
+    follow(lambda: doors.open, lambda: 7, lambda: 1_500)
     yield doors
     unfollow()
 

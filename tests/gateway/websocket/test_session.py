@@ -17,14 +17,14 @@ import pytest
 from starlette.applications import Starlette
 
 from ackstream.client.core.labels import Declaration
-from ackstream.gateway import unread
+from ackstream.gateway import streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
 from ackstream.gateway.access.passwords import hash_password
+from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.middleware.audit import Audit
-from ackstream.gateway.service import Dependencies
 from ackstream.gateway.streaming import as_shown
 from ackstream.gateway.websocket import session
-from ackstream.gateway.websocket.sockets import socket_route
+from ackstream.gateway.websocket.session import socket_route
 from ackstream.protocol.correlation_ids import shown_id, wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.errors import label_not_unique
@@ -818,7 +818,7 @@ def test_live_events_and_responses_are_passed_on():
 
 
 def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(unread, "MAX_WAITING", 2)
+    monkeypatch.setattr(streaming, "MAX_WAITING", 2)
     here = world()
     with here.client() as client:
         client.subscribe("START-SEND-EVENTS?extraFields=attributes")

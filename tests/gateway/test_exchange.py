@@ -11,7 +11,7 @@ import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
 from ackstream.client.requests.replies import RequestOutcome
-from ackstream.gateway.service import Exchange
+from ackstream.gateway.exchange import Exchange
 from ackstream.protocol.errors import DittoError
 from tests.prose import covers
 

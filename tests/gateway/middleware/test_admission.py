@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.gateway.http import conditions
+from ackstream.gateway.middleware import admission
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.thing_errors import condition_failed, thing_not_found
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(conditions, "monotonic", found)
+    monkeypatch.setattr(admission, "monotonic", found)
     return found
 
 
