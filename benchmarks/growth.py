@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import Aside
 from benchmarks import broker, common, starting

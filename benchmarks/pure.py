@@ -10,10 +10,9 @@ import pandas as pd
 
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.job import read_records, write_frame
-from ackstream.jobs.correlate.reading import RecordReader
+from ackstream.jobs.correlate.records import CorrelateTopics, RecordReader
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import SIGNALS
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from benchmarks import pages
 from benchmarks.contenders.joining import ORPHAN_HOLD, complete, receive, reply

@@ -91,7 +91,7 @@ def inflight(
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
     from ackstream.cli.console.display import inflight_table
     from ackstream.cli.console.session import quiet_session
-    from ackstream.jobs.correlate.inflight import inflight as read
+    from ackstream.jobs.correlate.job import inflight as read
     from ackstream.observe.meter import epoch_milliseconds
     from ackstream.settings import load
 

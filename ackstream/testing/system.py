@@ -16,8 +16,8 @@ import msgspec
 
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.jobs.twin.batch import fold
 from ackstream.jobs.twin.messages import search_persisted
 from ackstream.protocol import ledger

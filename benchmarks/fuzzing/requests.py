@@ -10,9 +10,9 @@ import msgspec
 import pyarrow as pa
 
 from ackstream.jobs.correlate.emissions import Writer
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.jobs.twin.batch import SignalRecord, fold, ordered
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import decode

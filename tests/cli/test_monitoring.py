@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from ackstream.cli.console import session
 from ackstream.cli.main import app
-from ackstream.jobs.correlate import inflight
-from ackstream.jobs.correlate.inflight import InFlight
+from ackstream.jobs.correlate import job
+from ackstream.jobs.correlate.job import InFlight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import meter
 from ackstream.settings import Settings
@@ -122,7 +122,7 @@ def open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         InFlight("c-1", "org.acme:lamp", now - 70 * SECOND, now - 9_500, ("a:b", "c:d")),
         InFlight("c-2", None, now - 2 * SECOND, now + 3_600 * SECOND + 500, ()),
     ]
-    monkeypatch.setattr(inflight, "inflight", lambda *_: found)
+    monkeypatch.setattr(job, "inflight", lambda *_: found)
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -155,7 +155,7 @@ def test_json_has_a_line_for_each_open_request(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.usefixtures("_no_spark")
 def test_json_has_all_open_requests_unless_a_limit_is_given(monkeypatch: pytest.MonkeyPatch):
     many = [InFlight(f"c-{number}", None, 0, 0, ()) for number in range(30)]
-    monkeypatch.setattr(inflight, "inflight", lambda *_: many)
+    monkeypatch.setattr(job, "inflight", lambda *_: many)
     assert len(run("inflight", "--json").stdout.splitlines()) == 30
     assert len(run("inflight", "--json", "--limit", "3").stdout.splitlines()) == 3
     assert run("inflight").stdout.endswith("10 more are open; --limit 30 shows all.\n")
@@ -163,7 +163,7 @@ def test_json_has_all_open_requests_unless_a_limit_is_given(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("_no_spark")
 def test_no_open_request_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inflight, "inflight", lambda *_: [])
+    monkeypatch.setattr(job, "inflight", lambda *_: [])
     assert run("inflight").stdout == "No request is open.\n"
     assert run("inflight", "--json").stdout == ""
 

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from ackstream.cli.main import app
 from ackstream.errors import StartError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
-from ackstream.jobs.correlate.inflight import inflight
-from ackstream.jobs.correlate.job import JOB
+from ackstream.jobs.correlate.job import JOB, inflight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.spark import migration
 from ackstream.spark.job import with_values

@@ -9,8 +9,9 @@ from unittest import mock
 
 import pytest
 
-from ackstream.jobs.correlate.inflight import inflight
-from ackstream.jobs.correlate.pending import HOT_BYTES, whole
+from ackstream.jobs.correlate.job import inflight
+from ackstream.jobs.correlate.pending import HOT_BYTES
+from ackstream.jobs.correlate.state import whole
 from tests.harness.system import System
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def test_open_requests_are_found_by_acknowledgement_and_deadline_before_and_afte
             assert len(inflight(spark, system.settings)) == REQUESTS + 1
             # as if the job had deleted meanwhile what the state names
             gone = mock.Mock(side_effect=[OSError, mock.DEFAULT], wraps=whole)
-            with mock.patch("ackstream.jobs.correlate.inflight.whole", gone):
+            with mock.patch("ackstream.jobs.correlate.job.whole", gone):
                 assert len(inflight(spark, system.settings)) == REQUESTS + 1
             acknowledge(*ACKNOWLEDGED[:50])
             query.processAllAvailable()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from ackstream.jobs.correlate.inflight import InFlight
+    from ackstream.jobs.correlate.job import InFlight
     from ackstream.observe.meter import Snapshot, Verdict
     from ackstream.observe.overview import Watched
     from ackstream.observe.plane_feed import JobSign

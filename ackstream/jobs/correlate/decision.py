@@ -24,7 +24,7 @@ from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ackstream.jobs.correlate.reading import AckReading
+    from ackstream.jobs.correlate.records import AckReading
     from ackstream.jobs.correlate.state import Pending, Record
     from ackstream.protocol.dispositions import AckDisposition
 

@@ -1,17 +1,19 @@
-"""The Kafka records that correlate writes: replies, ledger records and dead letters."""
+"""The Kafka records that correlate writes (replies, ledger records and dead letters), and the figures it reports."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from ackstream.jobs.correlate.decision import shorten
-from ackstream.jobs.correlate.figures import RequestFigures
-from ackstream.jobs.correlate.reading import InvalidRequestError, spring_id
+from ackstream.jobs.correlate.records import InvalidRequestError, spring_id
 from ackstream.jobs.correlate.state import SIGNALS
+from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import is_too_long
 from ackstream.protocol.ditto.envelopes import encode, error_envelope
@@ -22,9 +24,10 @@ from ackstream.protocol.record_headers import TRACEPARENT, checked_trace, trace_
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
-    from ackstream.jobs.correlate.reading import AckReading
+    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics
     from ackstream.jobs.correlate.state import Pending, Received, Record
-    from ackstream.jobs.correlate.topics import CorrelateTopics
+    from ackstream.observe.catalogue import Metric
+    from ackstream.observe.figures import Tally
     from ackstream.protocol.dispositions import AckDisposition
 
 log = logging.getLogger(__name__)
@@ -251,3 +254,51 @@ class Writer:
             # the latest note is that of this record
             reason=pending.note if pending is not None and disposition == "invalid" else None,
         )
+
+
+NAME = "correlate"
+_CLASSES = range(1, 6)
+
+
+class RequestFigures:
+    """The numbers of one shard in one batch.
+
+    :ivar dispositions: of acknowledgements
+    :ivar dead_letters: by the codes of their reasons
+    """
+
+    def __init__(self) -> None:
+        self.dispositions: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()
+        self._decided: dict[tuple[str, int], list[tuple[int, int]]] = {}
+
+    def decided(self, outcome: OutcomeRow, accepted: int) -> None:
+        """Count a decision, and the acknowledgements that it took into account."""
+        times = (outcome.started_at, outcome.latency_ms)
+        self._decided.setdefault((outcome.completed_by, outcome.status // 100), []).append(times)
+        if accepted:
+            self.dispositions["accepted"] += accepted
+
+    def measure(self, tally: Tally, now_ms: int) -> None:
+        """Add the numbers to those of other batches.
+
+        :param now_ms: the time of this machine at the end of the batch, epoch milliseconds. A sender waits until then;
+            the clocks of machine and broker may differ, so that no wait is less than none
+        """
+        for (completed_by, hundreds), times in self._decided.items():
+            # a party may answer with any number
+            tally.count(REQUESTS, completed_by, f"{hundreds}xx" if hundreds in _CLASSES else "other", by=len(times))
+            started, latencies = np.array(times, np.int64).T
+            _observe(tally, DECISION, completed_by, latencies)
+            _observe(tally, REPLY, completed_by, np.maximum(now_ms - started, 0))
+        for disposition, count in self.dispositions.items():
+            tally.count(ACKS, disposition, by=count)
+        for code, count in self.dead_letters.items():
+            tally.count(DEAD_LETTERS, NAME, code, by=count)
+
+
+def _observe(tally: Tally, metric: Metric, label: str, values_ms: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    seconds = values_ms / 1000
+    places = np.searchsorted(np.array(metric.buckets), seconds)
+    counts = np.bincount(places, minlength=len(metric.buckets) + 1)
+    tally.observe_counts(metric, label, counts=counts.tolist(), total=float(seconds.sum()))

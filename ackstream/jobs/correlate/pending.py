@@ -6,7 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from ackstream.jobs.correlate.state import Pending, decode_head, decode_pending, encode
-from ackstream.spark.pieces import PieceEntry, PieceList, Pieces
+from ackstream.spark.pieces import PieceEntry, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -139,13 +139,3 @@ class PendingRequests:
             key = decode_head(entry.body).correlation_id
             self._hot[key] = entry.body
             heapq.heappush(self._deadlines, (entry.time, key))
-
-
-def whole(state: ShardState, store: PieceStore | None) -> ShardState:
-    """Return a state that names no pieces: with all open requests in it."""
-    bodies = [entry.body for entry in Pieces(store, state.pieces).entries()]
-    heads = list(map(decode_head, bodies))
-    state.open |= {head.correlation_id: body for head, body in zip(heads, bodies, strict=True)}
-    state.deadlines = sorted([*state.deadlines, *((head.deadline, head.correlation_id) for head in heads)])
-    state.pieces = PieceList()
-    return state

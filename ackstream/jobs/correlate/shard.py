@@ -23,7 +23,7 @@ import numpy as np
 
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.pending import PendingRequests
-from ackstream.jobs.correlate.reading import InvalidRequestError, RecordReader
+from ackstream.jobs.correlate.records import InvalidRequestError, RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.decision import Decision
     from ackstream.jobs.correlate.emissions import Writer
-    from ackstream.jobs.correlate.reading import AckReading
+    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics
     from ackstream.jobs.correlate.state import Pending
-    from ackstream.jobs.correlate.topics import CorrelateTopics
     from ackstream.observe.figures import Tally
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate

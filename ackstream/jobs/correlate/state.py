@@ -1,10 +1,13 @@
-"""The state of a shard: its open requests, early acknowledgements and memory of decided requests, and their encoding.
+"""The state of a shard, its encoding, and its division among other shards.
 
-All structs are positional: the order of their fields is the format of the checkpoints (:data:`STATE_VERSION`).
+It holds the open requests, early acknowledgements and the memory of decided requests. All structs are positional: the
+order of their fields is the format of the checkpoints (:data:`STATE_VERSION`). The hash of its correlation-id gives
+each entry of a state its shard, so a division reads no record again, and an open request stays encoded.
 """
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,13 +15,18 @@ import numpy as np
 
 from ackstream.protocol.ditto.aggregates import AckText, headers_text
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import Request
-from ackstream.spark.pieces import PieceList
+from ackstream.spark.pieces import PieceList, Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.spark.operator import State
+    from ackstream.spark.pieces import PieceStore
+
+    Entry = tuple[int, str]
 
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
@@ -234,3 +242,93 @@ class Recent:
             self._buckets[end] = np.union1d(known, np.array(values, dtype=np.int64)).tobytes()
         self._fresh = {}
         return sorted(self._buckets.items())
+
+
+# -- other numbers of shards ------------------------------------------------------------------------------------------
+
+
+def whole(state: ShardState, store: PieceStore | None) -> ShardState:
+    """Return a state that names no pieces: with all open requests in it."""
+    bodies = [entry.body for entry in Pieces(store, state.pieces).entries()]
+    heads = list(map(decode_head, bodies))
+    state.open |= {head.correlation_id: body for head, body in zip(heads, bodies, strict=True)}
+    state.deadlines = sorted([*state.deadlines, *((head.deadline, head.correlation_id) for head in heads)])
+    state.pieces = PieceList()
+    return state
+
+
+def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = None) -> dict[int, State]:
+    """Divide a state; return the parts by the shard they belong to, without the shards that get nothing.
+
+    :param shards: their new number
+    :param store: of the old shard; in the parts are all open requests
+    :raises ValueError: if this release cannot read the version
+    """
+    state = whole(decode_state(version, blob), store)
+    found: dict[int, ShardState] = {}
+
+    def part(shard: int) -> ShardState:
+        return found.setdefault(shard, ShardState({}, [], {}, [], []))
+
+    # Spark's pmod, too, is never negative
+    opened = {key: {decode_head(pending).hash % shards} for key, pending in state.open.items()}
+    held = {key: {record.hash % shards for record in records} for key, records in state.held.items()}
+    for key, pending in state.open.items():
+        part(*opened[key]).open[key] = pending
+    for key, records in state.held.items():
+        for record in records:
+            part(record.hash % shards).held.setdefault(key, []).append(record)
+    for shard, entry in _owned(state.deadlines, opened):
+        part(shard).deadlines.append(entry)
+    for shard, entry in _owned(state.hold_ends, held):
+        part(shard).hold_ends.append(entry)
+    for record in state.undeclared:
+        part(record.hash % shards).undeclared.append(record)
+    # every shard has to know them
+    for shard in range(shards if state.declared else 0):
+        part(shard).declared = state.declared
+    for shard, bucket in _spread(state.recent, shards):
+        part(shard).recent.append(bucket)
+    return {shard: (STATE_VERSION, encode(own)) for shard, own in found.items()}
+
+
+def _owned(heap: list[Entry], owners: Mapping[str, set[int]]) -> Iterator[tuple[int, Entry]]:
+    """Yield the entries of a heap in order, which is a heap again, with their shards; without those nobody owns."""
+    for entry in sorted(heap):
+        for shard in owners.get(entry[1], ()):
+            yield shard, entry
+
+
+def _spread(buckets: Iterable[tuple[int, bytes]], shards: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """Yield buckets of hashes with their shards, each with the hashes of that shard."""
+    for end, packed in buckets:
+        hashes = np.frombuffer(packed, dtype=np.int64)
+        owners = hashes % shards
+        for shard in np.unique(owners).tolist():
+            yield shard, (end, hashes[owners == shard].tobytes())
+
+
+def unite(parts: Iterable[State]) -> State:
+    """Unite the parts of one shard, in any order."""
+    whole = ShardState({}, [], {}, [], [])
+    recent: dict[int, list[bytes]] = {}
+    declared = DeclaredTimes(whole.declared)
+    # in an order of their own, so that the result does not depend on Spark's
+    for version, blob in sorted(parts):
+        state = decode_state(version, blob)
+        whole.open.update(state.open)
+        for key, records in state.held.items():
+            whole.held.setdefault(key, []).extend(records)
+        whole.deadlines = list(heapq.merge(whole.deadlines, state.deadlines))
+        whole.hold_ends = list(heapq.merge(whole.hold_ends, state.hold_ends))
+        whole.undeclared.extend(state.undeclared)
+        for label, spans in state.declared.items():
+            for span in spans:
+                declared.add(label, *span)
+        for end, packed in state.recent:
+            recent.setdefault(end, []).append(packed)
+    whole.recent = [
+        (end, np.sort(np.frombuffer(b"".join(packed), dtype=np.int64)).tobytes())
+        for end, packed in sorted(recent.items())
+    ]
+    return STATE_VERSION, encode(whole)

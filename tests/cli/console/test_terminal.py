@@ -15,7 +15,7 @@ from rich.text import Text
 from ackstream.cli import monitoring
 from ackstream.cli.console.display import inflight_table, readers_table, result_table, watch_screen
 from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped
-from ackstream.jobs.correlate.inflight import InFlight
+from ackstream.jobs.correlate.job import InFlight
 from ackstream.protocol.readers import KnownReader
 from tests.cli.console.test_display import watched
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACKS, Record
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
 from ackstream.testing.records import hash_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.job import write_frames
-from ackstream.jobs.correlate.reading import RecordReader
+from ackstream.jobs.correlate.records import RecordReader
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.protocol.ledger import reply_id
 from tests.harness.envelopes import answers, record_headers, requests, spoiled, written

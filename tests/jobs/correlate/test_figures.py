@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import shard as shard_module
-from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.figures import RequestFigures
+from ackstream.jobs.correlate.emissions import RequestFigures, Writer
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.observe.catalogue import (
     ACKS,
     DEAD_LETTERS,

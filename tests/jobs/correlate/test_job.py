@@ -22,8 +22,8 @@ from ackstream.jobs.correlate.job import (
     write_frame,
     write_frames,
 )
+from ackstream.jobs.correlate.records import CorrelateTopics, ReplyTopics
 from ackstream.jobs.correlate.state import Record
-from ackstream.jobs.correlate.topics import CorrelateTopics, ReplyTopics
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark.operator import operator
 from ackstream.spark.pieces import Aside

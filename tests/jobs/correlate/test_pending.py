@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ackstream.jobs.correlate import pending
-from ackstream.jobs.correlate.pending import PendingRequests, whole
-from ackstream.jobs.correlate.state import ShardState, decode_state
+from ackstream.jobs.correlate.pending import PendingRequests
+from ackstream.jobs.correlate.state import ShardState, decode_state, whole
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import pending
-from ackstream.jobs.correlate.resharding import divide, unite
-from ackstream.jobs.correlate.state import STATE_VERSION, Record, ShardState, decode_state
+from ackstream.jobs.correlate.state import STATE_VERSION, Record, ShardState, decode_state, divide, unite
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
 from tests.jobs.correlate.test_state import VERSION_1

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 
 from ackstream.errors import SettingsError
-from ackstream.jobs.correlate import topics as correlate_topics
+from ackstream.jobs.correlate import records as correlate_topics
 from ackstream.jobs.correlate.job import JOB
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
-from ackstream.jobs.correlate.topics import (
+from ackstream.jobs.correlate.records import (
     BUFFER_BYTES,
     OVERHEAD_BYTES,
     CorrelateTopics,
     ReplyTopics,
     check_reply_topics,
 )
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.settings import Correlate, Kafka, Settings

@@ -1,0 +1,376 @@
+"""The records that correlate reads, within the limits of the settings, and the topics that it writes.
+
+Clients create and delete topics for replies while the job runs, so workers look them up every few seconds. A reply
+whose topic is missing goes to ``replies``: Spark's sink ends the query for a missing topic, and every later start.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.errors import AckstreamError, SettingsError
+from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
+from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
+from ackstream.kafka.topics import LIMITED, largest_records, of_topics, system_topics
+from ackstream.protocol import ledger
+from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
+from ackstream.protocol.ditto import errors
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.aggregates import write_text
+from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS
+from ackstream.protocol.ditto.originators import believed
+from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.shaped_requests import answered, read_shaped
+from ackstream.protocol.ditto.single_acks import read_single
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.record_headers import (
+    CORRELATION_ID,
+    ORIGINATOR_SIGNATURE,
+    REPLY_TO,
+    SPRING_CORRELATION_ID,
+    SPRING_REPLY_PARTITION,
+    SPRING_REPLY_TOPIC,
+    TRACEPARENT,
+    with_trace,
+)
+from ackstream.settings.security import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ackstream.jobs.correlate.state import Record
+    from ackstream.settings import Correlate, Kafka, Settings
+
+log = logging.getLogger(__name__)
+
+OVERHEAD_BYTES = 16_384
+"""What a record may have beside its value: the key and the record headers, both of limited length, and Kafka's own."""
+
+BUFFER_BYTES = 32_000_000
+"""The largest record that the JVM's producer can buffer."""
+
+REFRESH_SECONDS = 5.0
+INTEGER_BYTES = 4
+"""Of an integer as Spring writes it."""
+
+
+def check_reply_topics(settings: Settings) -> None:
+    """Refuse patterns of reply topics that a topic of the system matches: its records would act upon the system.
+
+    :raises SettingsError: with the pattern and the topic
+    """
+    kafka = settings.kafka
+    own = sorted(system_topics(kafka) - {kafka.topic("replies")})
+    for pattern in settings.correlate.reply_topics:
+        found = [topic for topic in own if re.fullmatch(pattern, topic)]
+        if found:
+            raise SettingsError(
+                f"The setting correlate.reply_topics has the pattern {pattern!r}, which {found[0]} matches: a request"
+                f" could have its reply written to that topic of the system, where it would count. Write a pattern"
+                f" that none of these matches, such as {re.escape(kafka.topic('replies-'))}.*, and name topics by it."
+            )
+
+
+class CorrelateTopics(msgspec.Struct, frozen=True):
+    """The topics of the job with their prefix, and the limits of their records, in bytes.
+
+    ``reply_topics`` are those that a request may choose for its reply, with their limits; ``partitions`` are the
+    numbers of partitions of these topics and of ``replies``; ``record_bytes`` is the limit of the topics that the job
+    writes itself; ``originator_key`` signs who sent a signal.
+    """
+
+    signals: str = "signals"
+    acks: str = "acks"
+    replies: str = "replies"
+    ledger: str = "ledger"
+    dead_letters: str = "dead-letters"
+    reply_topics: dict[str, int] = {}
+    record_bytes: int = MAX_RECORD_BYTES
+    twin_acks: str = "twin-acks"
+    declarations: str = "declarations"
+    originator_key: Secret | None = None
+    partitions: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int]) -> CorrelateTopics:
+        """Derive the topics from the settings and the topics on the broker with their limits and partitions."""
+        topic = settings.kafka.topic
+        replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
+        smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
+        allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
+        return cls(
+            topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
+            topic("twin-acks"), topic("declarations"), settings.kafka.originator_key, dict(partitions),
+        )  # fmt: skip
+
+    @property
+    def by_source(self) -> tuple[str, str, str, str]:
+        """The topics that are read, by the numbers of the state (``SIGNALS``, ``ACKS``, …)."""
+        return self.signals, self.acks, self.twin_acks, self.declarations
+
+    @property
+    def value_bytes(self) -> int:
+        """How many bytes the value of a record may have."""
+        return self.record_bytes - OVERHEAD_BYTES
+
+    def reply_topic(self, record: Record) -> str:
+        """Return the topic for the reply: the one the request chose, else the replies topic.
+
+        :raises DittoError: 400 ``header.invalid`` if the chosen topic is not allowed
+        """
+        for name in (REPLY_TO, SPRING_REPLY_TOPIC):
+            chosen = record.headers.get(name)
+            if chosen is None:
+                continue
+            topic = chosen.decode("utf-8", "replace")
+            if topic != self.replies and topic not in self.reply_topics:
+                raise DittoError(
+                    400,
+                    "header.invalid",
+                    f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
+                    "Choose an existing topic that matches one of the configured reply topics, or omit the header.",
+                    invalidHeaderKey=name,
+                )
+            return topic
+        return self.replies
+
+    def reply_partition(self, record: Record, topic: str) -> int | None:
+        """Return the partition that the request chose for its reply; ``None``: any.
+
+        :param topic: of the reply
+        :raises DittoError: 400 ``header.invalid`` if the topic has no such partition
+        """
+        chosen = record.headers.get(SPRING_REPLY_PARTITION)
+        if chosen is None:
+            return None
+        partition, count = int.from_bytes(chosen, "big"), self.partitions.get(topic, 0)
+        if len(chosen) == INTEGER_BYTES and partition < count:
+            return partition
+        raise DittoError(
+            400,
+            "header.invalid",
+            f"The value of the header '{SPRING_REPLY_PARTITION}' is no partition of the reply topic '{topic}'.",
+            f"Give one of its {count} partitions as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
+            invalidHeaderKey=SPRING_REPLY_PARTITION,
+        )
+
+    def destination(self, topic: str, partition: int | None, size: int) -> tuple[str, int | None]:
+        """Return where a reply of so many bytes goes: as chosen for it, else to any partition, or to ``replies``."""
+        if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
+            return self.replies, None
+        # a topic that was created anew may have fewer
+        return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
+
+
+_Found = tuple[dict[str, int], dict[str, int]]
+"""The largest records, and the numbers of partitions, of topics."""
+
+_looked_up: dict[tuple[str, str, tuple[str, ...], frozenset[str]], tuple[float, _Found]] = {}
+"""When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of
+the job had found, too: a worker may have worked for an earlier start."""
+
+
+class ReplyTopics:
+    """Looks up the topics that requests may choose, in the workers; at most every :data:`REFRESH_SECONDS`."""
+
+    def __init__(self, kafka: Kafka, limits: Correlate) -> None:
+        """Look up by these settings."""
+        self._kafka = kafka
+        self._limits = limits
+
+    def refreshed(self, topics: CorrelateTopics) -> CorrelateTopics:
+        """Return the topics with the reply topics of now; while Kafka does not answer, with those that were known."""
+        patterns = self._limits.reply_topics
+        if not patterns:
+            return topics
+        key = (self._kafka.bootstrap, topics.replies, patterns, frozenset(topics.reply_topics))
+        at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
+        if at is None or time.monotonic() - at >= REFRESH_SECONDS:
+            try:
+                known = self._allowed(topics.replies)
+            except (KafkaError, AckstreamError) as error:
+                log.warning("The reply topics cannot be looked up: %s", error)
+            _looked_up[key] = (time.monotonic(), known)
+        return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
+
+    def _allowed(self, replies: str) -> _Found:
+        with connect_admin(self._kafka) as admin:
+            limits = largest_records(admin, self._limits.allowed_reply_topics(admin.list_topics()))
+            return limits, partition_counts(admin, [replies, *limits])
+
+
+def partition_counts(admin: Any, topics: Iterable[str]) -> dict[str, int]:
+    """Return how many partitions topics have (real names, of topics that exist)."""
+    return Counter(partition.topic for partition in of_topics(admin, topics))
+
+
+SMALL_BYTES = 16_384
+"""Headers of larger messages are not remembered."""
+
+
+class InvalidRequestError(Exception):
+    """A request that cannot be accepted: the error for its requester, and its topic path if that could be read."""
+
+    def __init__(self, error: DittoError, topic: TopicPath | None) -> None:
+        """Combine the error with the request's topic path."""
+        super().__init__(error.message)
+        self.error = error
+        self.topic = topic
+
+
+class AckReading(msgspec.Struct, frozen=True):
+    """An answer of a subscriber or of the twin.
+
+    ``received`` has the entries of a single or aggregated acknowledgement. Of a command response or an error it has
+    one, whose label depends on the request: here it follows from the channel. These have their ``envelope``.
+    """
+
+    correlation_id: str
+    kind: Literal["acks", "response", "error"]
+    topic: TopicPath
+    received: list[Received]
+    envelope: Envelope | None = None
+
+
+class RecordReader:
+    """Reads signals, and what answers them."""
+
+    def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
+        """Read by the limits of the settings."""
+        self._limits = limits
+        self._topics = topics
+        self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
+
+    def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
+        """Read a command or message from a record of the signals topic.
+
+        :return: its id, its ledger row, and the request to keep open (``None`` if it awaits nothing)
+        :raises InvalidRequestError: with the error for the requester
+        """
+        topic = None
+        try:
+            envelope = decode(self._value(record))
+            topic = envelope.topic
+            envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
+            request, headers = self._request(envelope, record)
+            reply_topic = self._topics.reply_topic(record)
+            reply_partition = self._topics.reply_partition(record, reply_topic)
+            spring_correlation = spring_id(record)
+        except DittoError as error:
+            raise InvalidRequestError(error, topic) from None
+        key = record.correlation_id or ""
+        signals = self._topics.signals
+        signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
+        signed = record.headers.get(ORIGINATOR_SIGNATURE)
+        row = ledger.SignalRow(
+            correlation_id=key,
+            thing_id=request.thing_id,
+            channel=topic.channel,
+            criterion=topic.criterion,
+            action=topic.action or topic.subject,
+            path=envelope.path,
+            requested_acks=request.awaited,
+            response_required=request.response_required,
+            timeout_ms=request.timeout_ms,
+            headers=believed(envelope.headers, self._originator_key, key, record.value, signed),
+            received_at=record.timestamp,
+            topic=signals,
+            partition=record.partition,
+            offset=record.offset,
+            value=envelope.value,
+        )
+        if not request.awaits:
+            return signal_id, row, None
+        pending = Pending(
+            correlation_id=key,
+            hash=record.hash,
+            request=request,
+            started_at=record.timestamp,
+            deadline=record.timestamp + request.timeout_ms,
+            reply_id=signal_id,
+            reply_topic=reply_topic,
+            spring_correlation=spring_correlation,
+            headers=headers,
+            reply_partition=reply_partition,
+        )
+        return signal_id, row, pending
+
+    def acknowledgements(self, record: Record) -> AckReading:
+        """Read a record of the topics acks and twin-acks; of the latter, the twin's own, with built-in labels.
+
+        :raises DittoError: with the reason for its dead letter
+        """
+        value, key = self._value(record), record.correlation_id
+        single = read_single(value, key) if key else None
+        if key and single is not None:
+            topic, ack = single
+            return AckReading(key, "acks", topic, [Received.of(record, ack)])
+        envelope = decode(value)
+        if not key:
+            raise errors.correlation_id_missing()
+        topic = envelope.topic
+        if topic.criterion == "acks":
+            if record.source == ACKS:
+                acks = read_issued(envelope)
+            else:
+                acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
+            received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
+            return AckReading(key, "acks", topic, received)
+        if topic.criterion == "errors":
+            return AckReading(key, "error", topic, [Received.whole(record, envelope, None)], envelope)
+        if topic.criterion in ("commands", "messages") and envelope.status is not None:
+            label = RESPONSE_LABELS[topic.channel or "twin"]
+            return AckReading(key, "response", topic, [Received.whole(record, envelope, label)], envelope)
+        raise errors.unknown_topic_path(
+            str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
+        )
+
+    def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
+        """Read a request; return it, and what an aggregate repeats of its headers."""
+        limits, key = self._limits, record.correlation_id or ""
+        default, longest = limits.default_timeout, limits.max_timeout
+        shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
+        request, headers = shaped or answered(
+            read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest), key
+        )
+        if request.kind == "smartQuery":
+            why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
+            raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
+        if len(request.awaited) > limits.max_labels:
+            raise errors.header_invalid(
+                "requested-acks",
+                f"The header 'requested-acks' has {len(request.awaited)} labels.",
+                f"Request at most {limits.max_labels} acknowledgements at once.",
+            )
+        return request, headers
+
+    def _value(self, record: Record) -> bytes:
+        if record.value is None:
+            raise errors.json_invalid("The record has no value (a tombstone).")
+        limit = self._limits.max_value_bytes
+        if record.size > limit:
+            raise errors.record_too_large(record.size, limit)
+        if record.correlation_id is not None and is_too_long(record.correlation_id):
+            raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)
+        return record.value
+
+
+def spring_id(record: Record) -> bytes | None:
+    """Return Spring's correlation-id, which the reply repeats.
+
+    :raises DittoError: 400 ``header.invalid`` if it is too long for that
+    """
+    value = record.headers.get(SPRING_CORRELATION_ID)
+    if value is not None and len(value) > MAX_BYTES:
+        raise errors.header_too_long(SPRING_CORRELATION_ID, MAX_BYTES)
+    return value
