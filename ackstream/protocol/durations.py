@@ -1,6 +1,8 @@
-"""Durations in the notation of timeouts: ``10s``, ``500ms``, ``1m``, or a plain number of seconds.
+"""Durations: amounts with a unit, such as ``10s``, ``500ms`` or ``1m``, and ISO 8601, such as ``PT10S``.
 
-Source of the rules: Eclipse Ditto, ``DittoDuration``.
+Ditto's headers take the first notation alone, with an optional sign and unit (:class:`Duration`; source of the rules:
+Eclipse Ditto, ``DittoDuration``). The settings, the command line and the headers of publishers and queries take both,
+without a sign and with a unit (:func:`read_duration`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory
 
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
+
+MAX_MS = 10**17
+"""The longest usable duration: three million years; added to a time it fits into 64 bits."""
 
 # longer texts are parsed but not cached
 _CACHED_LENGTH = 64
@@ -33,6 +38,30 @@ _UNITS = {
 # Ditto keeps the amount of these units in 32 bits
 _NARROW = frozenset({"w", "mo", "y"})
 _PATTERN = re.compile(r"([+-]?[0-9]+)(ms|s|mo|m|h|d|w|y|)")
+_ISO = re.compile(
+    r"P(?=.)(?:(?P<y>[0-9]+)Y)?(?:(?P<mo>[0-9]+)M)?(?:(?P<w>[0-9]+)W)?(?:(?P<d>[0-9]+)D)?"
+    r"(?:T(?=.)(?:(?P<h>[0-9]+)H)?(?:(?P<m>[0-9]+)M)?(?:(?P<s>[0-9]+)(?:[.,](?P<ms>[0-9]{1,9}))?S)?)?"
+)
+_MAX_CHARACTERS = 100
+
+
+def read_duration(text: str) -> int | None:
+    """Read an amount with its unit, or a duration of ISO 8601; a fraction of a millisecond is cut off.
+
+    :return: milliseconds, not negative, perhaps more than ``MAX_MS``; ``None`` if the text is neither
+    """
+    # int() takes long for very many digits
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    if (plain := _PATTERN.fullmatch(text)) and plain[2] and text[0].isdecimal():
+        parts = {plain[2]: plain[1]}
+    elif iso := _ISO.fullmatch(text):
+        parts = {unit: amount for unit, amount in iso.groupdict().items() if amount}
+        if "ms" in parts:
+            parts["ms"] = parts["ms"].ljust(3, "0")[:3]
+    else:
+        return None
+    return sum(int(amount) * _UNITS[unit] for unit, amount in parts.items())
 
 
 timeout_invalid = error_factory(BAD_REQUEST, "timeout.invalid", "{}", "Please choose a valid timeout.")

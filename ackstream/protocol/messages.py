@@ -10,9 +10,8 @@ the commit of each batch: a message in Kafka may still be refused.
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -44,16 +43,6 @@ def read_number(text: str | None) -> int | None:
         return None
     number = int(text)
     return number if number <= MAX_NUMBER else None
-
-
-_INTERVAL = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def read_interval(text: str) -> int | None:
-    """Read an interval such as ``250ms`` or ``1m``; return milliseconds, ``None`` if it is none."""
-    found = _INTERVAL.fullmatch(text)
-    return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
 AckType: TypeAlias = Literal["received", "processed", "persisted", "completed", "stats"]

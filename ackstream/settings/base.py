@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
@@ -20,7 +19,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from ackstream.protocol.durations import Duration
+from ackstream.protocol.durations import MAX_MS, read_duration
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -35,21 +34,19 @@ UNKNOWN_KEY = "unknown_key"
 """The type of the error for an unknown key; its context holds the ``key`` and a ``hint``."""
 
 
-_DURATION = re.compile(r"[0-9]+(ms|s|m|h|d|w|mo|y)")
-
-
 def milliseconds(value: object, *, least: int = 1) -> int:
-    """Read a duration of the settings or the command line: a number with its unit.
+    """Read a duration of the settings or the command line: an amount with its unit, or one of ISO 8601.
 
-    :param least: how long it must be, in milliseconds
+    :param least: the shortest duration, in milliseconds
     :raises ValueError: with the end of a sentence
     """
-    if not isinstance(value, str) or not _DURATION.fullmatch(value):
-        raise ValueError("a duration is a text with its unit, such as 250ms, 10s, 5m or 2h")
-    try:
-        found = Duration.parse(value).milliseconds
-    except (DittoError, OverflowError):
-        raise ValueError("a duration of hundreds of millions of years is too long") from None
+    found = read_duration(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(
+            "a duration is a text with its unit, such as 250ms, 10s, 5m or 2h, or in ISO 8601, such as PT10S"
+        )
+    if found > MAX_MS:
+        raise ValueError("a duration of millions of years is too long")
     if found < least:
         raise ValueError("must be longer than zero")
     return found

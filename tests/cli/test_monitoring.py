@@ -107,7 +107,8 @@ def test_a_window_that_is_no_duration_is_a_sentence():
         result = run("watch", "--once", "--window", text)
         assert result.exit_code == 2
         assert result.stderr == (
-            f"--window is {text!r}: a duration is a text with its unit, such as 250ms, 10s, 5m or 2h.\n"
+            f"--window is {text!r}: a duration is a text with its unit, such as 250ms, 10s, 5m or 2h, or in "
+            "ISO 8601, such as PT10S.\n"
         )
 
 

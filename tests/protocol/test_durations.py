@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.durations import LONG_MAX, Duration
+from ackstream.protocol.durations import LONG_MAX, MAX_MS, Duration, read_duration
 from ackstream.protocol.errors import DittoError
 from tests.outcomes import outcome, refusal
 from tests.prose import each
@@ -62,6 +62,53 @@ def test_a_very_long_number_is_refused_and_zeros_before_a_number_are_not() -> No
 )
 def test_a_cap_holds_whatever_the_length(text: str, maximum: int, milliseconds: int) -> None:
     assert Duration.parse(text).capped(maximum) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("250ms", 250),
+        ("0s", 0),
+        ("007m", 420_000),
+        ("2h", 7_200_000),
+        ("1mo", 2_629_746_000),
+        ("PT10S", 10_000),
+        ("PT0.25S", 250),
+        ("PT1,5S", 1_500),
+        ("PT0.0009S", 0),
+        ("PT1H30M", 5_400_000),
+        ("P1DT1M", 86_460_000),
+        ("P2W", 1_209_600_000),
+        ("P1Y2M", 36_816_444_000),
+        ("P0D", 0),
+    ],
+)
+def test_a_duration_has_a_unit_or_is_one_of_iso_8601(text: str, milliseconds: int) -> None:
+    assert read_duration(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "10", "-5s", "+5s", "5 s", "1.5s", "soon", "1h30m", "5s\n", "\u0665s", f"{'0' * 200}5s"),
+        *("P", "PT", "P1DT", "PT5", "pt5s", "-PT5S", "P1H", "PT1D", "PT.5S", "PT5S "),
+    ],
+)
+def test_other_texts_are_no_durations(text: str) -> None:
+    assert read_duration(text) is None
+
+
+@given(st.integers(0, 10**9), st.sampled_from(["ms", "s", "m", "h", "d"]))
+def test_a_duration_is_as_long_as_that_of_ditto(amount: int, unit: str) -> None:
+    found = read_duration(f"{amount}{unit}")
+    assert found == Duration(amount, unit).milliseconds
+    assert found is not None
+    assert found <= MAX_MS
+
+
+@pytest.mark.parametrize("text", ["PT10S", "P1D"])
+def test_ditto_does_not_read_iso_8601(text: str) -> None:
+    assert refusal(Duration.parse, text).error == "timeout.invalid"
 
 
 @each("durations", "parse-extra-")

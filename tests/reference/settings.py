@@ -15,7 +15,7 @@ How the settings are found, and what happens with wrong ones: [operations](opera
 - A variable of the environment wins over the file: `shards` of `[correlate]` is `ACKSTREAM_CORRELATE_SHARDS`, `ca` of
   `[kafka.security.tls]` is `ACKSTREAM_KAFKA_SECURITY_TLS_CA`. Lists and tables are JSON there, as in
   `ACKSTREAM_QUEUES='[{"name": "orders", "topics": ["orders/*"]}]'`.
-- A duration is a number with a unit, in quotes: `250ms`, `10s`, `5m`, `1h`, `7d`.
+- A duration is a number with a unit, in quotes: `250ms`, `10s`, `5m`, `1h`, `7d`; or ISO 8601: `PT10S`.
 - A secret is its text, `{file = "/run/secrets/kafka"}`, or `{environment = "NAME"}`.
 - Of a part in double brackets there may be any number. None is set; what is shown for it are examples and defaults.
 """

@@ -44,7 +44,7 @@ def test_the_environment_names_the_file(written: Callable[[str], Path]) -> None:
 
 
 def test_durations_are_read_as_milliseconds(written: Callable[[str], Path]) -> None:
-    settings = load(written("[correlate]\norphan_hold = '250ms'\nmax_timeout = '2d'\n"), {})
+    settings = load(written("[correlate]\norphan_hold = '250ms'\nmax_timeout = 'P2D'\n"), {})
     assert (settings.correlate.orphan_hold, settings.correlate.max_timeout) == (250, 172_800_000)
 
 

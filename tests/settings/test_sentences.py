@@ -50,7 +50,7 @@ def _refusal(path: Path, text: str) -> str:
         ("[correlate]\norphan_hold = '10'", "correlate.orphan_hold is '10': a duration is a text with its unit, such"),
         (
             "[correlate]\norphan_hold = '99999999999999999d'",
-            "correlate.orphan_hold is '99999999999999999d': a duration of hun",
+            "correlate.orphan_hold is '99999999999999999d': a duration of mil",
         ),
         (f"{CONNECTION}type = 'amqp'", "connections.0.type is 'amqp': must be one of 'kafka', 'mqtt', 'mqtt-5', "),
         (CONNECTION, "connections.0.type is missing: write it in the settings file or in ACKSTREAM_CONNECTIONS."),

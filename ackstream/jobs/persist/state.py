@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from ackstream.protocol.durations import read_duration
 from ackstream.protocol.intervals import Interval
 from ackstream.protocol.messages import (
     CONFLATION_MS,
     MAX_SESSION_CHARACTERS,
     MAX_SESSIONS,
-    read_interval,
     read_number,
 )
 
@@ -106,7 +106,7 @@ class PublisherState(msgspec.Struct):
         :param floor_ms: the shortest interval
         """
         # digits alone are milliseconds, which earlier producers name
-        wanted = read_number(conflation) if (conflation or "").isdecimal() else read_interval(conflation or "")
+        wanted = read_number(conflation) if (conflation or "").isdecimal() else read_duration(conflation or "")
         self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
         self.window = read_number(window) or 0
         granted = max(self.conflation, floor_ms)

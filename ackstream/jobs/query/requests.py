@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import read_filter
 from ackstream.protocol import queries, record_headers
-from ackstream.protocol.messages import SUPPORTED, read_interval
+from ackstream.protocol.durations import MAX_MS, read_duration
+from ackstream.protocol.messages import SUPPORTED
 from ackstream.protocol.queries import NOT_SUPPORTED, QueryCommand
 
 if TYPE_CHECKING:
@@ -186,8 +187,8 @@ def _heartbeat(words: list[str]) -> dict[str, int]:
 
 
 def _milliseconds(text: str) -> int:
-    found = read_interval(text)
-    if not found:
+    found = read_duration(text)
+    if not found or found > MAX_MS:
         raise _InvalidHeaderError(INVALID_OPTIONS)
     return found
 
