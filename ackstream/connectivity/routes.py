@@ -17,18 +17,18 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.client import ClientError, Publisher, ReaderClosedError, ReaderQos, SampleReader, WriterQos
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.label_acks import LabelAcks
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.worker import Outbox
+from ackstream.client.core.worker import Answers
 from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
 from ackstream.client.reading.samples import text
 from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
-from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.observe.catalogue import ROUTE_OPEN
 from ackstream.observe.figures import FIGURES
@@ -104,10 +104,12 @@ class Route(Client):
         self._thread = self._life.thread(self._run, f"ackstream-{self._name}")
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, frozenset(filter(None, [route.label])), None)
-            producer = clients.connect_producer(kafka, kafka.topic("acks")) if route.label else None
-            if producer is not None:
-                stack.callback(clients.close_producer, producer)
-            self._outbox = Outbox(producer, kafka, self._labels)
+            connection = connection_of(kafka)
+            producer: Any = None
+            if route.label:
+                producer = connection.producer(kafka.topic("acks"))
+                stack.callback(producer.close)
+            self._outbox = Answers(producer, connection, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             # first: nothing is read that cannot be passed on
             self._publisher = Publisher(

@@ -4,16 +4,11 @@ Feed commands, answers and time; read replies and events. All decisions are thos
 """
 
 from ackstream.testing.queue import DrivenConsumer, QueueSystem
-from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
 from ackstream.testing.records import TopicRecord
-from ackstream.testing.requester import DrivenRequester
 from ackstream.testing.system import RequestSystem
 
 __all__ = [
     "DrivenConsumer",
-    "DrivenRequester",
-    "DrivenResponder",
-    "DrivenSubscriber",
     "QueueSystem",
     "RequestSystem",
     "TopicRecord",

@@ -7,13 +7,14 @@ Not supported: several partitions, lost brokers and jobs, leases of labels, ``co
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict, deque
-from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.client.parties.receivers import Responder, Subscriber
+from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.records import CorrelateTopics
@@ -26,9 +27,8 @@ from ackstream.protocol.ditto.envelopes import encode, raw
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, Claim, LabelsTakenError
 from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
 from ackstream.settings import Kafka, Settings
-from ackstream.testing.receivers import DrivenResponder, DrivenSubscriber
+from ackstream.testing.memory import MemoryConnection
 from ackstream.testing.records import SOURCES, TopicRecord, for_correlate, for_twin, headers_of
-from ackstream.testing.requester import DrivenRequester
 from ackstream.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ledger import LedgerRecord
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
+    from ackstream.testing.memory import MemoryLoop
 
 
 class ShardRun:
@@ -105,25 +106,27 @@ class RequestSystem(VirtualTime):
         self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
         self.things: dict[str, Thing] = {}
         self._unread: deque[TopicRecord] = deque()
-        self._agenda: list[tuple[int, int, Callable[[], Any]]] = []
-        self._order = count()
         self._listeners: defaultdict[str, list[Callable[[TopicRecord], None]]] = defaultdict(list)
         self._labels: set[str] = set()
+        self.connection = MemoryConnection(self, self.settings.kafka)
+        self.loops: list[MemoryLoop] = []
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
-    def requester(self) -> DrivenRequester:
-        """Return a requester of this system; waiting for its futures lets time pass until they end."""
-        return DrivenRequester(self)
+    def requester(self) -> Requester:
+        """Return a requester of this system.
 
-    def responder(
-        self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = (LIVE_RESPONSE,)
-    ) -> DrivenResponder:
+        Waiting for one of its futures does not take long: the time of the system jumps to where the reply arrives, to
+        the deadline at the latest.
+        """
+        return Requester(self.connection, default_timeout=self.settings.correlate.default_timeout / 1000)
+
+    def responder(self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = (LIVE_RESPONSE,)) -> Responder:
         """Call a handler for each command and message from now on, as a ``Responder`` with these labels does.
 
         :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in
         """
-        return DrivenResponder(self, handler, labels)
+        return Responder(self.connection, handler=handler, labels=labels)
 
     def subscriber(
         self,
@@ -131,25 +134,22 @@ class RequestSystem(VirtualTime):
         handler: Callable[[Delivered], Answer],
         subscriptions: Iterable[Subscription],
         labels: Iterable[str] = (),
-    ) -> DrivenSubscriber:
+    ) -> Subscriber:
         """Call a handler for each signal that is subscribed to, as a ``Subscriber`` with these labels does.
 
         :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in
         """
-        return DrivenSubscriber(self, handler, subscriptions, labels)
+        return Subscriber(self.connection, handler=handler, subscriptions=subscriptions, labels=labels)
 
-    def declare(self, labels: frozenset[str]) -> None:
-        """Give labels to a receiver.
+    def claim(self, labels: frozenset[str]) -> Callable[[], None]:
+        """Give labels to a receiver; return the function that takes them from it.
 
         :raises DittoError: 409, another one has one of them
         """
         if labels & self._labels:
             raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
         self._labels |= labels
-
-    def release(self, labels: frozenset[str]) -> None:
-        """Take labels from a receiver."""
-        self._labels -= labels
+        return lambda: self._labels.difference_update(labels)
 
     def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:
         """Call a function with each record of a topic from now on."""
@@ -200,21 +200,18 @@ class RequestSystem(VirtualTime):
         """
         super().advance(seconds)
 
-    def schedule(self, seconds: float, act: Callable[[], Any]) -> None:
-        """Do something after a number of seconds."""
-        heapq.heappush(self._agenda, (self.now + round(seconds * 1000), next(self._order), act))
-
     def _due(self) -> int | None:
         """Return the next time at which something happens."""
-        times = [self._agenda[0][0]] if self._agenda else []
+        waits = [wait for loop in self.loops if (wait := loop.due()) is not None]
+        # 0.1 + 0.2 is more than 0.3
+        times = [self.now + ceil(wait * 1000 - 1e-6) for wait in waits]
         if self._correlate.next_timeout is not None:
             times.append(self._correlate.next_timeout + 1)
         return max(self.now, min(times)) if times else None
 
     def _step(self, now: int) -> None:
         self.now = now
-        while self._agenda and self._agenda[0][0] <= now:
-            heapq.heappop(self._agenda)[2]()
+        self._turn()
         self.settle()
         self._write(self._correlate.process([], self.now))
         self.settle()
@@ -254,6 +251,11 @@ class RequestSystem(VirtualTime):
                 self._fold(record)
             for receive in list(self._listeners[record.topic]):
                 receive(record)
+            self._turn()
+
+    def _turn(self) -> None:
+        for loop in list(self.loops):
+            loop.turn()
 
     def _write(self, emissions: list[Emission]) -> None:
         for emission in emissions:

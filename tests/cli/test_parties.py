@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from ackstream import client
 from ackstream.cli.main import app
-from ackstream.client import Command, Reply
+from ackstream.client import Command, Reply, Responder
 from ackstream.protocol.ditto.labels import parse_declared
-from ackstream.testing import DrivenResponder, RequestSystem
+from ackstream.testing import RequestSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ class Requests:
         self.send: Callable[[], list[Reply]] = list
         self.group: str | None = None
 
-    def __call__(self, _kafka: Any, *, group: str | None, **options: Any) -> DrivenResponder:
+    def __call__(self, _kafka: Any, *, group: str | None, **options: Any) -> Responder:
         self.group = group
         for label in options["labels"]:
             parse_declared(label) if label != "live-response" else None
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_it_in_order(requests: Requests) -> None:
     requests.send = list
     closed: list[bool] = []
 
-    class Interrupted(DrivenResponder):
+    class Interrupted(Responder):
         def wait_closed(self, timeout: float | None = None) -> bool:
             signal.raise_signal(signal.SIGINT)
             return super().wait_closed(timeout)
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_it_in_order(requests: Requests) -> None:
             super().close()
             closed.append(True)
 
-    requests.system.responder = lambda handler, labels: Interrupted(requests.system, handler, labels)  # type: ignore[method-assign]
+    requests.system.responder = lambda **options: Interrupted(requests.system.connection, **options)  # type: ignore[method-assign]
     result = run("ack", "fleet:done")
     assert (result.exit_code, closed) == (0, [True])
     assert result.stderr == "Answering fleet:done. Ctrl-C stops it.\n"

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from ackstream.connectivity import routes
 from ackstream.connectivity.routes import Route, Router, has_passed, headers_behind
 from ackstream.kafka.clients import Closing
 from ackstream.settings import Kafka, RouteSettings, Settings
+from tests.client.connections import FakeConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +112,7 @@ class _Labels:
     def keep(self, _now: float) -> None: ...
 
 
-class _Outbox:
+class _Answers:
     sent: list[tuple[str, Any]]
 
     delayed = 0
@@ -128,10 +130,14 @@ class _Outbox:
 
 @pytest.fixture
 def open_route(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RouteSettings], Any]]:
-    for name, stub in (("Publisher", _Publisher), ("SampleReader", _Reader), ("Labels", _Labels), ("Outbox", _Outbox)):
+    for name, stub in (
+        ("Publisher", _Publisher),
+        ("SampleReader", _Reader),
+        ("Labels", _Labels),
+        ("Answers", _Answers),
+    ):
         monkeypatch.setattr(routes, name, stub)
-    monkeypatch.setattr(routes.clients, "connect_producer", lambda *_: None)
-    monkeypatch.setattr(routes.clients, "close_producer", lambda *_: None)
+    monkeypatch.setattr(routes, "connection_of", lambda _kafka: FakeConnection(producer=Mock()))
     monkeypatch.setattr(routes, "END_TO_END_SECONDS", 0.0)
     opened: list[Route] = []
 
@@ -174,7 +180,7 @@ def test_what_the_other_system_refuses_stays_unacknowledged(open_route: Callable
     _until(lambda: publisher.futures)
     publisher.futures[0].set_exception(NotEntitledError("not entitled"))
     assert (reader.acknowledged, +route.counts) == ([], {"refused": 2})
-    ((correlation_id, answer),) = _Outbox.sent
+    ((correlation_id, answer),) = _Answers.sent
     assert (correlation_id, answer.status) == ("c1", 400)
     reader.full = True
     with pytest.raises(HandlerFailedError, match="refused all messages that the route plant may hold"):
@@ -203,10 +209,10 @@ def test_the_label_is_issued_once_all_readers_behind_the_route_have_finished(ope
     _until(lambda: len(publisher.futures) == 3)
     for seq in (1, 2, 3):
         publisher.answer(seq)
-    assert (route._reader.acknowledged, _Outbox.sent) == ([1, 2, 3], [])
+    assert (route._reader.acknowledged, _Answers.sent) == ([1, 2, 3], [])
     publisher.complete |= {1, 2}
-    _until(lambda: _Outbox.sent)
-    ((correlation_id, answer),) = _Outbox.sent
+    _until(lambda: _Answers.sent)
+    ((correlation_id, answer),) = _Answers.sent
     assert (correlation_id, answer.status, answer.topic.subject) == ("c1", 200, "plant:delivered")
     assert +route.counts == {"passed": 3, "end_to_end": 1}
 
@@ -219,7 +225,7 @@ def test_the_label_is_issued_while_the_other_system_takes_nothing(open_route: Ca
     _until(lambda: publisher.futures)
     publisher.complete.add(1)
     publisher.answer(1)
-    _until(lambda: _Outbox.sent)
+    _until(lambda: _Answers.sent)
     assert len(publisher.futures) == 1
 
 
@@ -234,8 +240,8 @@ def test_of_too_many_messages_that_wait_for_the_other_end_the_oldest_is_given_up
     publisher.answer(1)
     publisher.answer(2)
     publisher.complete |= {1, 2}
-    _until(lambda: _Outbox.sent)
-    assert [correlation_id for correlation_id, _ in _Outbox.sent] == ["c2"]
+    _until(lambda: _Answers.sent)
+    assert [correlation_id for correlation_id, _ in _Answers.sent] == ["c2"]
 
 
 def test_a_route_that_loses_its_place_ends_with_that_error(open_route: Callable[..., Any]) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.core.labels import Labels
-    from ackstream.client.core.worker import Outbox
+    from ackstream.client.core.worker import Answers
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.readers import AutoReason
 
@@ -41,7 +41,7 @@ class LabelAcks:
     named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
     """
 
-    def __init__(self, labels: Labels, outbox: Outbox) -> None:
+    def __init__(self, labels: Labels, outbox: Answers) -> None:
         """Acknowledge ``labels`` through ``outbox``."""
         self._labels, self._outbox = labels, outbox
 

@@ -17,11 +17,10 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import call_handler
 from ackstream.errors import UnreachableError
-from ackstream.kafka import clients
-from ackstream.kafka.access import check_topics
-from ackstream.kafka.clients import Closing
+from ackstream.kafka.clients import Closing, failure
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.labels import (
     LEASE_MS,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
-    from ackstream.settings import Kafka
+    from ackstream.client.core.connection import Brokers
 
 log = logging.getLogger(__name__)
 
@@ -91,23 +90,23 @@ class Declarer(Closing):
     because none was read back.
     """
 
-    def __init__(self, kafka: Kafka, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, brokers: Brokers, *, lease_ms: int = LEASE_MS) -> None:
         """Connect and read the current declarations.
 
         :param lease_ms: how long labels stay taken after a crash
         :raises UnreachableError: no broker, or the topic is missing
         """
-        self._kafka = kafka
-        self._topic = kafka.topic(TOPIC)
+        connection = connection_of(brokers)
+        self._kafka = connection.kafka
+        self._topic = self._kafka.topic(TOPIC)
         self._lease_ms = lease_ms
         self._pause = lease_ms / 1000 / _RENEWALS
         self._declarations = Declarations()
         self._lock = threading.Lock()
         self._own: dict[str, Declaration] = {}
-        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
+        consumer = connection.consumer(self._topic, writes=(self._topic,))
         try:
-            check_topics(consumer, kafka, reads=(self._topic,), writes=(self._topic,))
-            self._producer = clients.connect_producer(kafka, self._topic, delivery_timeout=DELIVERY_SECONDS)
+            self._producer = connection.producer(self._topic, delivery_timeout=DELIVERY_SECONDS)
             self._start(consumer)
         except BaseException:
             consumer.close()
@@ -154,18 +153,22 @@ class Declarer(Closing):
         for own in owned:
             self._withdraw(own)
             own.future.cancel()
-        clients.close_producer(self._producer)
+        self._producer.close()
 
     def _start(self, consumer: Any) -> None:
         """Seek back so far that every live claim has a later record; a harmless record yields the broker's time."""
         partition = TopicPartition(self._topic, 0)
         consumer.assign([partition])
         try:
-            now = self._producer.send(self._topic, key=b"clock", value=None, partition=0).get(timeout=DELIVERY_SECONDS)
+            stored: Future[Any] = Future()
+            self._producer.put(
+                stored.set_result, stored.set_exception, self._topic, key=b"clock", value=None, partition=0
+            )
+            now = stored.result(DELIVERY_SECONDS)
             found = consumer.offsets_for_times({partition: now.timestamp - MAX_LEASE_MS})[partition]
-        except KafkaError as error:
-            clients.close_producer(self._producer, 0)
-            raise clients.failure(self._kafka, error) from error
+        except (KafkaError, ValueError, FutureTimeout) as error:
+            self._producer.close(0)
+            raise failure(self._kafka, error) from error
         consumer.seek(partition, now.offset if found is None else found.offset)
 
     def _renew(self, now: float) -> None:
@@ -213,9 +216,8 @@ class Declarer(Closing):
         self._write(own, None)
 
     def _write(self, own: Declaration, value: bytes | None) -> None:
-        failed = partial(self._failed, own)
         record = {"key": own.key.encode(), "value": value, "partition": 0}
-        clients.send(self._producer, lambda _metadata: None, failed, self._topic, **record)
+        self._producer.put(lambda _metadata: None, partial(self._failed, own), self._topic, **record)
 
     def _failed(self, own: Declaration, error: BaseException) -> None:
         log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.labels)), error)
@@ -226,7 +228,7 @@ class Labels:
     """The labels of one subscriber, which are declared again when they are lost."""
 
     def __init__(
-        self, stack: ExitStack, kafka: Kafka, wanted: frozenset[str], group: str | None, *, required: bool = True
+        self, stack: ExitStack, brokers: Brokers, wanted: frozenset[str], group: str | None, *, required: bool = True
     ) -> None:
         """Declare the labels.
 
@@ -237,15 +239,18 @@ class Labels:
         """
         self._group = group
         self._again_at = 0.0
-        self._declared = Declaration(wanted, group, granted=True)
-        if wanted:
-            self._declarer = stack.enter_context(Declarer(kafka))
+        connection = connection_of(brokers)
+        self._declared = Declaration(frozenset(map(parse_declared, wanted)), group, granted=True)
+        if wanted and connection.claim is not None:
+            stack.callback(connection.claim(self._declared.labels))
+        elif wanted:
+            self._declarer = stack.enter_context(Declarer(connection))
             self._declared = self._declarer.declare(wanted, group=group)
             try:
                 self._declared.future.result(DECLARE_SECONDS)
             except FutureTimeout:
                 raise UnreachableError(
-                    f"The broker at {kafka.bootstrap} did not store the declaration of labels within "
+                    f"The broker at {connection.kafka.bootstrap} did not store the declaration of labels within "
                     f"{DECLARE_SECONDS:g} s: look into its log."
                 ) from None
             except DittoError as error:

@@ -1,31 +1,27 @@
 """The thread of a receiving client: it reads topics, calls the handler, sends the answers and commits in order.
 
-Answers are in the :class:`Outbox` until the broker has confirmed them; some wait for their time before, and all while
+The :class:`Answers` keep each answer until the broker has confirmed it; some wait for their time before, and all while
 the lease of the client's labels has lapsed. None is lost, unless another client takes the labels meanwhile.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
-import time
-from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.sending import ReliableSender, Sending
 from ackstream.client.core.tracing import traced
-from ackstream.errors import AckstreamError, UnreachableError
-from ackstream.kafka import clients
-from ackstream.kafka.access import check_topics
-from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, Closing, may_pass
+from ackstream.errors import AckstreamError, ClientError, UnreachableError
+from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, TopicReader
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError
@@ -34,9 +30,9 @@ from ackstream.protocol.record_headers import CORRELATION_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ackstream.client.core.connection import Brokers, Connection, Producer, Reader
     from ackstream.client.core.labels import Labels
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
@@ -47,47 +43,39 @@ MAX_SENDING_BYTES = 32 * 1024 * 1024
 Start = Literal["latest", "earliest"]
 
 
-@dataclass(frozen=True, eq=False)
-class Outgoing:
-    """An answer as a record, and the work of the record that it belongs to."""
-
-    correlation_id: str
-    work: Work
-    record: dict[str, Any]
-    acknowledges: bool
-
-
-class Outbox:
-    """Sends answers with a producer. Times are seconds of a monotonic clock.
+class Answers:
+    """The answers of a client to the records that it reads. Times are seconds of a monotonic clock.
 
     ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
     """
 
-    def __init__(self, producer: Any, kafka: Kafka, labels: Labels | None = None) -> None:
+    def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
         """Send with ``producer``.
 
         :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
             once another client has one of them, acknowledgements are dropped
         """
-        self.stored = self.lost = self.sending = self._bytes = 0
+        self.stored = self.lost = 0
+        self._connection = connection
         self._producer = producer
-        self._kafka = kafka
         self._labels = labels
         self._lock = threading.Lock()
-        self._delayed: list[tuple[float, int, Outgoing]] = []
-        self._order = count()
-        # with the error of those that were not stored; filled by the producer's thread, emptied by the owner's
-        self._finished: deque[tuple[Outgoing, BaseException | None]] = deque()
+        self._sender = ReliableSender(producer, ready=lambda: self.ready)
 
     @property
     def delayed(self) -> int:
         """The number of answers that wait for their time, or for a lease."""
-        return len(self._delayed)
+        return self._sender.waiting
+
+    @property
+    def sending(self) -> int:
+        """The number of answers that are on their way."""
+        return self._sender.sending
 
     @property
     def full(self) -> bool:
-        """Whether as much is on its way that nothing more should be read."""
-        return self.sending > MAX_SENDING or self._bytes > MAX_SENDING_BYTES
+        """Whether so many answers are on their way that nothing more should be read."""
+        return self._sender.sending > MAX_SENDING or self._sender.sending_bytes > MAX_SENDING_BYTES
 
     @property
     def ready(self) -> bool:
@@ -99,10 +87,7 @@ class Outbox:
 
         :raises UnreachableError: the broker went away
         """
-        try:
-            self._producer.partitions_for(self._kafka.topic(topic))
-        except KafkaError as error:
-            raise clients.failure(self._kafka, error) from error
+        self._producer.prepare(self._connection.kafka.topic(topic))
 
     def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
         """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
@@ -111,18 +96,17 @@ class Outbox:
         :raises Exception: the message cannot be written as JSON
         """
         record = {
-            "topic": self._kafka.topic(topic),
+            "topic": self._connection.kafka.topic(topic),
             "key": message.topic.thing_id.encode(),
             "value": encode(message),
             "headers": [(CORRELATION_ID, correlation_id.encode())],
         }
-        answer = Outgoing(correlation_id, work, record, message.topic.criterion == "acks")
-        with self._lock:
-            work.remaining += 1
-            if delay > 0 or not self.ready:
-                self._delay(answer, time.monotonic() + delay)
-            else:
-                self._send(answer)
+        self.hold(work)
+        finished = partial(self._finish, correlation_id, work)
+        sending = Sending(record, finished)
+        if message.topic.criterion == "acks":
+            sending.withdrawn = self._labels_taken
+        self._sender.send(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)
 
     def hold(self, work: Work) -> None:
         """Keep the work of a record open until ``release``."""
@@ -136,49 +120,32 @@ class Outbox:
 
     def wait(self, now: float) -> float | None:
         """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time alone."""
-        return max(0.0, self._delayed[0][0] - now) if self._delayed and self.ready else None
+        return self._sender.wait(now)
 
     def turn(self, now: float) -> None:
         """Send the answers that are due, finish the work of stored ones, reschedule those that failed temporarily."""
-        self.settle(now)
-        with self._lock:
-            while self._delayed and self._delayed[0][0] <= now and self.ready:
-                self._send(heapq.heappop(self._delayed)[2])
+        self._sender.turn(now)
 
     def settle(self, now: float) -> None:
         """Finish the work of the answers that the broker has stored; send nothing."""
-        with self._lock:
-            while self._finished:
-                answer, error = self._finished.popleft()
-                self.sending -= 1
-                self._bytes -= len(answer.record["value"])
-                if may_pass(error):
-                    self._delay(answer, now + RESEND_SECONDS)
-                    continue
-                answer.work.remaining -= 1
-                if error is None:
-                    self.stored += 1
-                else:
-                    self.lost += 1
-                    log.error("Kafka rejected an answer to %s: %s", answer.correlation_id, error)
+        self._sender.settle(now)
 
-    def _delay(self, answer: Outgoing, until: float) -> None:
-        heapq.heappush(self._delayed, (until, next(self._order), answer))
+    def _labels_taken(self) -> BaseException | None:
+        return _TAKEN if self._labels is not None and self._labels.taken else None
 
-    def _send(self, answer: Outgoing) -> None:
-        if answer.acknowledges and self._labels is not None and self._labels.taken:
-            answer.work.remaining -= 1
-            self.lost += 1
-            log.warning("Another client has the labels: %s gets no acknowledgement.", answer.correlation_id)
+    def _finish(self, correlation_id: str, work: Work, error: BaseException | None) -> None:
+        self.release(work)
+        if error is None:
+            self.stored += 1
             return
-        self.sending += 1
-        self._bytes += len(answer.record["value"])
-        clients.send(
-            self._producer,
-            lambda _metadata: self._finished.append((answer, None)),
-            lambda error: self._finished.append((answer, error)),
-            **answer.record,
-        )
+        self.lost += 1
+        if error is _TAKEN:
+            log.warning("Another client has the labels: %s gets no acknowledgement.", correlation_id)
+        else:
+            log.error("Kafka rejected an answer to %s: %s", correlation_id, error)
+
+
+_TAKEN = ClientError("Another client has the labels.")
 
 
 class Worker(Closing):
@@ -195,7 +162,7 @@ class Worker(Closing):
 
     def __init__(
         self,
-        kafka: Kafka,
+        brokers: Brokers,
         topics: Sequence[str],
         handle: Callable[[Any, Work], None],
         group: str | None,
@@ -216,7 +183,9 @@ class Worker(Closing):
         :param on_error: of the application: called with the error that the thread died of
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self.skipped, self.originator_key = 0, kafka.originator_key
+        connection = connection_of(brokers)
+        self.skipped, self.originator_key = 0, connection.kafka.originator_key
+        self.now = connection.now
         self.life = Lifetime(self._leave, on_error)
         self.release: Callable[[], object] = lambda: None
         self._finishes = self._finished = False
@@ -226,31 +195,30 @@ class Worker(Closing):
         self._progress = OffsetProgress()
         self._member: GroupMember | None = None
         self._closing = threading.Event()
-        names, answers = [kafka.topic(name) for name in topics], kafka.topic("acks")
-        reset = start if group is not None else "earliest"
-        group = None if group is None else kafka.group(group)
-        consumer = clients.connect_consumer(kafka, group, auto_offset_reset=reset, session_timeout_ms=SESSION_MS)
+        names, answers = [connection.kafka.topic(name) for name in topics], connection.kafka.topic("acks")
+        if group is None:
+            self._reader: Reader = connection.reader(*names, writes=(answers,), stop=self._closing)
+        else:
+            full = connection.kafka.group(group)
+            config = {"auto_offset_reset": start, "session_timeout_ms": SESSION_MS}
+            consumer = connection.consumer(*names, writes=(answers,), group=full, **config)
+            self._reader = TopicReader(consumer, self._closing)
+            self._member = GroupMember(consumer, full, names, self._progress, self._progress.start)
         try:
-            check_topics(consumer, kafka, reads=names, writes=(answers,), group=group)
-            if group is None:
-                clients.subscribe_at_end(consumer, kafka, *names)
-            else:
-                self._member = GroupMember(consumer, group, names, self._progress, self._progress.start)
             # with a linger the acknowledgements of one poll share a few produce requests
-            self._producer = clients.connect_producer(kafka, answers, linger_ms=2)
+            self._producer = connection.producer(answers, linger_ms=2)
         except BaseException:
-            consumer.close(autocommit=False)
+            self._reader.close()
             raise
-        self._reader = TopicReader(consumer, self._closing)
-        self.outbox = Outbox(self._producer, kafka, labels)
-        self._thread = self.life.thread(self._run, "ackstream-worker")
+        self.outbox = Answers(self._producer, connection, labels)
+        self._loop = connection.loop(self._step, "ackstream-worker", self._closing, self._guard, self._due)
 
     def run(self) -> None:
         """Start the thread; when this returns, every record written from now on will be handled (by the group).
 
         :raises UnreachableError: the group assigns no partitions to this member
         """
-        self._thread.start()
+        self._loop.start()
         if self._member is None:
             return
         try:
@@ -271,52 +239,56 @@ class Worker(Closing):
         handler, it returns at once, and all this comes after the records that were read with the present one.
         """
         self._closing.set()
-        if threading.current_thread() is self._thread:
-            if self.life.error is None:
-                self._finishes = True
-                return
-        elif self._thread.ident is not None:
-            self._thread.join()
+        if not self._loop.inside:
+            self._loop.join()
+        elif self.life.error is None:
+            self._finishes = True
+            return
         self._finish()
 
     def _finish(self) -> None:
         if self._finished:
             return
         self._finished = True
-        clients.close_producer(self._producer)
-        self.outbox.settle(time.monotonic())
+        self._producer.close()
+        self.outbox.settle(self.now())
         if self._member is not None and self.life.error is None:
             self._member.leave()
         else:
-            self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
+            self._reader.close()
         self.release()
         self.life.close()
 
     def _leave(self, _error: Exception) -> None:
         """Leave the group without a commit: a dead member that stays connected would keep its partitions."""
         with suppress(KafkaError):
-            self._reader.consumer.close(autocommit=False, timeout_ms=CLOSE_SECONDS * 1000)
+            self._reader.close()
         self.release()
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            records = self._read()
-            if self._member is not None:
-                self._member.follow(records)
-            for number, record in enumerate(records):
-                if not self.outbox.ready:
-                    self._put_back(records[number:])
-                    break
-                self._take(record)
-            self._step(time.monotonic())
-            if self._waits and self.outbox.ready:
-                self._waits = False
-                log.warning("The labels are held again, or another client has them: records are handled.")
-                for partition in self._reader.consumer.paused():
-                    with suppress(KeyError):
-                        self._reader.consumer.resume(partition)
-        if self._finishes:
-            self._finish()
+    def _guard(self, repeat: Callable[[], None]) -> None:
+        def run() -> None:
+            repeat()
+            if self._finishes:
+                self._finish()
+
+        self.life.guard(run)
+
+    def _step(self) -> None:
+        records = self._read()
+        if self._member is not None:
+            self._member.follow(records)
+        for number, record in enumerate(records):
+            if not self.outbox.ready:
+                self._put_back(records[number:])
+                break
+            self._take(record)
+        self._take_turn(self.now())
+        if self._waits and self.outbox.ready:
+            self._waits = False
+            log.warning("The labels are held again, or another client has them: records are handled.")
+            for partition in self._reader.consumer.paused():
+                with suppress(KeyError):
+                    self._reader.consumer.resume(partition)
 
     def _put_back(self, records: Sequence[Any]) -> None:
         """Read records again once the worker is ready; polling goes on, or the group would give them to others."""
@@ -330,7 +302,7 @@ class Worker(Closing):
                 self._reader.consumer.seek(partition, offset)
                 self._reader.consumer.pause(partition)
 
-    def _step(self, now: float) -> None:
+    def _take_turn(self, now: float) -> None:
         try:
             if self._turn is not None:
                 self._turn(now)
@@ -345,8 +317,11 @@ class Worker(Closing):
         if self.outbox.full:
             self._closing.wait(POLL_MS / 1000)
             return []
-        wait = self.outbox.wait(time.monotonic())
+        wait = self._due()
         return self._reader.read(POLL_MS if wait is None else min(POLL_MS, round(wait * 1000)))
+
+    def _due(self) -> float | None:
+        return self.outbox.wait(self.now())
 
     def _take(self, record: Any) -> None:
         work = self._progress.begin(TopicPartition(record.topic, record.partition), record.offset)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import time
 from collections import Counter
 from contextlib import ExitStack
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, check_handler
 from ackstream.client.core.worker import Start, Worker
@@ -41,11 +41,11 @@ from ackstream.protocol.ditto.subscriptions import (
     decide,
     weak_acks,
 )
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from ackstream.client.core.connection import Brokers
     from ackstream.client.core.group import Work
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Responder(_Receiver):
 
     def __init__(
         self,
-        bootstrap_servers: str | Kafka,
+        bootstrap_servers: Brokers,
         *,
         handler: Callable[[Signal], Answer],
         labels: Iterable[str] = (LIVE_RESPONSE,),
@@ -181,12 +181,14 @@ class Responder(_Receiver):
         wanted = frozenset(labels)
         super().__init__(handler)
         self._responds = wanted & {LIVE_RESPONSE}
-        settings = Kafka.of(bootstrap_servers)
+        connection = connection_of(bootstrap_servers)
         with ExitStack() as stack:
-            self._labels = Labels(stack, settings, wanted - self._responds, group)
+            self._labels = Labels(stack, connection, wanted - self._responds, group)
             turn, own = self._labels.keep, self._labels
             topics = ["signals"]
-            self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
+            self._start(
+                Worker(connection, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error)
+            )
             self._connected = stack.pop_all()
 
     @property
@@ -229,7 +231,7 @@ class Subscriber(_Receiver):
 
     def __init__(  # noqa: PLR0913 - a subscriber has many independent settings, each with a default
         self,
-        bootstrap_servers: str | Kafka,
+        bootstrap_servers: Brokers,
         *,
         handler: Callable[[Delivered], Answer],
         subscriptions: Iterable[Subscription],
@@ -259,7 +261,7 @@ class Subscriber(_Receiver):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         super().__init__(handler)
-        settings = Kafka.of(bootstrap_servers)
+        connection = connection_of(bootstrap_servers)
         declared, self._subscriptions = frozenset(labels), {each.stream: each for each in subscriptions}
         self._automatic = automatic
         self._visible = visible
@@ -268,12 +270,14 @@ class Subscriber(_Receiver):
         self._sweep_at = SWEEP
         self._order = count()
         with ExitStack() as stack:
-            self._labels = Labels(stack, settings, declared, group)
+            self._labels = Labels(stack, connection, declared, group)
             # with labels all topics, since any signal may request these
             streams = STREAMS if declared else self._subscriptions
             topics = sorted({TOPIC_OF[stream] for stream in streams})
             turn, own = self._turn, self._labels
-            self._start(Worker(settings, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error))
+            self._start(
+                Worker(connection, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error)
+            )
             self._connected = stack.pop_all()
 
     @property
@@ -340,7 +344,7 @@ class Subscriber(_Receiver):
         self._counts["handled"] += 1
         if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
-            heapq.heappush(self._agenda, (time.monotonic() + lifetime, next(self._order), opened))
+            heapq.heappush(self._agenda, (self._worker.now() + lifetime, next(self._order), opened))
             if len(self._agenda) > self._sweep_at:
                 # most are answered long before their time
                 self._agenda = [entry for entry in self._agenda if entry[2].held]

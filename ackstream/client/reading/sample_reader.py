@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.client.core.connection import ClientProducer, connection_of
 from ackstream.client.core.label_acks import LabelAcks
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import MAX_BATCH, handler_of
-from ackstream.client.core.worker import Outbox
+from ackstream.client.core.worker import Answers
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
 from ackstream.client.reading._reader_session import ReaderSession
@@ -169,7 +170,8 @@ class SampleReader(Client):
                 after_poll=self._after_poll,
             )
             stack.callback(self._session.close)
-            self._outbox = Outbox(self._session.link.producer, kafka, self._labels)
+            producer = ClientProducer(kafka, self._session.link.producer)
+            self._outbox = Answers(producer, connection_of(kafka), self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._session.begin(start_timeout)
             self._connected = stack.pop_all()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
-from ackstream.kafka.clients import RESEND_SECONDS
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ REMEMBERED = 16_384
 STORE_CHECK_SECONDS = 1.0
 MAX_EARLY = 8
 
-Verdict = Literal["resend", "not sent", "no reply"]
+Verdict = Literal["not sent", "no reply"]
 
 
 class RequesterStatistics(msgspec.Struct, frozen=True):
@@ -72,7 +71,6 @@ class OpenRequest:
 
     :ivar wait: seconds to wait for a reply once the request is stored; ``None``: it is complete as soon as it is stored
     :ivar give_up_at: the time by which it has to be stored
-    :ivar record: topic, value, key and headers by name, as long as it may have to be sent again
     :ivar topic: that of the command
     :ivar on_stored: called when the broker has stored it
     :ivar reply_id: that of its reply, which follows from where it is stored
@@ -82,15 +80,12 @@ class OpenRequest:
     correlation_id: str
     wait: float | None
     give_up_at: float
-    record: dict[str, Any] | None
     topic: TopicPath
     on_stored: Callable[[], None] | None = None
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
     reply_id: str | None = None
     early: list[Reply] = field(default_factory=list)
-    error: BaseException | None = None
-    retriable: bool = True
 
     @cached_property
     def key(self) -> bytes:
@@ -146,17 +141,18 @@ class OpenRequests:
         """Note that the broker has stored a request; return whether that completes it."""
         with self._lock:
             request.stored_at, request.reply_id = now, reply_id
-            request.record = None
             if request.wait is None and self._open.get(request.key) is request:
                 self._close(request, "published")
                 return True
             return False
 
-    def failed(self, request: OpenRequest, error: BaseException, now: float, *, retriable: bool) -> None:
-        """Note that the broker did not store a request; ``due`` decides what follows."""
+    def refused(self, request: OpenRequest) -> bool:
+        """Note that the broker will not store a request; return whether that ends it."""
         with self._lock:
-            request.error, request.retriable = error, retriable
-            self._plan(now + RESEND_SECONDS if retriable else now, request)
+            if self._open.get(request.key) is not request:
+                return False
+            self._close(request, "not_sent")
+            return True
 
     def find(self, key: bytes) -> OpenRequest | None:
         """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
@@ -194,7 +190,7 @@ class OpenRequests:
             return request
 
     def due(self, now: float) -> list[tuple[OpenRequest, Verdict]]:
-        """Return the requests that need an action now; all but those to be resent are closed."""
+        """Close and return the requests whose time is over."""
         found: list[tuple[OpenRequest, Verdict]] = []
         with self._lock:
             while self._agenda and self._agenda[0][0] <= now:
@@ -216,13 +212,10 @@ class OpenRequests:
 
     def _judge(self, request: OpenRequest, now: float) -> Verdict | None:
         if request.stored_at is None or request.wait is None:
-            if request.error is None and now < request.give_up_at + STORE_CHECK_SECONDS:
+            if now < request.give_up_at + STORE_CHECK_SECONDS:
                 self._plan(now + STORE_CHECK_SECONDS, request)
                 return None
-            if request.error is not None and request.retriable and now < request.give_up_at:
-                request.error = None
-                self._plan(now + STORE_CHECK_SECONDS, request)
-                return "resend"
+            # the producer has not reported what became of it
             self._close(request, "not_sent")
             return "not sent"
         deadline = request.stored_at + request.wait

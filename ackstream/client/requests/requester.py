@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
+from ackstream.client.core.sending import ReliableSender, Sending
 from ackstream.client.core.tracing import trace_request
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.requests._open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
 from ackstream.client.requests.commands import address
 from ackstream.client.requests.replies import Reply, read_reply
-from ackstream.kafka import clients
-from ackstream.kafka.reader import TopicReader
+from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.originators import names_sender, signature
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
 
+    from ackstream.client.core.connection import Brokers
     from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,12 @@ class Requester(Client):
 
     def __init__(
         self,
-        bootstrap_servers: str | Kafka,
+        bootstrap_servers: Brokers,
         *,
         reply_to: str | None = None,
         default_timeout: float = 60.0,
         grace: float = 10.0,
-        delivery_timeout: float = clients.DELIVERY_SECONDS,
+        delivery_timeout: float = DELIVERY_SECONDS,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
@@ -69,7 +69,8 @@ class Requester(Client):
         :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
-        self._kafka = Kafka.of(bootstrap_servers)
+        self._connection = connection_of(bootstrap_servers)
+        self._kafka = self._connection.kafka
         self._signals = self._kafka.topic("signals")
         self._replies = reply_to or self._kafka.topic("replies")
         self._reply_to = [] if reply_to is None else [(REPLY_TO, reply_to.encode())]
@@ -78,12 +79,13 @@ class Requester(Client):
         self._delivery_timeout = delivery_timeout
         self._requests = OpenRequests()
         self._life = Lifetime(self._end, on_error)
-        self._reader = TopicReader.at_end(self._kafka, self._replies, writes=(self._signals,))
+        self._reader = self._connection.reader(self._replies, writes=(self._signals,))
         try:
-            self._producer = clients.connect_producer(self._kafka, self._signals, delivery_timeout=delivery_timeout)
+            self._producer = self._connection.producer(self._signals, delivery_timeout=delivery_timeout)
         except BaseException:
             self._reader.close()
             raise
+        self._sender = ReliableSender(self._producer)
         self._reader.start("ackstream-replies", self._receive, self._turn, guard=self._life.guard)
 
     @property
@@ -177,7 +179,7 @@ class Requester(Client):
             return
         self._reader.stop.set()
         try:
-            clients.close_producer(self._producer)
+            self._producer.close()
             self._reader.close()
         finally:
             self._end(None)
@@ -193,38 +195,31 @@ class Requester(Client):
     def _open(
         self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
     ) -> Future[Any]:
-        now, value = time.monotonic(), encode(envelope)
+        now, value = self._connection.now(), encode(envelope)
         headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
         key = self._kafka.originator_key
         if key is not None and names_sender(envelope.headers):
             headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
         thing = envelope.topic.thing_id.encode()
-        future = self._future()
+        future = self._connection.future()
         headers += trace_request(self._signals, envelope.topic, identity, future)
-        record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
         give_up_at = now + self._delivery_timeout
-        request = OpenRequest(identity, wait, give_up_at, record, envelope.topic, on_stored, future)
+        request = OpenRequest(identity, wait, give_up_at, envelope.topic, on_stored, future)
         try:
             self._requests.add(request, now)
         except RequestError as error:
             # ends the span
             future.set_exception(error)
             raise
-        self._produce(request)
-        return request.future
-
-    def _future(self) -> Future[Any]:
-        return Future()
-
-    def _produce(self, request: OpenRequest) -> None:
-        if request.record is not None:
-            stored, failed = partial(self._stored, request), partial(self._failed, request)
-            clients.send(self._producer, stored, failed, **request.record)
+        record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
+        finished, stored = partial(self._finished, request), partial(self._stored, request)
+        self._sender.send(Sending(record, finished, stored, give_up_at=give_up_at))
+        return future
 
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
         identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
-        if self._requests.stored(request, time.monotonic(), identity):
+        if self._requests.stored(request, self._connection.now(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(Stored(request.correlation_id, *location))
         for reply in request.early:
@@ -232,15 +227,14 @@ class Requester(Client):
                 self._requests.counts["foreign"] -= 1
                 self._answer(request.key, reply)
 
-    def _failed(self, request: OpenRequest, error: BaseException) -> None:
-        self._requests.failed(request, error, time.monotonic(), retriable=clients.may_pass(error))
+    def _finished(self, request: OpenRequest, error: BaseException | None) -> None:
+        if error is not None and self._requests.refused(request):
+            request.end(_not_sent(request, error))
 
     def _turn(self, now: float) -> None:
+        self._sender.turn(now)
         for request, verdict in self._requests.due(now):
-            if verdict == "resend":
-                self._produce(request)
-            else:
-                request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
+            request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
@@ -274,8 +268,7 @@ class Requester(Client):
         )
 
 
-def _not_sent(request: OpenRequest) -> NotSentError:
-    error = request.error
+def _not_sent(request: OpenRequest, error: BaseException | None = None) -> NotSentError:
     reason = "no answer in time" if error is None else str(error)
     found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
     found.__cause__ = error

@@ -12,7 +12,7 @@ import pytest
 from ackstream.client.core import label_acks, labels
 from ackstream.client.core.label_acks import LabelAcks
 from ackstream.client.core.labels import REDECLARE_SECONDS, Declaration, Declarer, Labels
-from ackstream.client.core.worker import Outbox
+from ackstream.client.core.worker import Answers
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
@@ -22,6 +22,7 @@ from ackstream.protocol.ditto.labels import Declarations, LabelsTakenError
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Kafka
+from tests.client.connections import FakeConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,14 +137,13 @@ class _Log:
             "_declarations": Declarations(),
             "_lock": ExitStack(),
             "_own": {},
-            "_producer": SimpleNamespace(send=self._send),
+            "_producer": SimpleNamespace(put=self._put),
             "_time": 0,
             "_forget_at": math.inf,
         }
 
-    def _send(self, _topic: str, **record: Any) -> Any:
+    def _put(self, _stored: Any, _failed: Any, _topic: str, **record: Any) -> None:
         self.sent.append(record)
-        return SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
 
     def read(self, offset: int, timestamp: int) -> None:
         record = self.sent.pop(0)
@@ -290,8 +290,7 @@ def test_what_is_acknowledged_while_the_lease_has_lapsed_is_sent_once_it_is_rene
 ) -> None:
     found = declared(stack, "yes")
     own, sent = found._declared, list[Any]()
-    future = SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
-    outbox = Outbox(SimpleNamespace(send=lambda *_, **record: sent.append(record) or future), Kafka(), found)
+    outbox = Answers(SimpleNamespace(put=lambda *_, **record: sent.append(record)), FakeConnection(), found)
     acks = LabelAcks(found, outbox)
     own.until = 0.0
     acks.acknowledged(_sample(b"ns:n"), b"7", None)

@@ -13,8 +13,9 @@ from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 from kafka.future import Future
 
 from ackstream.client.core import worker
+from ackstream.client.core.connection import ClientProducer
 from ackstream.client.core.group import Work
-from ackstream.client.core.worker import Outbox, Worker
+from ackstream.client.core.worker import Answers, Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
 from ackstream.client.parties.receivers import Responder, Subscriber
@@ -22,6 +23,7 @@ from ackstream.client.parties.signals import Ack
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Kafka
+from tests.client.connections import FakeConnection
 
 
 class Producer:
@@ -49,19 +51,20 @@ def producer() -> Producer:
 
 
 @pytest.fixture
-def outbox(producer: Any, monkeypatch: pytest.MonkeyPatch) -> Outbox:
-    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    return Outbox(producer, Kafka())
+def outbox(producer: Any) -> Answers:
+    connection = FakeConnection()
+    connection.time = 0.0
+    return Answers(ClientProducer(connection.kafka, producer), connection)
 
 
-def put(outbox: Outbox, value: str, delay: float = 0.0, topic: str = "acks") -> Work:
+def put(outbox: Answers, value: str, delay: float = 0.0, topic: str = "acks") -> Work:
     work = Work(1)
     message = write_ack(Acknowledgement("meter", 200, raw(value)), "org.acme:lamp")
     outbox.send("c-1", message, work, delay, topic)
     return work
 
 
-def counts(outbox: Outbox) -> tuple[int, int, int, int]:
+def counts(outbox: Answers) -> tuple[int, int, int, int]:
     return outbox.stored, outbox.sending, outbox.delayed, outbox.lost
 
 
@@ -197,14 +200,25 @@ class Consumer:
         self.closed = True
 
 
+class Closed:
+    """A producer that notes that it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self._sender = None
+
+    def close(self, timeout: float) -> None:  # noqa: ARG002
+        self.closed += 1
+
+
 @pytest.fixture
-def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
-    made = Consumer()
-    monkeypatch.setattr(worker, "check_topics", lambda *_, **__: None)
-    for name in ("subscribe_at_end", "connect_producer", "close_producer"):
-        monkeypatch.setattr(worker.clients, name, lambda *_, **__: None)
-    monkeypatch.setattr(worker.clients, "connect_consumer", lambda *_, **__: made)
-    return made
+def consumer() -> Consumer:
+    return Consumer()
+
+
+def worker_of(consumer: Consumer, handle: Any = lambda *_: None, producer: Any = None, **options: Any) -> Worker:
+    connection = FakeConnection(consumer, producer or Closed())
+    return Worker(connection, ["signals"], handle, None, "latest", **options)
 
 
 def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
@@ -213,7 +227,7 @@ def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
     def turn(_now: float) -> None:
         raise KeyError("a bug")
 
-    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn, on_error=errors.append)
+    running = worker_of(consumer, turn=turn, on_error=errors.append)
     running.run()
     with pytest.raises(ThreadDiedError, match="a bug"):
         running.life.wait(10)
@@ -230,7 +244,7 @@ def test_a_handler_may_close_its_worker(consumer):
         handled.append(record.offset)
         running.close()
 
-    running = Worker(Kafka(), ["signals"], handle, None, "latest")
+    running = worker_of(consumer, handle)
     running.release = lambda: released.append(consumer.closed)
     running.run()
     assert running.life.wait(10)
@@ -246,7 +260,7 @@ def test_a_worker_whose_thread_dies_releases_its_labels(consumer):
     def turn(_now: float) -> None:
         raise KeyError("a bug")
 
-    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn)
+    running = worker_of(consumer, turn=turn)
     running.release = lambda: released.append(consumer.closed)
     running.run()
     with pytest.raises(ThreadDiedError):
@@ -254,20 +268,16 @@ def test_a_worker_whose_thread_dies_releases_its_labels(consumer):
     assert released == [True]
 
 
-@pytest.mark.usefixtures("consumer")
-def test_a_worker_may_be_closed_where_its_error_is_reported(monkeypatch):
-    closed = []
-    monkeypatch.setattr(worker.clients, "close_producer", lambda *_: closed.append(True))
+def test_a_worker_may_be_closed_where_its_error_is_reported(consumer):
+    producer = Closed()
 
     def turn(_now: float) -> None:
         raise KeyError("a bug")
 
-    running = Worker(
-        Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn, on_error=lambda _: running.close()
-    )
+    running = worker_of(consumer, producer=producer, turn=turn, on_error=lambda _: running.close())
     running.run()
-    running._thread.join(10)
-    assert closed == [True]
+    running._loop.join()
+    assert producer.closed == 1
 
 
 def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypatch):
@@ -280,7 +290,7 @@ def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypa
         done.append(now)
         running.life.close()
 
-    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", turn=turn)
+    running = worker_of(consumer, turn=turn)
     running.run()
     assert running.life.wait(10)
     running.close()
@@ -314,7 +324,7 @@ def test_records_wait_for_a_lease_while_polling_goes_on(consumer, caplog):
     def turn(_now: float) -> None:
         labels.ready = labels.ready or consumer.polls > 5
 
-    running = Worker(Kafka(), ["signals"], handle, None, "latest", turn=turn, labels=labels)
+    running = worker_of(consumer, handle, turn=turn, labels=labels)
     running.run()
     assert running.life.wait(10)
     running.close()
@@ -330,7 +340,7 @@ def test_a_worker_that_is_closed_before_its_lease_is_renewed_leaves_the_records_
     waits, handled = threading.Event(), []
     consumer.pause = lambda _partition: waits.set()
     labels = _Lease(ready=False)
-    running = Worker(Kafka(), ["signals"], lambda record, _: handled.append(record), None, "latest", labels=labels)
+    running = worker_of(consumer, lambda record, _: handled.append(record), labels=labels)
     running.run()
     assert waits.wait(10)
     running.close()
@@ -338,7 +348,7 @@ def test_a_worker_that_is_closed_before_its_lease_is_renewed_leaves_the_records_
 
 
 def test_records_of_a_partition_that_another_member_has_by_now_are_not_read_again(consumer):
-    running = Worker(Kafka(), ["signals"], lambda *_: None, None, "latest", labels=_Lease(ready=False))
+    running = worker_of(consumer, labels=_Lease(ready=False))
 
     def seek(*_: Any) -> None:
         raise ValueError("Unassigned partition")

@@ -25,8 +25,10 @@ PATIENCE_SECONDS = 30.0
 class _Session:
     """Reads nothing; notes how it is closed."""
 
+    producer: Any = None
+
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.link = SimpleNamespace(producer=None, unreadable=0, stop=threading.Event())
+        self.link = SimpleNamespace(producer=self.producer, unreadable=0, stop=threading.Event())
         self.counts = Counter[str]()
         self.left: list[bool] = []
         self.takes_leave = True
@@ -125,8 +127,9 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
     monkeypatch.setattr(sample_reader, "Labels", lambda *_: labels)
     sent: list[dict[str, Any]] = []
     future = SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
+    producer = SimpleNamespace(send=lambda *_, **record: sent.append(record) or future)
+    monkeypatch.setattr(_Session, "producer", producer)
     with make(labels=["a-ack"]) as reader:
-        reader._outbox._producer = SimpleNamespace(send=lambda *_, **record: sent.append(record) or future)
         headers = {"correlation-id": b"c", "requested-acks": b'["a-ack"]'}
         reader._history.add(Sample("w1", None, b"ns:n", b"", headers, 0, 1, 0, 1))
         reader._history.mark_stored(StoredRange("w1", 1, 1, 0))

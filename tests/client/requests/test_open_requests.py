@@ -18,8 +18,7 @@ TOPIC = "org.acme/lamp/things/twin/commands/modify"
 def opened(
     requests: OpenRequests, identity: str = "c-1", wait: float | None = 5.0, give_up_at: float = FAR
 ) -> OpenRequest:
-    record = {"topic": "signals", "value": b"v", "key": b"k"}
-    request = OpenRequest(identity, wait, give_up_at, record, TopicPath.parse(TOPIC))
+    request = OpenRequest(identity, wait, give_up_at, TopicPath.parse(TOPIC))
     requests.add(request, 0.0)
     return request
 
@@ -130,29 +129,17 @@ def test_the_wait_for_a_reply_begins_when_the_broker_has_the_request():
     request = opened(requests, wait=5.0)
     assert verdicts(requests, 20.0) == []
     assert not requests.stored(request, 20.0)
-    assert request.record is None
     assert verdicts(requests, 24.9) == []
     assert verdicts(requests, 25.0) == [("c-1", "no reply")]
     assert len(requests) == 0
     assert verdicts(requests, FAR) == []
 
 
-def test_a_request_that_was_not_stored_is_sent_again_until_its_time_is_over():
+def test_a_request_that_kafka_refuses_ends_once():
     requests = OpenRequests()
-    request = opened(requests, give_up_at=10.0)
-    requests.failed(request, OSError("gone"), 1.0, retriable=True)
-    assert verdicts(requests, 1.1) == []
-    assert verdicts(requests, 1.3) == [("c-1", "resend")]
-    requests.failed(request, OSError("gone"), 9.9, retriable=True)
-    assert verdicts(requests, 10.2) == [("c-1", "not sent")]
-    assert str(request.error) == "gone"
+    request = opened(requests)
+    assert [requests.refused(request), requests.refused(request)] == [True, False]
     assert verdicts(requests, FAR) == []
-
-
-def test_what_the_broker_refuses_for_good_is_not_sent_again():
-    requests = OpenRequests()
-    requests.failed(opened(requests), ValueError("too large"), 1.0, retriable=False)
-    assert verdicts(requests, 1.0) == [("c-1", "not sent")]
 
 
 def test_a_request_of_which_nothing_is_heard_at_all_ends_too():
@@ -160,16 +147,6 @@ def test_a_request_of_which_nothing_is_heard_at_all_ends_too():
     opened(requests, wait=1.0, give_up_at=3.0)
     assert verdicts(requests, 3.0) == []
     assert verdicts(requests, 4.5) == [("c-1", "not sent")]
-
-
-def test_a_sent_again_request_waits_on_from_its_second_storing():
-    requests = OpenRequests()
-    request = opened(requests, wait=5.0)
-    requests.failed(request, OSError("gone"), 1.0, retriable=True)
-    assert verdicts(requests, 2.0) == [("c-1", "resend")]
-    requests.stored(request, 3.0)
-    assert verdicts(requests, 7.9) == []
-    assert verdicts(requests, 8.0) == [("c-1", "no reply")]
 
 
 def test_a_request_without_reply_is_done_when_it_is_stored():
@@ -197,7 +174,7 @@ def test_every_sent_request_is_counted_once():
     requests.answer(b"a", b"r")
     requests.stored(opened(requests, "b", wait=None), 0.0)
     requests.stored(opened(requests, "c", wait=1.0), 0.0)
-    requests.failed(opened(requests, "d"), ValueError(), 0.0, retriable=False)
+    requests.refused(opened(requests, "d"))
     opened(requests, "e")
     requests.due(2.0)
     assert requests.counts == {"sent": 5, "answered": 1, "published": 1, "no_reply": 1, "not_sent": 1}

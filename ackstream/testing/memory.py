@@ -1,0 +1,194 @@
+"""The connection of clients to a system in memory: nothing waits, and no thread runs."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from ackstream.errors import PreconditionNotMetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackstream.client.core.connection import Guard
+    from ackstream.settings import Kafka
+    from ackstream.testing.records import TopicRecord
+    from ackstream.testing.system import RequestSystem
+
+
+class DrivenFuture(Future[Any]):
+    """A future that lets the time of its system pass while someone waits for it."""
+
+    def __init__(self, system: RequestSystem) -> None:
+        super().__init__()
+        self._system = system
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Let time pass until the outcome is there, and return it; ``timeout`` does not count, as no real time passes.
+
+        :raises Exception: that of the outcome
+        """
+        self._system.run_until(self.done)
+        return super().result(0 if timeout is None else timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Let time pass until the outcome is there, and return its error."""
+        self._system.run_until(self.done)
+        return super().exception(0 if timeout is None else timeout)
+
+
+def _run(loop: Callable[[], None]) -> None:
+    loop()
+
+
+class MemoryReader:
+    """Gives a client the records of topics as they are stored."""
+
+    def __init__(self, system: RequestSystem, topics: Iterable[str], stop: threading.Event | None) -> None:
+        self.thread: threading.Thread | None = None
+        self.consumer: Any = None
+        self.unreadable = self.skipped = 0
+        self.stop = stop or threading.Event()
+        self._system = system
+        self._records: list[TopicRecord] = []
+        for topic in set(topics):
+            system.listen(topic, self._records.append)
+
+    def read(self, timeout_ms: int = 0, max_records: int = 0) -> list[Any]:  # noqa: ARG002
+        """Return the records that were stored since the last call."""
+        found = list(self._records)
+        self._records.clear()
+        return found
+
+    def start(self, name: str, *handlers: Callable[[Any], None], guard: Guard | None = None) -> None:
+        """Call the first handler with each record from now on, and the second one after it."""
+        handle, *after = handlers
+
+        def step() -> None:
+            for record in self.read():
+                handle(record)
+            for act in after:
+                act(self._system.connection.now())
+
+        MemoryLoop(self._system, step, name, self.stop, guard or _run).start()
+
+    def end(self) -> None:
+        """Give no further records."""
+        self.stop.set()
+
+    close = end
+
+
+class MemoryLoop:
+    """A step of a client; the system takes it when a record is stored and when time passes."""
+
+    inside = False
+
+    def __init__(
+        self,
+        system: RequestSystem,
+        step: Callable[[], None],
+        name: str,
+        stop: threading.Event,
+        guard: Guard,
+        due: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._system, self._step, self._stop, self._guard = system, step, stop, guard
+        self.due = due
+
+    def start(self) -> None:
+        """Begin."""
+        self._system.loops.append(self)
+
+    def join(self) -> None:
+        """End."""
+        if self in self._system.loops:
+            self._system.loops.remove(self)
+
+    def turn(self) -> None:
+        """Take the step, unless the client is closed."""
+        if self._stop.is_set():
+            return
+        outer, self.inside = self.inside, True
+        try:
+            self._guard(self._step)
+        finally:
+            self.inside = outer
+
+
+class MemoryProducer:
+    """Stores records in the topics of a system."""
+
+    def __init__(self, system: RequestSystem) -> None:
+        self._system = system
+
+    def put(self, stored: Callable[[Any], None], failed: object, topic: str, **record: Any) -> None:  # noqa: ARG002
+        """Store a record, and let it act."""
+        stored(self._system.append(topic, record["value"], record["key"], record["headers"]))
+        self._system.settle()
+
+    def prepare(self, topic: str) -> None:
+        """Do nothing: every topic is there."""
+
+    def close(self, timeout: float = 0.0) -> None:
+        """Do nothing: every record is stored."""
+
+
+class MemoryConnection:
+    """Connects requesters, responders and subscribers with a system in memory."""
+
+    def __init__(self, system: RequestSystem, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self._system = system
+
+    def claim(self, labels: frozenset[str]) -> Callable[[], None]:
+        """Give labels to a receiver; return the function that takes them from it.
+
+        :raises DittoError: 409, another one has one of them
+        """
+        return self._system.claim(labels)
+
+    def now(self) -> float:
+        """Return the time of the system in seconds."""
+        return self._system.now / 1000
+
+    def future(self) -> DrivenFuture:
+        """Return a future that lets the time of the system pass."""
+        return DrivenFuture(self._system)
+
+    def reader(self, *topics: str, stop: threading.Event | None = None, **_: Any) -> MemoryReader:
+        """Return a reader of every record from now on."""
+        return MemoryReader(self._system, topics, stop)
+
+    def producer(self, topic: str, **_: Any) -> MemoryProducer:  # noqa: ARG002 - it may write to all
+        """Return a producer."""
+        return MemoryProducer(self._system)
+
+    def loop(
+        self,
+        step: Callable[[], None],
+        name: str,
+        stop: threading.Event,
+        guard: Guard,
+        due: Callable[[], float | None],
+    ) -> MemoryLoop:
+        """Return a loop that the system drives."""
+        return MemoryLoop(self._system, step, name, stop, guard, due)
+
+    def consumer(self, *_: str, **__: Any) -> Any:
+        """Refuse to join a group.
+
+        :raises PreconditionNotMetError: always
+        """
+        raise PreconditionNotMetError("A system in memory has no consumer groups: leave group out.")
+
+    def link(self, name: str, stop: threading.Event | None = None, **_: Any) -> Any:  # noqa: ARG002
+        """Refuse to connect a client of another plane.
+
+        :raises PreconditionNotMetError: always
+        """
+        raise PreconditionNotMetError(
+            f"A RequestSystem has requesters, responders and subscribers only: connect {name} to Kafka."
+        )
