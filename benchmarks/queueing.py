@@ -13,7 +13,7 @@ from ackstream.jobs.queues import job as queue_query
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.model import Arrival, ConsumerReport
 from ackstream.lake import tables
-from ackstream.lake.schemas import MESSAGES
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queues import Bind, SettleMessages, write
 from ackstream.settings.queues import QueueSettings
 from benchmarks import broker, common
@@ -207,8 +207,9 @@ def _store(bench: common.Bench, settings: Settings, count: int) -> None:
         "received_at": F.current_timestamp(), "query_id": F.lit("q"), "day": F.current_date(),
         "value": F.lit(b"message"), "subject": F.lit("orders/new"),
     }  # fmt: skip
+    columns = ALL_TABLES["messages"].schema
     rows = bench.spark.range(count).select(
-        *[known.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in MESSAGES]
+        *[known.get(column.name, F.lit(None)).cast(column.dataType).alias(column.name) for column in columns]
     )
     tables.append(rows, settings.lake, "messages", "q", 0)
 

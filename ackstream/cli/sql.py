@@ -79,8 +79,8 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
     """Open the tables, and turn errors of DuckDB into sentences."""
     import duckdb
 
-    from ackstream.lake.catalog import CATALOG, absent
     from ackstream.lake.reading import database
+    from ackstream.lake.schemas import ALL_TABLES, absent
 
     with database(lake) as connection:
         try:
@@ -91,7 +91,7 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
                 raise KeyboardInterrupt from None
             raise
         except duckdb.CatalogException as error:
-            names = [name for name in CATALOG if f"Table with name {name} does not exist" in str(error)]
+            names = [name for name in ALL_TABLES if f"Table with name {name} does not exist" in str(error)]
             raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None
         except duckdb.Error as error:
             raise InputError(str(error)) from None
@@ -103,8 +103,8 @@ def _rows(found: Any) -> Iterator[Sequence[Any]]:
 
 
 def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
-    from ackstream.lake.catalog import CATALOG, in_full
     from ackstream.lake.reading import views
+    from ackstream.lake.schemas import ALL_TABLES, in_full
 
     with _answering(lake) as connection:
         present = views(connection)
@@ -112,7 +112,7 @@ def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
             place = in_full(lake.path)
             echo(f"{place} has no tables: start the jobs, or name another lake as ACKSTREAM_LAKE_PATH.", err=True)
         rows = []
-        for name, entry in CATALOG.items():
+        for name, entry in ALL_TABLES.items():
             counted = connection.execute(f"SELECT count(*) FROM {name}").fetchone() if name in present else None  # noqa: S608 - its name is ours
             rows.append((name, None if counted is None else counted[0], entry.writer, entry.comment))
     _show(("table", "rows", "written_by", "about"), rows, as_csv=as_csv, as_json=as_json)

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 
-from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION
 from ackstream.lake.commits import java
+from ackstream.lake.schemas import INDEXED_COLUMNS, PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import tables
-from ackstream.lake.schemas import SOW_DELETES
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queries import end
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column
     batch, step = moment
     same = {name: F.lit(number).cast("long") for name, number in (("batch", batch), ("step", step))}
     same |= {"query_id": F.lit(query_id), **own}
-    rows = records.withColumns(same).select(*SOW_DELETES.fieldNames())
+    rows = records.withColumns(same).select(*ALL_TABLES["sow_deletes"].names)
     tables.append(rows, lake, "sow_deletes", query_id, batch * STEPS + step)
 
 

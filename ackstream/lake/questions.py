@@ -14,7 +14,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import InputError
-from ackstream.lake.catalog import CATALOG, absent, in_full
+from ackstream.lake.schemas import ALL_TABLES, absent, in_full
 from ackstream.protocol.record_headers import trace_id
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Question:
     @property
     def tables(self) -> list[str]:
         """The tables that it is about."""
-        return sorted(self.fields & CATALOG.keys())
+        return sorted(self.fields & ALL_TABLES.keys())
 
     def over(self, present: Collection[str], lake: Lake) -> str:
         """Return the SQL over the tables that exist, without the parts of a union over others.
@@ -75,7 +75,7 @@ class Question:
         """
         body, order, end = self.text.partition(_ORDER)
         parts = body.split(_UNION)
-        kept = [part for part in parts if _fields(part) & CATALOG.keys() <= set(present)]
+        kept = [part for part in parts if _fields(part) & ALL_TABLES.keys() <= set(present)]
         if kept and parts[0] is kept[0]:
             return _UNION.join(kept) + order + end
         table = min(set(Question("", "", parts[0]).tables) - set(present))
@@ -87,7 +87,7 @@ def _fields(text: str) -> set[str]:
 
 
 def _of_duckdb(text: str) -> str:
-    return text.format(**{field: field if field in CATALOG else f"${field}" for field in _fields(text)})
+    return text.format(**{field: field if field in ALL_TABLES else f"${field}" for field in _fields(text)})
 
 
 def _message(text: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pyarrow import compute
 from pyarrow.dataset import field
 
 from ackstream.errors import StartError
-from ackstream.lake.catalog import CATALOG
+from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -94,7 +94,7 @@ class _Scan:
 
 
 @contextmanager
-def database(lake: Lake, names: Iterable[str] = CATALOG) -> Iterator[DuckDBPyConnection]:
+def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPyConnection]:
     """Open DuckDB with tables as views, as they are now; those that do not exist yet are left out. Times are in UTC.
 
     What Spark has another name for goes by that one, too: ``explode`` of a list, ``unix_millis`` of a time.
@@ -109,7 +109,7 @@ def database(lake: Lake, names: Iterable[str] = CATALOG) -> Iterator[DuckDBPyCon
         connection.execute("CREATE MACRO unix_millis(moment) AS epoch_ms(moment)")
         for name in names:
             try:
-                connection.register(name, _Scan(lake, name) if CATALOG[name].derived else dataset(lake, name))
+                connection.register(name, _Scan(lake, name) if ALL_TABLES[name].derived else dataset(lake, name))
             except TableNotFoundError:
                 continue
             except (DeltaError, OSError) as error:

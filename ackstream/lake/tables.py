@@ -13,9 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StartError
 from ackstream.lake import commits, files
-from ackstream.lake.catalog import absent, in_full
-from ackstream.lake.columns import INDEXED_COLUMNS, PARTITION, Table
-from ackstream.lake.schemas import ALL_TABLES, TABLES, arrow_schema
+from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, PARTITION, TABLES, Table, absent, in_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -167,7 +165,7 @@ def append_rows(  # noqa: PLR0913 - what the rows lack, and what the append depe
         rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
     if day_of is not None:
         rows = rows.append_column(PARTITION, rows.column(day_of).cast(pa.date32()))
-    columns = arrow_schema(name)
+    columns = ALL_TABLES[name].arrow
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
@@ -244,7 +242,7 @@ def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str
 def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
     builder = DeltaTable.createIfNotExists(spark).location(path).comment(table.comment)
     builder = builder.addColumns(table.schema)
-    if PARTITION in table.schema.fieldNames():
+    if PARTITION in table.names:
         builder = builder.partitionedBy(PARTITION)
     for key, value in wanted.items():
         builder = builder.property(key, value)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ackstream.lake import commits, files, tables
-from ackstream.lake.schemas import ALL_TABLES, arrow_schema
+from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ class Tail:
         :param name: of a table with a column ``batch``
         """
         self._spark, self._lake, self._name = spark, lake, name
-        self._columns = arrow_schema(name)
+        self._columns = ALL_TABLES[name].arrow
         self._seen: tuple[str, int] | None = None
         """The table's id, and the version up to which its commits have been read."""
         self._behind = -1

@@ -23,7 +23,7 @@ from pyspark.sql.window import Window
 
 from ackstream.errors import StartError
 from ackstream.lake import commits, tables
-from ackstream.lake.schemas import THINGS, THINGS_SEARCH
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 JOURNAL = "thing_events"
+_THINGS = ALL_TABLES["things"].names
 ORIGIN, BEGIN = "ackstream.origin", "ackstream.begin"
 """Properties of the journal: the id of the topic its offsets are of, and the first batch that has read that topic."""
 
@@ -110,22 +111,22 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     ahead = things.where(F.col("batch") >= batch).select("thing_id")
     if not ahead.isEmpty():
         parts.append(events.join(ahead, "thing_id", "left_semi"))
-    return latest(reduce(lambda one, other: one.union(other), [part.select(*THINGS.fieldNames()) for part in parts]))
+    return latest(reduce(lambda one, other: one.union(other), [part.select(*_THINGS) for part in parts]))
 
 
 def latest(rows: DataFrame) -> DataFrame:
     """Return the row with the highest revision of each thing, in the columns of ``things``."""
-    columns = [name for name in THINGS.fieldNames() if name != "thing_id"]
+    columns = [name for name in _THINGS if name != "thing_id"]
     newest = rows.groupBy("thing_id").agg(F.max_by(F.struct(*columns), "revision").alias("newest"))
     return newest.select("thing_id", "newest.*")
 
 
 def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
     """Merge rows of the journal into ``things``; rows that are not newer change nothing."""
-    changed = latest(events.where("last").select(*THINGS.fieldNames()))
+    changed = latest(events.where("last").select(*_THINGS))
     known, new = F.col("known.thing_id") == F.col("new.thing_id"), F.col("new.revision") > F.col("known.revision")
     # by name: the table may have columns of a later release
-    columns = {name: F.col(f"new.{name}") for name in THINGS.fieldNames()}
+    columns = {name: F.col(f"new.{name}") for name in _THINGS}
 
     def attempt() -> None:
         target = (
@@ -210,7 +211,8 @@ def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collectio
 # -- search index ------------------------------------------------------------------------------------------------------
 
 VALUE_KEY = ("thing_id", "path", "element")
-_ARROW = pa.schema([(column.name, to_arrow_type(column.dataType)) for column in THINGS_SEARCH])
+_INDEX = ALL_TABLES["things_search"].schema
+_ARROW = pa.schema([(column.name, to_arrow_type(column.dataType)) for column in _INDEX])
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -245,12 +247,12 @@ def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
 
     A new checkpoint reads the journal by the times of its files: a state may come after a later one.
     """
-    changed = latest(events.where("last").select(*THINGS.fieldNames())).select("thing_id", "thing", "revision")
+    changed = latest(events.where("last").select(*_THINGS)).select("thing_id", "thing", "revision")
     later = tables.read(spark, lake, "things").select(
         F.col("thing_id").alias("known_id"), F.col("revision").alias("known_revision")
     )
     changed = changed.join(later, F.expr("thing_id = known_id AND known_revision > revision"), "left_anti")
-    new = changed.where("thing IS NOT NULL").mapInArrow(_index, THINGS_SEARCH)
+    new = changed.where("thing IS NOT NULL").mapInArrow(_index, _INDEX)
     index = tables.read(spark, lake, "things_search")
     known = index.join(changed.select("thing_id"), "thing_id", "left_semi").select(
         *VALUE_KEY, F.col("value").alias("known")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from ackstream.cli.main import app
 from ackstream.cli.sql import SHOWN
-from ackstream.lake.catalog import CATALOG
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.settings import Lake
 from tests.lake import planes
 
@@ -70,7 +70,7 @@ def test_a_query_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> Non
 
 def test_every_table_is_a_view_and_all_are_listed_with_what_they_are() -> None:
     lines = [json.loads(line) for line in run("--json", stdin="").stdout.splitlines()]
-    assert [line["table"] for line in lines] == list(CATALOG)
+    assert [line["table"] for line in lines] == list(ALL_TABLES)
     assert {line["table"]: line["rows"] for line in lines}["messages"] == 4
     assert all(line["rows"] > 0 and line["about"] for line in lines)
 

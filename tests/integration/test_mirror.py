@@ -23,7 +23,7 @@ from ackstream.jobs.persist import job as persist_job
 from ackstream.jobs.persist.stored_states import StoredStates
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.lake.schemas import DESTINATIONS
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import messages
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Destination, Kafka, Lake, Persist, PublishRule, Settings
@@ -253,7 +253,7 @@ def _downgrade(spark: SparkSession, settings: Settings) -> None:
     """Note that the destination was not waited for in the end."""
     row = ("standby", datetime(2000, 1, 1, tzinfo=timezone.utc), -1, "async", "downgrade", 60_000)
     place = tables.location(settings.lake, "destinations")
-    spark.createDataFrame([row], DESTINATIONS).write.format("delta").mode("append").save(place)
+    spark.createDataFrame([row], ALL_TABLES["destinations"].schema).write.format("delta").mode("append").save(place)
 
 
 def test_a_destination_gets_every_row_once_whatever_happens_to_its_mirror(

@@ -7,13 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ackstream.lake.schemas import THING_EVENTS
+from ackstream.lake.schemas import ALL_TABLES
 
 TIME = pa.timestamp("ms", tz="UTC")
-TYPES = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "timestamp": TIME}
-FIELDS = [
-    (f.name, TYPES.get(f.dataType.simpleString())) for f in THING_EVENTS if f.name not in ("query_id", "batch", "day")
-]
+TYPES = {"string": pa.string(), "long": pa.int64(), "integer": pa.int32(), "boolean": pa.bool_(), "timestamp": TIME}
+COLUMNS = [column for column in ALL_TABLES["thing_events"].columns if column.name not in ("query_id", "batch", "day")]
+FIELDS = [(column.name, TYPES[column.kind]) for column in COLUMNS]
 
 
 def change(thing_id: str, revision: int, thing: Any = None, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from ackstream.lake.schemas import ALL_TABLES, arrow_schema
+from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,7 @@ def write(lake: Lake, name: str, rows: Iterable[dict[str, Any]] = ()) -> None:
         {field.name: None if field.nullable else _FILLED[field.dataType.typeName()] for field in schema} | row
         for row in rows
     ]
-    write_deltalake(lake.table(name), pa.Table.from_pylist(filled, schema=arrow_schema(name)), mode="append")
+    write_deltalake(lake.table(name), pa.Table.from_pylist(filled, schema=ALL_TABLES[name].arrow), mode="append")
 
 
 def message(seq: int, seconds: float, client: str = "orders", **more: Any) -> dict[str, Any]:

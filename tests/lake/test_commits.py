@@ -46,7 +46,7 @@ def append(spark: SparkSession, lake: Lake, version: int = 7, application: str =
 def by_spark(spark: SparkSession) -> DataFrame:
     own = {"query_id": "'q'", "batch": "7L", "day": "to_date(modified_at)"}
     frame = spark.createDataFrame(rows()).selectExpr("*", *[f"{value} AS {name}" for name, value in own.items()])
-    return frame.select(*schemas.THING_EVENTS.fieldNames())
+    return frame.select(*schemas.ALL_TABLES["thing_events"].names)
 
 
 def log(lake: Lake) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.jobs.persist.stored_states import StoredStates
 from ackstream.lake import tables
-from ackstream.lake.schemas import PUBLISHERS
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Destination, Lake, Settings
 from ackstream.spark.checkpoint import Planned
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
+PUBLISHERS = ALL_TABLES["publishers"].schema
 OLD, NEW = "old query", "new query"
 ACK = CommandAck(ack_type="persisted", status="success", first=1, seq=2)
 

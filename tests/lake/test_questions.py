@@ -10,7 +10,7 @@ import pytest
 from ackstream.errors import InputError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import questions, reading, tables
-from ackstream.lake.catalog import CATALOG
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.settings import Lake
 from tests.lake import planes, records
 
@@ -189,7 +189,7 @@ def test_every_column_of_an_answer_is_explained(told: Lake, name: str) -> None:
 
 
 def test_no_table_is_without_a_question() -> None:
-    assert {table for question in questions.QUESTIONS.values() for table in question.tables} == CATALOG.keys()
+    assert {table for question in questions.QUESTIONS.values() for table in question.tables} == ALL_TABLES.keys()
 
 
 def test_the_story_of_a_message_goes_without_the_jobs_that_never_ran(tmp_path: Path) -> None:

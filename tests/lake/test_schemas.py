@@ -6,7 +6,7 @@ import pytest
 from msgspec import inspect
 
 from ackstream.jobs.archive import reading
-from ackstream.lake import columns, schemas
+from ackstream.lake import schemas
 from ackstream.protocol import ledger
 
 STRUCTS = {
@@ -58,18 +58,18 @@ def test_a_field_that_may_be_absent_from_the_ledger_is_not_required(struct: Any,
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
-def test_every_column_says_what_it_holds(table: columns.Table) -> None:
+def test_every_column_says_what_it_holds(table: schemas.Table) -> None:
     assert all(field.metadata["comment"] for field in table.schema)
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
-def test_statistics_cover_what_queries_and_the_archive_select_by(table: columns.Table) -> None:
-    indexed = table.schema.fieldNames()[: columns.INDEXED_COLUMNS]
+def test_statistics_cover_what_queries_and_the_archive_select_by(table: schemas.Table) -> None:
+    indexed = table.names[: schemas.INDEXED_COLUMNS]
     time = "decided_at" if table.name == "outcomes" else "received_at"
     assert indexed == ["correlation_id", time, "query_id", "batch_id"]
-    assert table.schema[columns.PARTITION].metadata["comment"] == f"UTC day of {time}; partition column"
+    assert table.schema[schemas.PARTITION].metadata["comment"] == f"UTC day of {time}; partition column"
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
-def test_every_table_has_the_key_and_the_partition(table: columns.Table) -> None:
-    assert {*columns.KEY, columns.PARTITION} <= set(table.schema.fieldNames())
+def test_every_table_has_the_key_and_the_partition(table: schemas.Table) -> None:
+    assert {*schemas.KEY, schemas.PARTITION} <= set(table.names)

@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from pyspark.errors.exceptions import captured
 
 from ackstream.errors import StartError
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import columns, commits, schemas, tables, things
+from ackstream.lake import commits, schemas, tables, things
 from ackstream.settings import Lake, Settings
 from tests.lake import changes, records
 
@@ -35,7 +36,7 @@ def test_a_first_start_makes_tables_that_every_delta_reader_understands(spark: S
         found = deltalake.DeltaTable(lake.table(name))
         protocol = found.protocol()
         assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
-        assert found.metadata().partition_columns == [columns.PARTITION]
+        assert found.metadata().partition_columns == [schemas.PARTITION]
         assert found.metadata().configuration == {
             "delta.enableDeletionVectors": "false",
             "delta.checkpointInterval": "100",
@@ -57,7 +58,7 @@ def test_a_table_that_rows_are_merged_into_has_deletion_vectors_and_keeps_remove
 
 
 @pytest.mark.parametrize("table", schemas.ALL_TABLES.values(), ids=schemas.ALL_TABLES)
-def test_commits_are_kept_as_long_as_removed_files_not_for_a_month(table: columns.Table) -> None:
+def test_commits_are_kept_as_long_as_removed_files_not_for_a_month(table: schemas.Table) -> None:
     found = tables.properties(Lake(retention="2d"), table)
     assert found["delta.logRetentionDuration"] == found["delta.deletedFileRetentionDuration"]
 
@@ -65,7 +66,7 @@ def test_commits_are_kept_as_long_as_removed_files_not_for_a_month(table: column
 def test_a_merged_table_of_an_earlier_release_gets_deletion_vectors_and_other_programs_read_it(
     spark: SparkSession, lake: Lake
 ) -> None:
-    old = columns.Table("things", "", schemas.THINGS, "twin")
+    old = replace(schemas.ALL_TABLES["things"], derived=False)
     tables._create(spark, old, lake.table("things"), tables.properties(lake, old))
     tables.create(spark, lake, ["things"])
     for number in range(2):
@@ -152,9 +153,9 @@ def test_a_column_that_someone_has_added_stays() -> None:
 
 
 def test_a_job_adds_a_column_and_writes_beside_one_that_it_does_not_know(spark: SparkSession, lake: Lake) -> None:
-    older = [column for column in schemas.OUTCOMES if column.name != "reply_topic"]
-    shade = columns.optional("shade", columns.TEXT, "someone's own")
-    old = columns.Table("outcomes", "", columns.schema(*older, shade), "archive")
+    older = [column for column in schemas.ALL_TABLES["outcomes"].columns if column.name != "reply_topic"]
+    shade = schemas.optional("shade", schemas.TEXT, "someone's own")
+    old = replace(schemas.ALL_TABLES["outcomes"], columns=(*older, shade))
     tables._create(spark, old, lake.table("outcomes"), tables.properties(lake, old))
     tables.create(spark, lake)
     ArchiveFold(lake).write(records.frame(spark, [records.outcome(1)]), 0, "query")
@@ -212,7 +213,7 @@ def test_batches_are_numbered_across_queries(versions: dict[str, int], first: in
 def test_a_table_knows_the_newest_batch_of_each_query(spark: SparkSession, lake: Lake) -> None:
     assert tables.transactions(spark, lake, "publishers") == {}
     tables.create(spark, lake, ["publishers", "messages"])
-    rows = spark.createDataFrame([], schemas.PUBLISHERS)
+    rows = spark.createDataFrame([], schemas.ALL_TABLES["publishers"].schema)
     for query, version in (("old", 3), ("q", 4), ("q", 6)):
         tables.append(rows, lake, "publishers", query, version)
     assert tables.transactions(spark, lake, "publishers") == {"old": 3, "q": 6}

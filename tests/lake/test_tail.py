@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import files, tables, tail
 from ackstream.lake.messages import TABLE
-from ackstream.lake.schemas import arrow_schema
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.lake.tail import Tail
 from tests.harness.calls import spark_jobs
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake
 
+COLUMNS = ALL_TABLES[TABLE].arrow
 TIME = datetime(2026, 11, 21, 23, 59, 59, 999_999, timezone.utc)
 HEADERS = [[("colour", b"red"), ("none", None)], [], None]
 
 
 def rows(batch: int, *values: bytes | None) -> pa.Table:
     """Return a message of two days for each value."""
-    columns = {name: [] for name in arrow_schema(TABLE).names}
+    columns = {name: [] for name in COLUMNS.names}
     for number, value in enumerate(values):
         at = TIME.replace(day=21 + number % 2)
         row = {
@@ -39,7 +40,7 @@ def rows(batch: int, *values: bytes | None) -> pa.Table:
         }  # fmt: skip
         for name, column in columns.items():
             column.append(row.get(name))
-    return pa.table(columns, schema=arrow_schema(TABLE))
+    return pa.table(columns, schema=COLUMNS)
 
 
 def put(spark: SparkSession, lake: Lake, batch: int, *values: bytes | None) -> None:
@@ -58,12 +59,12 @@ def put_without_headers(spark: SparkSession, lake: Lake, batch: int) -> None:
 
 def ordered(found: pa.Table | None) -> list[dict[str, Any]]:
     assert found is not None
-    assert found.schema == arrow_schema(TABLE)
+    assert found.schema == COLUMNS
     return sorted(found.to_pylist(), key=lambda row: (row["batch"], row["offset"]))
 
 
 def in_table(spark: SparkSession, lake: Lake, after: int) -> list[dict[str, Any]]:
-    known = arrow_schema(TABLE)
+    known = COLUMNS
     return ordered(
         tables.read(spark, lake, TABLE).where(F.col("batch") > after).select(known.names).toArrow().cast(known)
     )
@@ -134,9 +135,9 @@ def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it
     # those are gone from here
     assert found.advance(3) is None
     assert found.frame(3).where("batch > 3").count() == 4
-    assert ordered(found.frame(4).toArrow().cast(arrow_schema(TABLE))) == in_table(spark, lake, 4)
+    assert ordered(found.frame(4).toArrow().cast(COLUMNS)) == in_table(spark, lake, 4)
     none = found.frame(6)
-    assert (none.columns, none.count()) == (arrow_schema(TABLE).names, 0)
+    assert (none.columns, none.count()) == (COLUMNS.names, 0)
 
 
 def test_a_table_is_followed_without_a_spark_job(spark: SparkSession, lake: Lake) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackstream.lake.columns import PARTITION
-from ackstream.lake.schemas import ALL_TABLES
+from ackstream.lake.schemas import ALL_TABLES, PARTITION
 
 if TYPE_CHECKING:
-    from ackstream.lake.columns import Table
+    from ackstream.lake.schemas import Table
 
 _HEAD = """# Tables
 
@@ -40,7 +39,7 @@ def page() -> str:
 def _table(table: Table) -> str:
     notes = [f"{table.comment} Written by {table.writer}."]
     notes += ["Its rows change: it is merged from another table."] if table.derived else []
-    notes += ["Partitioned by `day`."] if PARTITION in table.schema.fieldNames() else []
+    notes += ["Partitioned by `day`."] if PARTITION in table.names else []
     lines = [f"\n## {table.name}\n", " ".join(notes), "", "| column | type | meaning |", "| --- | --- | --- |"]
     for column in table.schema:
         name = f"*`{column.name}`*" if column.nullable else f"`{column.name}`"

@@ -62,7 +62,7 @@ def test_every_command_and_every_column_is_on_its_page() -> None:
     assert {name for name in known if f"## ackstream {name}" not in commands} == set()
     for table in ALL_TABLES.values():
         part = tables.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
-        assert all(f"`{column}`" in part for column in table.schema.fieldNames())
+        assert all(f"`{column}`" in part for column in table.names)
 
 
 def test_every_name_that_the_sdk_exports_is_on_a_page() -> None:

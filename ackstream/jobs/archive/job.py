@@ -21,8 +21,7 @@ from ackstream.jobs.archive.projection import parse, rows, summarise
 from ackstream.jobs.archive.reading import AUDIT
 from ackstream.jobs.archive.written import Written
 from ackstream.lake import tables
-from ackstream.lake.columns import KEY
-from ackstream.lake.schemas import TABLES
+from ackstream.lake.schemas import KEY, TABLES
 from ackstream.spark import batches
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source

@@ -17,11 +17,10 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 from ackstream.jobs.archive.reading import JSON_TEXTS, PART_OF, malformed, plain, read
-from ackstream.lake.columns import BYTES, LONG, PARTITION, TEXT, TIME
-from ackstream.lake.schemas import TABLES, arrow_schema
+from ackstream.lake.schemas import PARTITION, TABLES, TEXT, TIME
 from ackstream.spark.operator import spare_collections
 
 if TYPE_CHECKING:
@@ -36,15 +35,19 @@ MILLISECONDS_A_DAY = 86_400_000
 _READ = ("key", "value", "topic", "partition", "offset", "timestamp")
 _SPAN = StructType(
     [
-        StructField("query_id", TEXT),
-        StructField("first_batch", LONG),
-        StructField("last_batch", LONG),
-        StructField("identities", BYTES),
-        *[StructField(name, LONG) for name in TABLES],
+        StructField("query_id", StringType()),
+        StructField("first_batch", LongType()),
+        StructField("last_batch", LongType()),
+        StructField("identities", BinaryType()),
+        *[StructField(name, LongType()) for name in TABLES],
     ]
 )
 PROJECTED = StructType(
-    [StructField("spans", ArrayType(_SPAN)), StructField("bytes", LONG), *[StructField(name, BYTES) for name in TABLES]]
+    [
+        StructField("spans", ArrayType(_SPAN)),
+        StructField("bytes", LongType()),
+        *[StructField(name, BinaryType()) for name in TABLES],
+    ]
 )
 """What is made of some thousand records: a summary by query of correlate, with a hash of each record's identity in 8
 bytes; the rows of each table, null if there are none; and how many bytes these take."""
@@ -200,20 +203,20 @@ def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[
 
 def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
     """Lay out parts as rows of their table."""
-    columns = arrow_schema(table)
+    columns = TABLES[table].arrow
     # the second column is the row's time
     time = columns.field(1).name
     arrays = []
-    for field, column in zip(columns, TABLES[table].schema, strict=True):
+    for field, column in zip(columns, TABLES[table].columns, strict=True):
         name = field.name
         if name == PARTITION:
             days = np.array([getattr(part, time) for part in parts], np.int64) // MILLISECONDS_A_DAY
             arrays.append(pa.array(days.astype(np.int32), pa.int32()).cast(pa.date32()))
-        elif column.dataType == TIME:
+        elif column.kind == TIME:
             times = np.array([getattr(part, name) for part in parts], np.int64) * 1000
             arrays.append(pa.array(times, pa.int64()).cast(field.type))
         else:
-            arrays.append(pa.array(_values(table, name, owners, parts, is_text=column.dataType == TEXT), field.type))
+            arrays.append(pa.array(_values(table, name, owners, parts, is_text=column.kind == TEXT), field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 

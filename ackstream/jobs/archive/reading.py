@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import msgspec
 from msgspec import Meta, Raw
 
-from ackstream.lake.columns import BOOLEAN, BYTES, INTEGER, KEY, LONG, PARTITION, TEXT, TEXTS, TIME
-from ackstream.lake.schemas import TABLES
+from ackstream.lake.schemas import BOOLEAN, BYTES, INTEGER, KEY, LONG, PARTITION, TABLES, TEXT, TEXTS, TIME
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ _LOOSE = _EXACT | {TEXT: Raw, TIME: _long, BYTES: Raw, TEXTS: list[Raw]}
 
 
 def _columns(table: str) -> Iterator[Any]:
-    return (column for column in TABLES[table].schema if column.name not in (*KEY, PARTITION))
+    return (column for column in TABLES[table].columns if column.name not in (*KEY, PARTITION))
 
 
 REQUIRED = {
@@ -78,7 +77,7 @@ def _form(kinds: dict[Any, Any], *, exact: bool) -> Any:
         fields = [
             field(
                 column.name,
-                Raw if column.name in JSON_TEXTS and column.dataType == TEXT else kinds[column.dataType],
+                Raw if column.name in JSON_TEXTS and column.kind == TEXT else kinds[column.kind],
                 required=exact and column.name in REQUIRED[table],
             )
             for column in _columns(table)
@@ -190,13 +189,13 @@ def _part(table: str, loose: Any) -> Any:
     found = {}
     for column in _columns(table):
         value = getattr(loose, column.name)
-        if column.dataType == TEXT and column.name not in JSON_TEXTS:
+        if column.kind == TEXT and column.name not in JSON_TEXTS:
             value = _text(value)
-        elif column.dataType == BYTES:
+        elif column.kind == BYTES:
             value = _bytes(_text(value))
-        elif column.dataType == TEXTS:
+        elif column.kind == TEXTS:
             value = value and [_text(one) for one in value]
-        elif column.dataType == TIME and value is not None and not 0 <= value <= LAST_MILLISECOND:
+        elif column.kind == TIME and value is not None and not 0 <= value <= LAST_MILLISECOND:
             return None
         if value is None and column.name in REQUIRED[table]:
             return None

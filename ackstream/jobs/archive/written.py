@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from ackstream.lake.columns import KEY
+from ackstream.lake.schemas import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -140,7 +140,7 @@ class Mirror:
         rows = sum(row["count"] for row in counts[:whole])
         until = counts[whole - 1].batch
         # the source may have columns of its owner, or of another release
-        known = [name for name in ALL_TABLES[TABLE].schema.fieldNames() if name in new.columns]
+        known = [name for name in ALL_TABLES[TABLE].names if name in new.columns]
         copied = new.where(F.col("batch") <= until).select(*known)
         where = self._there, TABLE, self.source, until
         self._advance(until, appended=tables.append(copied, *where, count=rows, follows=self.last))

@@ -29,7 +29,7 @@ from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
-from ackstream.lake.schemas import DESTINATIONS
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.figures import FIGURES, Tally
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
@@ -294,7 +294,8 @@ class DeferredAcks:
             for change in self._changes
         ]
         path = tables.location(self._settings.lake, "destinations")
-        self._spark.createDataFrame(rows, DESTINATIONS).coalesce(1).write.format("delta").mode("append").save(path)
+        frame = self._spark.createDataFrame(rows, ALL_TABLES["destinations"].schema).coalesce(1)
+        frame.write.format("delta").mode("append").save(path)
         for destination, batch, mode, cause, age_ms in self._changes:
             log.warning(
                 "The destination %s is %s now (%s): it has everything up to batch %d; the oldest message it lacks is "

@@ -23,7 +23,7 @@ from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table
 from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, TABLES, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
-from ackstream.lake.schemas import arrow_schema
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.catalogue import KNOWN_PUBLISHERS, MESSAGES
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol.messages import encode_ack, write_stored
@@ -176,7 +176,7 @@ class PersistFold:
             }
             for client, state in result.changed.items()
         ]
-        rows = pa.Table.from_pylist(states, schema=arrow_schema("publishers"))
+        rows = pa.Table.from_pylist(states, schema=ALL_TABLES["publishers"].arrow)
         tables.append_rows(spark, rows, self._settings.lake, "publishers", query_id, batch)
 
 

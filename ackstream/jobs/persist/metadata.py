@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.persist.admission import MAX_TOPIC_BYTES
-from ackstream.lake.schemas import MESSAGES
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
 from ackstream.spark import batches
 
@@ -178,6 +178,7 @@ def projected(records: DataFrame) -> DataFrame:
         F.filter("headers", lambda header: ~header["key"].isin(service)),
         lambda header: F.struct(header["key"].alias("name"), header["value"].alias("value")),
     )
+    table = ALL_TABLES["messages"]
     texts = {name: F.expr(_text(name, header)) for name, header in HEADER_COLUMNS.items()}
     columns = {
         "client": texts["client"],
@@ -189,7 +190,7 @@ def projected(records: DataFrame) -> DataFrame:
         # functions over arrays are slow: only records with headers of their own pay for them
         "headers": F.when(F.size("headers") > count, own),
         "day": F.to_date("timestamp"),
-        **{name: F.lit(None).cast(MESSAGES[name].dataType) for name in ("batch", "query_id", "reason")},
+        **{name: F.lit(None).cast(table.schema[name].dataType) for name in ("batch", "query_id", "reason")},
     }
     metadata = {
         "timestamp": F.unix_millis("timestamp"),
@@ -198,7 +199,7 @@ def projected(records: DataFrame) -> DataFrame:
     }
     fields = [metadata.get(name, F.col(name)).alias(name) for name in MessageMetadata.__struct_fields__]
     return records.withColumn("found", F.map_from_entries("headers")).select(
-        *[columns.get(name, F.col(name)).alias(name) for name in MESSAGES.fieldNames()],
+        *[columns.get(name, F.col(name)).alias(name) for name in table.names],
         F.struct(*fields).alias("metadata"),
     )
 

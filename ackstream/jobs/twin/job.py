@@ -29,7 +29,7 @@ from ackstream.jobs.twin.changes import Thing
 from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, search_persisted
 from ackstream.jobs.twin.quotas import QuotaUsage
 from ackstream.lake import tables, things
-from ackstream.lake.schemas import THING_EVENTS
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
@@ -61,7 +61,7 @@ NAME, INDEX_NAME, LEASE = "twin", "twin-index", "twin-lease"
 _TIME = pa.timestamp("ms", tz="UTC")
 _ROWS = pa.schema(
     [
-        (name, _TIME if name.endswith("_at") else to_arrow_type(THING_EVENTS[name].dataType))
+        (name, _TIME if name.endswith("_at") else to_arrow_type(ALL_TABLES["thing_events"].schema[name].dataType))
         for name in JournalRow.__struct_fields__
     ]
 )

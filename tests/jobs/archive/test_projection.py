@@ -81,7 +81,7 @@ def test_an_outcome_record_becomes_a_row_of_each_of_its_parts(spark: SparkSessio
         ("c-1", at, "correlate", 17, "org.example:pump-1", 200, "acknowledgements", labels, [], started, 30,
          records.reply_id(1), '{"status":200}', "replies", records.reply_id(1), day)
     ]  # fmt: skip
-    wanted = spark.createDataFrame(expected, schemas.OUTCOMES)
+    wanted = spark.createDataFrame(expected, schemas.ALL_TABLES["outcomes"].schema)
     assert_df_equality(projection.rows(parsed, "outcomes"), wanted, ignore_nullable=True, ignore_metadata=True)
     assert projection.rows(parsed, "signals").count() == 1
     assert projection.rows(parsed, "dead_letters").count() == 0

@@ -15,7 +15,7 @@ from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Log
 from ackstream.jobs.query.requests import QueryRequest, read
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment
-from ackstream.lake.schemas import MESSAGES
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.lake.tail import Tail
 from ackstream.protocol import queries
 from ackstream.protocol.messages import CommandAck, decode_ack
@@ -67,7 +67,7 @@ def lake(apart: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         }
         for batch, partition, offset, subject, key, value, reason in old + new + others
     ]  # fmt: skip
-    written = apart.createDataFrame(rows, MESSAGES).coalesce(1)
+    written = apart.createDataFrame(rows, ALL_TABLES["messages"].schema).coalesce(1)
     written.write.format("delta").mode("append").save(tables.location(made, "messages"))
     return made
 
