@@ -10,9 +10,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -254,28 +252,6 @@ def redelivers(settlement: Settlement, qos: int, *, able: bool = True) -> bool:
     return qos > 0 and able and settlement == "reject-with-redelivery"
 
 
-class Redelivery:
-    """When rejected messages go back to a broker that would deliver them again at once.
-
-    Those of one wait go back together. Each wait without a settled message since the last one is twice as long.
-    """
-
-    def __init__(self) -> None:
-        self._attempts = 0
-        self._until = 0.0
-
-    def due(self, now: float) -> float:
-        """Return the time to reject a message, in monotonic seconds as ``now``."""
-        if now >= self._until:
-            self._attempts += 1
-            self._until = now + backoff(self._attempts)
-        return self._until
-
-    def reset(self) -> None:
-        """Begin with the shortest wait again: a message was settled."""
-        self._attempts = 0
-
-
 class Receiver(Protocol):
     """Accepts the messages of a source and settles each one; the thread of the source alone uses it."""
 
@@ -351,58 +327,6 @@ class MessageSource(Closing):
         except Exception:
             # the connection is opened again, and unsettled messages are delivered again
             log.exception("The thread %s died.", self._thread.name)
-
-
-POLL_SECONDS = 0.02
-
-TAKE_SECONDS = 1.0
-"""How long messages are taken before data is exchanged again, so that heartbeats are sent while Kafka is slow."""
-
-
-class PushedSource(MessageSource):
-    """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
-
-    def __init__(self, name: str, intake: Receiver, qos: int) -> None:
-        super().__init__(name, intake)
-        self._qos = qos
-        self._redelivery = Redelivery()
-        self._rejected: deque[tuple[float, Any]] = deque()
-        # the delivery, its message, and whether it may have been delivered before
-        self._arrived: deque[tuple[Any, ExternalMessage, bool]] = deque()
-
-    @abstractmethod
-    def _pump(self, seconds: float) -> None:
-        """Exchange data with the broker, waiting for some at most so long; append to ``_arrived``.
-
-        :raises UnreachableError: the broker is gone
-        """
-
-    @abstractmethod
-    def _settle(self, delivery: Any, settlement: Settlement) -> None:
-        """Settle a delivery as the protocol does; nothing to do if the broker did so when it sent it."""
-
-    def _taking(self, delivery: Any) -> None:
-        """Settle a delivery that is not redelivered, whatever becomes of its message; called before it is taken."""
-
-    def _turn(self) -> None:
-        self._pump(POLL_SECONDS)
-        until = time.monotonic() + TAKE_SECONDS
-        while self._arrived and self._intake.room and time.monotonic() < until:
-            delivery, message, redelivered = self._arrived.popleft()
-            self._taking(delivery)
-            self._intake.take(message, partial(self._done, delivery), redelivered=redelivered)
-        self._intake.turn()
-        now = time.monotonic()
-        while self._rejected and self._rejected[0][0] <= now:
-            self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
-
-    def _done(self, delivery: Any, settlement: Settlement) -> None:
-        if redelivers(settlement, self._qos):
-            due = self._redelivery.due(time.monotonic())
-            self._rejected.append((due, delivery))
-        else:
-            self._redelivery.reset()
-            self._settle(delivery, settlement)
 
 
 class Transport(NamedTuple):

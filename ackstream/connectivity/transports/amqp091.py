@@ -7,9 +7,8 @@ Eclipse Ditto, ``RabbitMQConsumerActor``, ``RabbitMQPublisherActor`` (ditto.md 7
 from __future__ import annotations
 
 import logging
-import threading
+import time
 import uuid
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,8 @@ from pika.spec import Basic
 
 from ackstream.connectivity.transport import (
     CONNECT_SECONDS,
+    TURN_SECONDS,
     Published,
-    PushedSource,
-    TargetPublisher,
     Transport,
     not_published,
 )
@@ -38,17 +36,16 @@ from ackstream.connectivity.transports.amqp091_link import (
     parameters,
     unreachable,
 )
-from ackstream.connectivity.transports.confirms import Confirms
+from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource
 from ackstream.errors import StartError
-from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
-    from ackstream.connectivity.transports.confirms import Unconfirmed
+    from ackstream.connectivity.transport import Confirm, Receiver
+    from ackstream.connectivity.transports.brokers import Unconfirmed
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
@@ -144,96 +141,71 @@ class UnroutableError(Exception):
     """No queue takes the message."""
 
 
-class Amqp091Publisher(TargetPublisher):
-    """Publishes persistent messages with confirms, in a thread of its own; ends with its connection."""
+class Amqp091Publisher(ConfirmingPublisher):
+    """Publishes persistent messages with confirms."""
 
     def __init__(self, connection: Amqp091Connection, _own: Kafka) -> None:
         """Connect; see :class:`.Transport`."""
+        super().__init__(connection.id)
         self._id = connection.id
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
         self._confirms = Confirms()
         # delivery tags begin with 1 on each channel; a message id must not repeat
         self._returned: set[int] = set()
         self._refused: set[int] = set()
         self._tag = self._channels = 0
-        self._run = uuid.uuid4().hex
-        self._opened: Future[None] = Future()
-        self._idle = threading.Event()
-        self._loop = IOLoop()
-        self._ended = False
+        self._prefix = uuid.uuid4().hex
         # the channel that takes messages
         self._channel: Any = None
+        self._loop = IOLoop()
+        self._loop.activate_poller()
         self._connection = SelectConnection(
             parameters(connection),
             on_open_callback=self._connected,
-            on_open_error_callback=self._disconnected,
-            on_close_callback=self._disconnected,
+            on_open_error_callback=self._ended,
+            on_close_callback=self._ended,
             custom_ioloop=self._loop,
         )
-        self._thread = threading.Thread(target=self._run_loop, name=f"ackstream-{connection.id}", daemon=True)
+        # pika gives up first
+        until = time.monotonic() + CONNECT_SECONDS + LEAVE_SECONDS
+        while not self._channels and self._reason is None and time.monotonic() < until:
+            self._turn()
+        if not self._channels:
+            reason = self._reason or TimeoutError("It did not answer in time.")
+            self._disconnect()
+            raise unreachable(connection, reason) from reason
         self._thread.start()
-        try:
-            # pika gives up first
-            self._opened.result(CONNECT_SECONDS + LEAVE_SECONDS)
-        except Exception as error:
-            self.close()
-            raise unreachable(connection, error) from error
 
     @property
-    def alive(self) -> bool:
-        """Whether the connection to the broker is open."""
-        return self._error is None
+    def _busy(self) -> bool:
+        return not self._confirms.idle
 
-    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message; see :class:`.TargetPublisher`."""
-        with self._lock:
-            error = self._error
-            if error is None:
-                self._idle.clear()
-                self._confirms.add(message, done)
-                self._loop.add_callback_threadsafe(self._flush)
-        if error is not None:
-            done(not_published(error, UNAVAILABLE))
+    def _wake(self) -> None:
+        self._loop.add_callback_threadsafe(self._flush)
 
-    def close(self) -> None:
-        """Wait for confirms for at most 5 s, then disconnect within 1 s."""
-        if self._error is None and self._opened.done():
-            self._call(self._flush)
-            self._idle.wait(CLOSE_SECONDS)
-        self._call(self._leave)
-        # it may still report what is not confirmed
-        self._thread.join(CLOSE_SECONDS)
+    def _turn(self) -> None:
+        timer = self._loop.call_later(TURN_SECONDS, _wait_no_longer)
+        self._loop.poll()
+        self._loop.process_timeouts()
+        self._loop.remove_timeout(timer)
 
-    def _call(self, function: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._ended:
-                self._loop.add_callback_threadsafe(function)
+    def _take_open(self) -> list[Confirm]:
+        return [unconfirmed.done for unconfirmed in self._confirms.give_up()]
+
+    def _disconnect(self) -> None:
+        with suppress(Exception):
+            if self._connection.is_open:
+                self._connection.close()
+            # a broker without memory or disk space reads nothing from clients that publish
+            until = time.monotonic() + LEAVE_SECONDS
+            while self._connection.is_closing and time.monotonic() < until:
+                self._turn()
+        with suppress(Exception):
+            abort(self._connection)
+            # its socket is closed in the next turn
+            self._loop.process_timeouts()
+        self._loop.close()
 
     # called in the thread of the connection
-
-    def _run_loop(self) -> None:
-        try:
-            self._loop.start()
-        except Exception as error:
-            log.exception("A thread that publishes died.")
-            self._fail(error)
-            with suppress(Exception):
-                abort(self._connection)
-                # its socket is closed in the next turn
-                self._loop.process_timeouts()
-        with self._lock:
-            self._ended = True
-            self._loop.close()
-
-    def _leave(self) -> None:
-        if self._connection.is_closed:
-            self._loop.stop()
-            return
-        # a broker without memory or disk space reads nothing from those that publish
-        self._loop.call_later(LEAVE_SECONDS, partial(abort, self._connection))
-        with suppress(AMQPError):
-            self._connection.close()
 
     def _connected(self, connection: Any) -> None:
         # Qpid confirms, too, but does not advertise it
@@ -261,25 +233,19 @@ class Amqp091Publisher(TargetPublisher):
         self._tag = 0
         self._returned.clear()
         self._refused.clear()
-        if not self._opened.done():
-            self._opened.set_result(None)
         self._flush()
 
     def _flush(self) -> None:
-        while self._channel is not None:
-            with self._lock:
-                unconfirmed = self._confirms.take()
-                if unconfirmed is None:
-                    if self._confirms.idle:
-                        self._idle.set()
-                    return
+        while self._accepted:
+            self._confirms.add(*self._accepted.popleft())
+        while self._channel is not None and (unconfirmed := self._confirms.take()) is not None:
             self._send(unconfirmed)
 
     def _send(self, unconfirmed: Unconfirmed) -> None:
         message = unconfirmed.message
         tag = self._tag + 1
         try:
-            properties = basic_properties(message.headers, f"{self._run}-{self._channels}-{tag}")
+            properties = basic_properties(message.headers, f"{self._prefix}-{self._channels}-{tag}")
             key = message.address.partition("/")[2]
             self._channel.basic_publish(unconfirmed.exchange, key, message.payload, properties, mandatory=True)
         except Exception as error:  # noqa: BLE001 - a header or an address that AMQP cannot carry
@@ -328,26 +294,15 @@ class Amqp091Publisher(TargetPublisher):
             # once this one is forgotten
             self._loop.add_callback_threadsafe(self._open_channel)
             return
-        self._fail(reason)
-        if self._connection.is_open:
-            self._connection.close()
+        self._ended(self._connection, reason)
 
-    def _disconnected(self, _connection: Any, reason: BaseException) -> None:
-        self._fail(reason)
-        self._loop.stop()
+    def _ended(self, _connection: Any, reason: BaseException) -> None:
+        """Note why nothing can be published any more: the first reason."""
+        self._reason = self._reason or reason
 
-    def _fail(self, reason: BaseException) -> None:
-        """Report everything that is not confirmed, once."""
-        with self._lock:
-            if self._error is not None:
-                return
-            self._error = reason
-            left = self._confirms.give_up()
-        if not self._opened.done():
-            self._opened.set_exception(reason)
-        for unconfirmed in left:
-            unconfirmed.done(not_published(reason, UNAVAILABLE))
-        self._idle.set()
+
+def _wait_no_longer() -> None:
+    """End the wait for data of the broker."""
 
 
 TRANSPORT = Transport(Amqp091Publisher, Amqp091Source)

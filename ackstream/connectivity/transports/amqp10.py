@@ -7,31 +7,25 @@ Source of the rules: Eclipse Ditto, ``AmqpConsumerActor``, ``AmqpPublisherActor`
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
 from ackstream.connectivity.transport import (
-    POLL_SECONDS,
     ExternalMessage,
     Published,
-    PushedSource,
-    TargetPublisher,
     Transport,
     not_published,
 )
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
-from ackstream.connectivity.transports.confirms import Confirms
-from ackstream.errors import UnreachableError
-from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.connectivity.transports.brokers import POLL_SECONDS, ConfirmingPublisher, Confirms, PushedSource
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
@@ -141,63 +135,29 @@ class ReleasedError(ConnectionError):
     """The broker does not take a message for the moment."""
 
 
-class Amqp10Publisher(TargetPublisher):
-    """Publishes durable messages over a link per address, in a thread of its own; ends with its connection."""
+class Amqp10Publisher(ConfirmingPublisher):
+    """Publishes durable messages over a link per address."""
 
     def __init__(self, connection: Amqp10Connection, _own: Kafka) -> None:
         """Connect; see :class:`.Transport`."""
-        self._lock = threading.Lock()
-        self._error: Exception | None = None
-        self._accepted: deque[tuple[OutgoingMessage, Confirm]] = deque()
-        self._closing = threading.Event()
+        super().__init__(connection.id)
         self._link = _Outgoing(connection)
-        self._thread = threading.Thread(target=self._run, name=f"ackstream-{connection.id}", daemon=True)
         self._thread.start()
 
     @property
-    def alive(self) -> bool:
-        """Whether the connection to the broker is open."""
-        return self._error is None
-
-    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message; see :class:`.TargetPublisher`."""
-        with self._lock:
-            error = self._error
-            if error is None:
-                self._accepted.append((message, done))
-        if error is not None:
-            done(not_published(error, UNAVAILABLE))
-
-    def close(self) -> None:
-        """Wait for dispositions for at most 5 s, then disconnect."""
-        self._closing.set()
-        # it may still report what is not confirmed
-        self._thread.join(3 * CLOSE_SECONDS)
-
-    def _run(self) -> None:
-        error: Exception = ConnectionError("The connection was closed.")
-        try:
-            while not self._closing.is_set():
-                self._turn()
-            until = time.monotonic() + CLOSE_SECONDS
-            while (self._accepted or self._link.busy) and time.monotonic() < until:
-                self._turn()
-        except UnreachableError as lost:
-            error = lost
-        except Exception as unexpected:
-            log.exception("A thread that publishes died.")
-            error = unexpected
-        with self._lock:
-            self._error = error
-            left = [*self._link.take_open(), *[done for _, done in self._accepted]]
-        for done in left:
-            done(not_published(error, UNAVAILABLE))
-        self._link.close()
+    def _busy(self) -> bool:
+        return self._link.busy
 
     def _turn(self) -> None:
         while self._accepted:
             self._link.send(*self._accepted.popleft())
         self._link.pump(POLL_SECONDS)
+
+    def _take_open(self) -> list[Confirm]:
+        return self._link.take_open()
+
+    def _disconnect(self) -> None:
+        self._link.close()
 
 
 MAX_LINKS = 256

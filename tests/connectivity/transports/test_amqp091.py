@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-import threading
+from collections import deque
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from ackstream.connectivity.transport import CONNECT_SECONDS, OutgoingMessage
 from ackstream.connectivity.transports import amqp091
 from ackstream.connectivity.transports.amqp091 import Amqp091Publisher, Amqp091Source
 from ackstream.connectivity.transports.amqp091_link import basic_properties, external_message, parameters
-from ackstream.connectivity.transports.confirms import Confirms, Unconfirmed
+from ackstream.connectivity.transports.brokers import Confirms, Unconfirmed
 from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
@@ -174,7 +174,7 @@ def test_a_message_that_amqp_cannot_carry_is_refused_and_the_next_one_is_sent(
         properties.encode()
 
     publisher = Amqp091Publisher.__new__(Amqp091Publisher)
-    publisher._run, publisher._channels, publisher._tag, publisher._confirms = "r", 1, 0, Confirms()
+    publisher._prefix, publisher._channels, publisher._tag, publisher._confirms = "r", 1, 0, Confirms()
     publisher._channel = SimpleNamespace(basic_publish=publish)
     results: list[Any] = []
     publisher._send(Unconfirmed(OutgoingMessage(address, headers, b""), results.append))
@@ -187,7 +187,7 @@ def test_a_confirm_for_many_does_not_store_what_was_refused_before() -> None:
     timers: list[Callable[[], None]] = []
     publisher._loop = SimpleNamespace(call_later=lambda _seconds, callback: timers.append(callback))
     publisher._confirms, publisher._returned, publisher._refused = Confirms(), set(), set()
-    publisher._lock, publisher._idle = threading.Lock(), threading.Event()
+    publisher._accepted = deque()
     channel = publisher._channel = object()
     results: dict[int, Any] = {}
     for tag in (1, 2, 3):

@@ -1,0 +1,290 @@
+"""Sources that a message broker pushes to, and publishers that wait for its confirmations, for all such transports."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections import deque
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from ackstream.connectivity.transport import MessageSource, TargetPublisher, backoff, not_published, redelivers
+from ackstream.errors import UnreachableError
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.errors import UNAVAILABLE
+
+if TYPE_CHECKING:
+    from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
+    from ackstream.protocol.ditto.connections import Settlement
+
+log = logging.getLogger(__name__)
+
+
+class Redelivery:
+    """When rejected messages go back to a broker that would deliver them again at once.
+
+    Those of one wait go back together. Each wait without a settled message since the last one is twice as long.
+    """
+
+    def __init__(self) -> None:
+        self._attempts = 0
+        self._until = 0.0
+
+    def due(self, now: float) -> float:
+        """Return the time to reject a message, in monotonic seconds as ``now``."""
+        if now >= self._until:
+            self._attempts += 1
+            self._until = now + backoff(self._attempts)
+        return self._until
+
+    def reset(self) -> None:
+        """Begin with the shortest wait again: a message was settled."""
+        self._attempts = 0
+
+
+POLL_SECONDS = 0.02
+
+TAKE_SECONDS = 1.0
+"""How long messages are taken before data is exchanged again, so that heartbeats are sent while Kafka is slow."""
+
+
+class PushedSource(MessageSource):
+    """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
+
+    def __init__(self, name: str, intake: Receiver, qos: int) -> None:
+        super().__init__(name, intake)
+        self._qos = qos
+        self._redelivery = Redelivery()
+        self._rejected: deque[tuple[float, Any]] = deque()
+        # the delivery, its message, and whether it may have been delivered before
+        self._arrived: deque[tuple[Any, ExternalMessage, bool]] = deque()
+
+    @abstractmethod
+    def _pump(self, seconds: float) -> None:
+        """Exchange data with the broker, waiting for some at most so long; append to ``_arrived``.
+
+        :raises UnreachableError: the broker is gone
+        """
+
+    @abstractmethod
+    def _settle(self, delivery: Any, settlement: Settlement) -> None:
+        """Settle a delivery as the protocol does; nothing to do if the broker did so when it sent it."""
+
+    def _taking(self, delivery: Any) -> None:
+        """Settle a delivery that is not redelivered, whatever becomes of its message; called before it is taken."""
+
+    def _turn(self) -> None:
+        self._pump(POLL_SECONDS)
+        until = time.monotonic() + TAKE_SECONDS
+        while self._arrived and self._intake.room and time.monotonic() < until:
+            delivery, message, redelivered = self._arrived.popleft()
+            self._taking(delivery)
+            self._intake.take(message, partial(self._done, delivery), redelivered=redelivered)
+        self._intake.turn()
+        now = time.monotonic()
+        while self._rejected and self._rejected[0][0] <= now:
+            self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
+
+    def _done(self, delivery: Any, settlement: Settlement) -> None:
+        if redelivers(settlement, self._qos):
+            due = self._redelivery.due(time.monotonic())
+            self._rejected.append((due, delivery))
+        else:
+            self._redelivery.reset()
+            self._settle(delivery, settlement)
+
+
+REMEMBERED = 10_000
+"""How many exchanges that took a message, and addresses that refused one, are remembered."""
+
+
+class Unconfirmed:
+    """A message to send, and the callback that reports its result."""
+
+    def __init__(self, message: OutgoingMessage, done: Confirm) -> None:
+        self.message = message
+        self.done = done
+        self.in_doubt = False
+
+    @property
+    def exchange(self) -> str:
+        """The exchange of its address, ``exchange/routing-key``; with AMQP 1.0 as good as the address."""
+        return self.message.address.partition("/")[0]
+
+
+class Confirms:
+    """Decides which message to send next to a broker that ends a channel or link because of a message.
+
+    It keeps the messages of a publisher, in order, over all channels of its connection, or all links of an address.
+    The reason of the broker names no message: all unconfirmed ones are in doubt, and it has stored most of them. Only a
+    message that was sent alone is known to be the reason.
+
+    The first message to an exchange is sent alone, and so is the next one to an address that refused one, and every
+    message that was in doubt.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Unconfirmed] = deque()
+        # by delivery tag, in order
+        self._open: dict[int | str, Unconfirmed] = {}
+        self._open_alone = False
+        self._proven: dict[str, None] = {}
+        self._refusing: dict[str, None] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether every message is confirmed."""
+        return not (self._waiting or self._open)
+
+    @property
+    def sending(self) -> bool:
+        """Whether a message is on its way."""
+        return bool(self._open)
+
+    def add(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Accept a message to send."""
+        self._waiting.append(Unconfirmed(message, done))
+
+    def take(self) -> Unconfirmed | None:
+        """Return the next message if it may be sent now; then call :meth:`sent`, unless it cannot be."""
+        if not self._waiting:
+            return None
+        first = self._waiting[0]
+        alone = first.in_doubt or first.exchange not in self._proven or first.message.address in self._refusing
+        if self._open and (alone or self._open_alone):
+            return None
+        self._open_alone = alone
+        return self._waiting.popleft()
+
+    def sent(self, tag: int | str, sending: Unconfirmed) -> None:
+        """Record a message as sent."""
+        self._open[tag] = sending
+
+    def tags(self, tag: int, *, multiple: bool) -> list[int]:
+        """Return the delivery tags, numbers here, that a confirm is about."""
+        numbers = (each for each in self._open if isinstance(each, int))
+        return list(takewhile(lambda each: each <= tag, numbers)) if multiple else [tag]
+
+    def confirm(self, tag: int | str, *, stored: bool) -> Unconfirmed | None:
+        """Return the message that the broker answered, with a positive confirm if ``stored``."""
+        sending = self._open.pop(tag, None)
+        if sending is not None and stored:
+            _remember(self._proven, sending.exchange)
+            self._refusing.pop(sending.message.address, None)
+        return sending
+
+    def channel_closed(self) -> Unconfirmed | None:
+        """Return the message for which the broker ended the channel or link, if known; the others are sent again."""
+        left = list(self._open.values())
+        self._open.clear()
+        if len(left) == 1:
+            _remember(self._refusing, left[0].message.address)
+            self._proven.pop(left[0].exchange, None)
+            return left[0]
+        for sending in reversed(left):
+            sending.in_doubt = True
+            self._waiting.appendleft(sending)
+        return None
+
+    def give_up(self) -> list[Unconfirmed]:
+        """Return what is not confirmed, in order, and forget it."""
+        left = [*self._open.values(), *self._waiting]
+        self._open.clear()
+        self._waiting.clear()
+        return left
+
+
+def _remember(names: dict[str, None], name: str) -> None:
+    """Add a name, and forget the oldest beyond the limit."""
+    names.pop(name, None)
+    names[name] = None
+    if len(names) > REMEMBERED:
+        del names[next(iter(names))]
+
+
+class ConfirmingPublisher(TargetPublisher):
+    """Publishes in a thread of its own, and reports each message once the broker has confirmed or refused it.
+
+    It ends with its connection: messages that are not confirmed then are reported as not published.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Prepare the thread, which is started once the connection is open."""
+        self._lock = threading.Lock()
+        # why the connection ended, and the error of messages since the thread has noticed that
+        self._reason: BaseException | None = None
+        self._error: BaseException | None = None
+        # accepted in any thread, sent in that of the publisher
+        self._accepted: deque[tuple[OutgoingMessage, Confirm]] = deque()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"ackstream-{name}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection to the broker is open."""
+        return self._error is None
+
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Send a message; see :class:`.TargetPublisher`."""
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._accepted.append((message, done))
+                self._wake()
+        if error is not None:
+            done(not_published(error, UNAVAILABLE))
+
+    def close(self) -> None:
+        """Wait for confirmations for at most 5 s, then disconnect."""
+        self._closing.set()
+        with self._lock:
+            if self._error is None:
+                self._wake()
+        # it may still report messages that are not confirmed
+        self._thread.join(3 * CLOSE_SECONDS)
+
+    def _wake(self) -> None:
+        """Have the thread send accepted messages now, if it waits longer for data of the broker."""
+
+    @property
+    @abstractmethod
+    def _busy(self) -> bool:
+        """Whether messages that were sent wait for a confirmation."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """Send accepted messages, and exchange data with the broker; set ``_reason`` if the connection is lost.
+
+        :raises UnreachableError: it is lost
+        """
+
+    @abstractmethod
+    def _take_open(self) -> list[Confirm]:
+        """Return the callbacks of messages that are not confirmed, and forget them."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Disconnect, unless the connection is lost, and release its resources."""
+
+    def _run(self) -> None:
+        try:
+            while self._reason is None and not self._closing.is_set():
+                self._turn()
+            until = time.monotonic() + CLOSE_SECONDS
+            while self._reason is None and (self._accepted or self._busy) and time.monotonic() < until:
+                self._turn()
+        except UnreachableError as lost:
+            self._reason = lost
+        except Exception as unexpected:
+            log.exception("A thread that publishes died.")
+            self._reason = unexpected
+        error = self._reason or ConnectionError("The connection was closed.")
+        with self._lock:
+            self._error = error
+            left = [*self._take_open(), *[done for _, done in self._accepted]]
+        for done in left:
+            done(not_published(error, UNAVAILABLE))
+        self._disconnect()
