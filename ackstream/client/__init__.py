@@ -54,7 +54,7 @@ from ackstream.client.queries.message_stream import LogMessage, MessageStream
 from ackstream.client.queries.query_client import QueryClient
 from ackstream.client.queues.queue_consumer import QueueConsumer, QueueStatistics
 from ackstream.client.queues.queued_messages import FlowQos, QueueMessage
-from ackstream.client.reading.durable_readers import delete_durable_subscription, known_readers
+from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
 from ackstream.client.reading.sample_reader import ReaderStatistics, SampleReader
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.requests._open_requests import RequesterStatistics, Stored

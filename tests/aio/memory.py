@@ -83,7 +83,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Service:
     """Let the twins make clients without a broker; return the service of the queue."""
     service = Service()
     monkeypatch.setattr(publisher_session, "ClientConnection", Obliging)
-    monkeypatch.setattr(sample_reader, "ReaderSession", _Session)
+    monkeypatch.setattr(sample_reader, "ReaderLink", _Session)
     monkeypatch.setattr(queue_link, "ClientConnection", lambda *_, **__: service)
     monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: service)
     monkeypatch.setattr(AsyncRequester, "_kind", staticmethod(requester))

@@ -12,7 +12,7 @@ import pytest
 
 from ackstream.client.errors import ReaderClosedError, ReaderTimeout, SettleTimeout, TakenOverError
 from ackstream.client.publishing.publisher import Publisher
-from ackstream.client.reading.durable_readers import delete_durable_subscription, known_readers
+from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
 from ackstream.client.reading.sample_reader import SampleReader
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import BadParameterError, InconsistentQosError, PreconditionNotMetError
@@ -362,7 +362,7 @@ def test_reading_stops_while_the_application_has_too_much_and_goes_on(
     topics: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # what is missing is looked for often while reading is paused, as with an application that is slow for minutes
-    monkeypatch.setattr("ackstream.client.reading._reader_session.RECOVER_SECONDS", 0.01)
+    monkeypatch.setattr("ackstream.client.reading._reader_link.RECOVER_SECONDS", 0.01)
     with SampleReader(topics, name="r1", qos=EXPLICIT, max_samples=10) as reader, _publisher(topics) as publisher:
         taken = 0
         for number in range(1_200):

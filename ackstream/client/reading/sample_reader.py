@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,10 +17,11 @@ from ackstream.client.core.label_acks import LabelAcks
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import MAX_BATCH, handler_of
+from ackstream.client.core.options import takes
 from ackstream.client.core.worker import Answers
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
-from ackstream.client.reading._reader_session import ReaderSession
+from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading.samples import ReaderQos, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.patterns import matches_any
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 
 ANY = 2**31
 """As many samples as are available."""
-
-START_TIMEOUT = 60.0
 
 
 class ReaderStatistics(msgspec.Struct, frozen=True):
@@ -66,6 +66,30 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
     unreadable: int
 
 
+@dataclass(frozen=True)
+class ReaderOptions:
+    """The options of a :class:`SampleReader`, which documents them."""
+
+    bootstrap_servers: str | Kafka
+    _: KW_ONLY
+    name: str
+    handler: Callable[[Sample], object] | None = None
+    batch_handler: Callable[[list[Sample]], object] | None = None
+    max_batch: int = MAX_BATCH
+    qos: ReaderQos | None = None
+    role: str | None = None
+    durable: bool = True
+    writers: Iterable[str] = ("*",)
+    topics: Iterable[str] = ("*",)
+    filter: Callable[[Sample], bool] | None = None
+    labels: Iterable[str] = ()
+    lake: Lake | None = None
+    max_samples: int = MAX_SAMPLES
+    max_bytes: int = MAX_BYTES
+    start_timeout: float = 60.0
+    on_error: Callable[[Exception], None] | None = None
+
+
 class SampleReader(Client):
     """Receives each message that is stored and not refused, in its writer's order, and acknowledges it to its writer.
 
@@ -90,27 +114,8 @@ class SampleReader(Client):
     for code that will never see them. Safe to use from several threads.
     """
 
-    def __init__(  # noqa: PLR0913 - a reader has many independent settings, each with a default
-        self,
-        bootstrap_servers: str | Kafka,
-        *,
-        name: str,
-        handler: Callable[[Sample], object] | None = None,
-        batch_handler: Callable[[list[Sample]], object] | None = None,
-        max_batch: int = MAX_BATCH,
-        qos: ReaderQos | None = None,
-        role: str | None = None,
-        durable: bool = True,
-        writers: Iterable[str] = ("*",),
-        topics: Iterable[str] = ("*",),
-        filter: Callable[[Sample], bool] | None = None,  # noqa: A002 - the field's word
-        labels: Iterable[str] = (),
-        lake: Lake | None = None,
-        max_samples: int = MAX_SAMPLES,
-        max_bytes: int = MAX_BYTES,
-        start_timeout: float = START_TIMEOUT,
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
+    @takes(ReaderOptions)
+    def __init__(self, options: ReaderOptions) -> None:
         """Connect and begin; when this returns, the settle job knows this reader, and the writers wait for it.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -119,6 +124,7 @@ class SampleReader(Client):
         :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are
             acknowledged together, or not at all
         :param max_batch: how many it is called with at most
+        :param qos: when it acknowledges, and how many samples it keeps; ``None``: the defaults of ``ReaderQos``
         :param role: the required subscription it serves
         :param durable: samples are kept for it while it is away; ``False``: a temporary reader
         :param writers: whose messages it reads; ``*`` stands for any run of characters
@@ -137,43 +143,43 @@ class SampleReader(Client):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         :raises SettleTimeout: the settle job does not answer
         """
-        kafka = Kafka.of(bootstrap_servers)
-        self._qos = qos or ReaderQos()
-        self._topics = tuple(topics)
-        self._filter = filter
+        kafka = Kafka.of(options.bootstrap_servers)
+        self._qos = options.qos or ReaderQos()
+        self._topics, self._filter = tuple(options.topics), options.filter
+        self._durable = options.durable
         self._counts: Counter[str] = Counter()
-        issued = frozenset(labels)
-        start = ReaderStart(name, time.time_ns() // 1_000_000, role, durable, tuple(writers))
-        _check(self._qos, start, issued, max_samples=max_samples, max_bytes=max_bytes)
+        labels = frozenset(options.labels)
+        epoch = time.time_ns() // 1_000_000
+        start = ReaderStart(options.name, epoch, options.role, options.durable, tuple(options.writers))
+        _check(self._qos, start, labels, max_samples=options.max_samples, max_bytes=options.max_bytes)
         self._history = ReaderHistory(
             self._qos,
             start,
             wanted=self._wants,
             on_acknowledged=self._on_acknowledged,
-            max_samples=max_samples,
-            max_bytes=max_bytes,
+            max_samples=options.max_samples,
+            max_bytes=options.max_bytes,
         )
-        self._durable = durable
         self._closed = threading.Event()
-        self._life = Lifetime(self._end, on_error)
-        self._handler = handler_of(handler, batch_handler, max_batch)
+        self._life = Lifetime(self._end, options.on_error)
+        self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._handling = self._life.thread(self._handle_all, "ackstream-samples")
         with ExitStack() as stack:
-            self._labels = Labels(stack, kafka, issued, None)
-            self._session = ReaderSession(
+            self._labels = Labels(stack, kafka, labels, None)
+            self._link = ReaderLink(
                 kafka,
                 start,
                 self._history,
                 self,
                 life=self._life,
-                lake=lake,
+                lake=options.lake,
                 after_poll=self._after_poll,
             )
-            stack.callback(self._session.close)
-            producer = ClientProducer(kafka, self._session.link.producer)
+            stack.callback(self._link.close)
+            producer = ClientProducer(kafka, self._link.link.producer)
             self._outbox = Answers(producer, connection_of(kafka), self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
-            self._session.begin(start_timeout)
+            self._link.begin(options.start_timeout)
             self._connected = stack.pop_all()
         if self._handler is not None:
             self._handling.start()
@@ -242,10 +248,10 @@ class SampleReader(Client):
     @property
     def statistics(self) -> ReaderStatistics:
         """Counts since the reader began."""
-        counters = (self._counts, self._history.counts, self._session.counts)
+        counters = (self._counts, self._history.counts, self._link.counts)
         names = set(ReaderStatistics.__struct_fields__) - {"waiting", "unreadable"}
         counts = {name: sum(counter[name] for counter in counters) for name in names}
-        return ReaderStatistics(**counts, waiting=self._history.waiting, unreadable=self._session.link.unreadable)
+        return ReaderStatistics(**counts, waiting=self._history.waiting, unreadable=self._link.link.unreadable)
 
     def close(self, *, leave: bool = True) -> None:
         """Finish the current sample, report what is acknowledged (for at most 5 s), and release the labels.
@@ -273,7 +279,7 @@ class SampleReader(Client):
         self._history.end(ReaderClosedError("The reader is closed."))
         if self._handling.ident is not None and self._handling is not threading.current_thread():
             self._handling.join()
-        left = self._session.close(leave=leave)
+        left = self._link.close(leave=leave)
         self._connected.close()
         self._life.close()
         return left
@@ -283,7 +289,7 @@ class SampleReader(Client):
     def _end(self, error: Exception) -> None:
         """End every wait, and the reports: another reader of the name may have taken over."""
         self._history.end(error)
-        self._session.link.stop.set()
+        self._link.link.stop.set()
 
     def _handle_all(self) -> None:
         """Call the handler for one sample after the other, or for those at hand, until the reader ends."""

@@ -6,7 +6,7 @@ The settings have Connext's names, and its defaults where these lose nothing (br
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -16,15 +16,22 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
 
-if TYPE_CHECKING:
-    from ackstream.client.reading.sample_reader import SampleReader
-
 MAX_NAME_CHARACTERS = 255
+
+
+class Acknowledger(Protocol):
+    """Acknowledges samples: the reader that has handed them out."""
+
+    def acknowledge_sample(self, sample: Sample, response: bytes | None = None) -> None:
+        """Acknowledge a sample to its publisher."""
+
+    def reject_sample(self, sample: Sample, reason: str, status: int = 400) -> None:
+        """Reject a sample towards the requester of a label."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample(Message):
-    """A message as a reader gets it.
+    """A message as a reader receives it.
 
     :ivar seq: the publisher's sequence number of it
     :ivar partition: of the Kafka topic ``messages``, as is ``offset``
@@ -33,7 +40,7 @@ class Sample(Message):
     seq: int
     partition: int
     offset: int
-    _reader: SampleReader | None = field(default=None, repr=False)
+    _reader: Acknowledger | None = field(default=None, repr=False)
 
     def acknowledge(self, response: bytes | None = None) -> None:
         """Acknowledge the sample to its publisher; see :meth:`SampleReader.acknowledge_sample`."""
@@ -90,7 +97,7 @@ class PublisherSessions:
 
 
 def of_record(
-    record: Any, reader: SampleReader | None = None, sessions: PublisherSessions | None = None
+    record: Any, reader: Acknowledger | None = None, sessions: PublisherSessions | None = None
 ) -> Sample | None:
     """Return the message in a record; ``None`` for a command, and for a record without a client or a number.
 
@@ -122,7 +129,7 @@ def of_record(
     )
 
 
-def of_row(row: dict[str, Any], reader: SampleReader | None = None) -> Sample:
+def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
     """Return the message in a row of the table ``messages``."""
     return Sample(
         row["client"],

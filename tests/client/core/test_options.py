@@ -45,7 +45,7 @@ def test_the_signature_is_that_of_the_options() -> None:
     assert Made.__init__.__doc__ == "Keep the options."
 
 
-@pytest.mark.parametrize("kind", [client.QueueConsumer], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [client.QueueConsumer, client.SampleReader], ids=lambda kind: kind.__name__)
 def test_a_client_documents_each_of_its_options(kind: type) -> None:
     documented = str(kind.__init__.__doc__)
     for name in inspect.signature(kind).parameters:

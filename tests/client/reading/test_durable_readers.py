@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.errors import SettleTimeout
-from ackstream.client.reading import durable_readers as module
-from ackstream.client.reading.durable_readers import delete_durable_subscription, known_readers
+from ackstream.client.reading import _reader_link as module
+from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
 from ackstream.errors import InconsistentQosError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.readers import KnownReader, KnownReaders, ReaderRemoved, ReaderStop, read, write

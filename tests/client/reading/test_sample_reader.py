@@ -42,7 +42,7 @@ class _Session:
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setattr(sample_reader, "ReaderSession", _Session)
+    monkeypatch.setattr(sample_reader, "ReaderLink", _Session)
     return lambda **options: SampleReader(Kafka(), name="r1", **options)
 
 
@@ -60,20 +60,20 @@ def test_a_reader_stays_known_when_it_closes_unless_it_is_temporary(
         pass
     reader.close()
     temporary = "durable" in options
-    assert (reader._session.left, reader._history.start.durable) == ([temporary], not temporary)
+    assert (reader._link.left, reader._history.start.durable) == ([temporary], not temporary)
 
 
 def test_a_durable_reader_that_is_unregistered_leaves_for_good(make: Callable[..., Any]) -> None:
     reader = make()
     reader.unregister()
-    assert reader._session.left == [True]
+    assert reader._link.left == [True]
     with pytest.raises(ReaderClosedError):
         reader.take()
 
 
 def test_a_leave_that_kafka_does_not_store_is_an_error(make: Callable[..., Any]) -> None:
     reader = make()
-    reader._session.takes_leave = False
+    reader._link.takes_leave = False
     with pytest.raises(UnreachableError, match="ackstream readers forget"):
         reader.unregister()
 
@@ -94,7 +94,7 @@ def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(ma
         reader.wait_closed(PATIENCE_SECONDS)
     reader.close()
     assert (seen, [type(error) for error in told]) == ([1, 2, 3, 4, 5, 6], [HandlerFailedError])
-    assert (reader.alive, reader.statistics.failed, reader._session.link.stop.is_set()) == (False, 3, True)
+    assert (reader.alive, reader.statistics.failed, reader._link.link.stop.is_set()) == (False, 3, True)
 
 
 def test_samples_that_are_read_stay_in_the_reader_and_those_not_accessed_can_be_waited_for(

@@ -1,4 +1,8 @@
-"""Samples that a reader misses: when they are certainly missing, and how they are read, from Kafka or the table."""
+"""Where a reader reads ``messages``: its start, its pauses, the samples it misses, and where a restart begins.
+
+The restart offsets are committed to a consumer group named after the reader. They are only a hint: the settle job knows
+which samples were acknowledged, and missing ones are read again from Kafka or from the table.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,23 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from kafka.structs import OffsetAndMetadata
+
 from ackstream.client.errors import SamplesGoneError
 from ackstream.client.reading import samples
+from ackstream.kafka.reader import offsets_since
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import MAX_NUMBER
+from ackstream.protocol.readers import SKEW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ackstream.client.reading._reader_history import ReaderHistory
     from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
-    from ackstream.client.reading.sample_reader import SampleReader
-    from ackstream.client.reading.samples import Sample
+    from ackstream.client.reading.samples import Acknowledger, Sample
     from ackstream.protocol.intervals import Interval
+    from ackstream.protocol.readers import KnownWriter
     from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
@@ -31,7 +39,13 @@ FIRST_ROWS = 100
 """How many rows are read while their size is unknown."""
 
 LOOK_BACK = 1_000
-"""How many records of each partition are read at least when older ones are looked for."""
+"""The least number of records of each partition that are read when older ones are looked for."""
+
+LOOKBACK_MS = 10 * 60_000
+"""How long messages may be in Kafka before they are stored, for a reader that has no earlier samples to receive."""
+
+DROP_SECONDS = 10.0
+"""How long messages that wait to be stored may hold up reading."""
 
 
 class OpenOffsets:
@@ -103,23 +117,24 @@ class OpenOffsets:
         return min([position, *self._open[partition], *dropped])
 
 
-class Recovery:
-    """Looks for missing samples that hold up all behind them, in the thread of the consumer that should read them.
+class ReaderPositions:
+    """Moves the consumer of a reader, in its thread, and looks for missing samples that hold up all behind them.
 
     A sample is certainly missing if it is absent after everything was read that Kafka had when its absence was noticed:
-    it is before the offset where reading began, or Kafka has deleted it. Then it is read from the table; without one,
-    reading goes back, twice as far each time, to the first record that Kafka has. What is absent even then ends the
-    reader: it would skip samples, and never learn of them. What is absent from the table, too, is lost.
+    it is before the offset at which reading began, or Kafka has deleted it. Then the table has it. Without a table
+    reading goes back, twice as far each time, to the first record that Kafka has; a sample that is absent even then
+    ends the reader, which would skip it unnoticed. One that is absent from the table, too, is lost.
     """
 
     def __init__(
-        self, consumer: Any, history: ReaderHistory, lake: Lake | None, reader: SampleReader | None = None
+        self, consumer: Any, history: ReaderHistory, lake: Lake | None, reader: Acknowledger | None = None
     ) -> None:
-        """Recover what ``consumer`` does not read for ``history``.
-
-        :param lake: where the table is; ``None``: only Kafka is read
-        """
+        """Let ``consumer`` read for ``history``; without a ``lake`` only Kafka is read."""
         self.counts: Counter[str] = Counter()
+        self.persisting = False
+        """Whether a record of ``stored`` has arrived since messages hold up reading."""
+        self.paused = False
+        self._crowded_since: float | None = None
         self._consumer, self._history = consumer, history
         self._lake, self._reader = lake, reader
         self._rows = FIRST_ROWS
@@ -130,14 +145,69 @@ class Recovery:
         self._ends: dict[Any, int] = {}
 
     def begin(self, starts: Mapping[Any, int]) -> None:
-        """Note the offsets where reading begins, by partition."""
+        """Note the offsets at which reading begins, by partition."""
         self._starts = dict(starts)
 
-    def recover(self, partitions: Sequence[Any], *, paused: bool) -> bool:
-        """Fetch, or read again, what was found missing earlier and is certain now; call this from time to time.
+    def start(
+        self,
+        partitions: Sequence[Any],
+        stored: Sequence[Any],
+        as_of: int,
+        known: Sequence[KnownWriter],
+        *,
+        durable: bool,
+    ) -> None:
+        """Seek to the first message that may be unacknowledged, and to the records of ``stored`` from ``as_of`` on.
 
-        :param partitions: those that are read
-        :param paused: nothing more is read
+        :param as_of: the time of the state of the settle job, whose ``known`` writers the history begins with
+        """
+        committed = {partition: self._consumer.committed(partition) for partition in partitions}
+        undelivered = any(writer.undelivered for writer in known)
+        if undelivered:
+            first = self._consumer.beginning_offsets(partitions)
+        else:
+            first = offsets_since(self._consumer, partitions, max(0, as_of - LOOKBACK_MS))
+        starts = {part: first[part] if committed[part] is None else committed[part] for part in partitions}
+        if not undelivered and not durable:
+            # the name may have been used long ago
+            starts = {part: max(starts[part], first[part]) for part in partitions}
+        self.begin(starts)
+        starts |= offsets_since(self._consumer, stored, max(0, as_of - SKEW_MS))
+        for partition, offset in starts.items():
+            self._consumer.seek(partition, offset)
+        for writer in known:
+            self._history.begin(writer)
+        self._consumer.resume(*partitions)
+
+    def limit(self, partitions: Sequence[Any], now: float) -> None:
+        """Pause reading while the application, or the buffer of messages that are not stored yet, is full."""
+        crowded = self._history.crowded
+        full = crowded or self._history.full
+        if full != self.paused:
+            (self._consumer.pause if full else self._consumer.resume)(*partitions)
+            self.paused = full
+        if not crowded:
+            self._crowded_since = None
+        elif self._crowded_since is None:
+            self._crowded_since, self.persisting = now, False
+        elif self.persisting and now - self._crowded_since > DROP_SECONDS:
+            # a writer with a gap in its numbers, which may never be filled, must not hold up the others
+            dropped = self._history.drop()
+            log.warning("Dropped %s buffered messages; they will be read again once they are stored.", dropped)
+
+    def restart_offsets(self, partitions: Sequence[Any]) -> dict[Any, OffsetAndMetadata]:
+        """Return the offsets to commit."""
+        found = {}
+        for partition in partitions:
+            position = self._consumer.position(partition, timeout_ms=5_000)
+            if position is not None:
+                offset = self._history.restart_offset(partition.partition, position)
+                found[partition] = OffsetAndMetadata(offset, "", -1)
+        return found
+
+    def recover(self, partitions: Sequence[Any], *, paused: bool) -> bool:
+        """Fetch, or read again, samples that were found missing earlier and are certain now; call it now and then.
+
         :return: whether there may be more to fetch at once
         :raises SamplesGoneError: Kafka has deleted some, and there is no table
         :raises Exception: the broker does not answer, or the table cannot be read; to be retried
@@ -145,7 +215,7 @@ class Recovery:
         missing, fetched = self._history.missing(), False
         if self._lake is None and missing and self._reads_on(partitions, missing):
             return False
-        # what waits in the buffer cannot be handed out, and nothing more comes: the table has what is missing
+        # buffered messages cannot be handed out, and none arrives: the table has the missing ones
         stuck = paused and self._lake is not None
         if self._suspects and (stuck or self._has_read_all()):
             certain = {
@@ -218,7 +288,7 @@ class Recovery:
 
 
 def read_stored(
-    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, reader: SampleReader | None = None
+    lake: Lake, writer: str, runs: Iterable[Interval], limit: int, reader: Acknowledger | None = None
 ) -> tuple[list[Sample], list[Interval]]:
     """Return the samples of the first ``limit`` numbers in ``runs``, in order, and those numbers that are not stored.
 

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 
 from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.session import Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
-from ackstream.client.reading import _reader_session as reader_session
-from ackstream.client.reading import _stored_samples as stored_samples
+from ackstream.client.reading import _reader_link as reader_link
+from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
-from ackstream.client.reading._reader_session import LOOKBACK_MS, ReaderSession, SessionState
+from ackstream.client.reading._reader_link import ReaderLink, merged
+from ackstream.client.reading._reader_offsets import LOOKBACK_MS
 from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
@@ -39,12 +41,12 @@ def _state(shard: int, writer: str, part: int = 0, parts: int = 1, as_of: int = 
 
 
 def _whole(*states: ReaderState) -> ReaderState:
-    session = SessionState()
+    parts: Parts[ReaderState] = Parts()
     for state in states:
-        assert session.whole is None
-        session.add(state)
-    assert session.whole is not None
-    return session.whole
+        assert parts.whole is None
+        parts.add(state, state.as_of)
+    assert parts.whole is not None
+    return merged(parts.whole)
 
 
 def test_a_session_state_is_whole_with_every_part_of_every_shard() -> None:
@@ -171,12 +173,12 @@ class _Link:
             self.pending.append(self.answers.popleft())
 
 
-def _session(link: _Link, history: ReaderHistory, errors: list[Exception], lake: Lake | None = None) -> ReaderSession:
+def _session(link: _Link, history: ReaderHistory, errors: list[Exception], lake: Lake | None = None) -> ReaderLink:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reader_session, "ClientConnection", lambda *_, **__: link)
+        patched.setattr(reader_link, "ClientConnection", lambda *_, **__: link)
         nobody: Any = None  # only samples know the reader
         life = Lifetime(history.end, errors.append)
-        return ReaderSession(Kafka(), history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
+        return ReaderLink(Kafka(), history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
 
 
 class _World:
@@ -335,7 +337,7 @@ def test_whatever_the_order_the_pace_and_the_buffer_every_stored_sample_is_hande
         return [Sample(writer, None, None, b"", {}, 0, seq, 0, log.index((writer, seq))) for seq in numbers], []
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stored_samples, "read_stored", read)
+        patched.setattr(reader_offsets, "read_stored", read)
         for writer, end, seconds in [*stored, ("v", 12, 1), ("w", 12, 1)]:
             world.run(seconds, per_turn=per_turn, turn=0.5)
             if end > last[writer]:

@@ -9,9 +9,9 @@ from deltalake import write_deltalake
 from kafka import TopicPartition
 
 from ackstream.client.errors import SamplesGoneError
-from ackstream.client.reading import _stored_samples as stored_samples
+from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
-from ackstream.client.reading._stored_samples import Recovery, read_stored
+from ackstream.client.reading._reader_offsets import ReaderPositions, read_stored
 from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import ReaderStart
@@ -115,7 +115,7 @@ def test_no_more_than_the_limit_is_fetched_at_once(lake: Lake) -> None:
 
 def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake) -> None:
     consumer, history = Consumer(position=9), _history(6, 6)
-    recovering = Recovery(consumer, history, lake)
+    recovering = ReaderPositions(consumer, history, lake)
     assert [recovering.recover([PARTITION], paused=False) for _ in range(3)] == [False] * 3
     assert _numbers(history) == []
     consumer.at = 10
@@ -126,7 +126,7 @@ def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake
 
 def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake) -> None:
     history = _history(2, 2)
-    recovering = Recovery(Consumer(), history, lake)
+    recovering = ReaderPositions(Consumer(), history, lake)
     recovering.recover([PARTITION], paused=False)
     history.mark_stored(StoredRange("w1", 3, 6, 1, ((3, 3),)))
     recovering.recover([PARTITION], paused=False)
@@ -137,7 +137,7 @@ def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake
 
 def test_a_paused_reader_does_not_wait_if_there_is_a_table(lake: Lake) -> None:
     history = _history(6, 6)
-    recovering = Recovery(Consumer(position=0), history, lake)
+    recovering = ReaderPositions(Consumer(position=0), history, lake)
     recovering.recover([PARTITION], paused=True)
     assert recovering.recover([PARTITION], paused=True)
     assert _numbers(history) == [1, 2, 4, 5, 6]
@@ -145,7 +145,7 @@ def test_a_paused_reader_does_not_wait_if_there_is_a_table(lake: Lake) -> None:
 
 def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None:
     history = _history(6, 1, 2, max_samples=2)
-    recovering = Recovery(Consumer(), history, lake)
+    recovering = ReaderPositions(Consumer(), history, lake)
     assert [recovering.recover([PARTITION], paused=False) for _ in range(3)] == [False] * 3
     history.take(1, 0)
     history.acknowledge_all(None)
@@ -154,10 +154,10 @@ def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None
 
 
 def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_samples, "FIRST_ROWS", 2)
-    monkeypatch.setattr(stored_samples, "FETCH_ROWS", 2)
+    monkeypatch.setattr(reader_offsets, "FIRST_ROWS", 2)
+    monkeypatch.setattr(reader_offsets, "FETCH_ROWS", 2)
     history = _history(6)
-    recovering = Recovery(Consumer(), history, lake)
+    recovering = ReaderPositions(Consumer(), history, lake)
     seen: list[int] = []
     while len(seen) < 5:
         recovering.recover([PARTITION], paused=False)
@@ -167,10 +167,10 @@ def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.M
 
 
 def test_so_many_rows_are_fetched_at_once_that_they_weigh_little(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_samples, "FIRST_ROWS", 1)
-    monkeypatch.setattr(stored_samples, "FETCH_BYTES", 1_200)
+    monkeypatch.setattr(reader_offsets, "FIRST_ROWS", 1)
+    monkeypatch.setattr(reader_offsets, "FETCH_BYTES", 1_200)
     history = _history(6)
-    recovering, fetched = Recovery(Consumer(), history, lake), []
+    recovering, fetched = ReaderPositions(Consumer(), history, lake), []
     while len(_numbers(history)) < 5 and len(fetched) < 20:
         recovering.recover([PARTITION], paused=False)
         fetched.append(recovering.counts["fetched"])
@@ -179,7 +179,7 @@ def test_so_many_rows_are_fetched_at_once_that_they_weigh_little(lake: Lake, mon
 
 def test_without_a_table_a_paused_reader_loses_nothing() -> None:
     history = _history(6, 6)
-    recovering = Recovery(Consumer(position=4), history, None)
+    recovering = ReaderPositions(Consumer(position=4), history, None)
     for _ in range(5):
         assert not recovering.recover([PARTITION], paused=True)
     assert (_numbers(history), recovering.counts["lost"]) == ([], 0)
@@ -190,7 +190,7 @@ def test_without_a_table_a_paused_reader_loses_nothing() -> None:
 
 def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_anything_is_given_up() -> None:
     history, consumer = _history(6, 6), Consumer(position=10)
-    recovering = Recovery(consumer, history, None)
+    recovering = ReaderPositions(consumer, history, None)
     recovering.begin({PARTITION: 5})
     for _ in range(2):
         recovering.recover([PARTITION], paused=False)
@@ -205,9 +205,9 @@ def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_a
 
 
 def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_samples, "LOOK_BACK", 1)
+    monkeypatch.setattr(reader_offsets, "LOOK_BACK", 1)
     history, consumer = _history(6, 6), Consumer(position=10)
-    recovering = Recovery(consumer, history, None)
+    recovering = ReaderPositions(consumer, history, None)
     recovering.begin({PARTITION: 9})
     while consumer.sought != [8, 6, 2]:
         consumer.at = 10
@@ -220,7 +220,7 @@ def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_nowhere_is_skipped_and_logged(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     history = _history(8, 1, 8)
-    recovering = Recovery(Consumer(), history, lake)
+    recovering = ReaderPositions(Consumer(), history, lake)
     for _ in range(3):
         recovering.recover([PARTITION], paused=False)
     assert _numbers(history) == [1, 2, 4, 5, 6, 8]

@@ -1,0 +1,383 @@
+"""A reader's connection with the settle job: it reads the topics, and reports which samples are acknowledged.
+
+The durable subscriptions of all readers are listed and removed in the same way (Connext 31.13, R21). Each name of a
+durable reader is a subscription: samples are kept for it while no reader of the name runs. It begins with the first
+start of a reader, and ends here, with ``SampleReader.unregister``, or after ``settle.durable_lease``.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.client.core.session import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
+from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
+from ackstream.client.reading import samples
+from ackstream.client.reading._reader_offsets import ReaderPositions
+from ackstream.client.reading.samples import check_name
+from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.kafka.reader import ClientConnection
+from ackstream.protocol import messages, readers
+from ackstream.protocol.json import RecordError
+from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.readers import (
+    AppAckConf,
+    KnownReader,
+    KnownReaders,
+    ProtocolAck,
+    ReaderAlive,
+    ReaderRemoved,
+    ReadersRequest,
+    ReaderState,
+    ReaderStop,
+)
+from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ackstream.client.core.lifetime import Lifetime
+    from ackstream.client.reading._reader_history import ReaderHistory
+    from ackstream.client.reading.samples import Acknowledger
+    from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter, ReaderStart
+    from ackstream.settings import Lake
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 20
+"""The longest time that an acknowledgement waits to be sent."""
+
+MAX_RECORDS = 500
+RECOVER_SECONDS = 1.0
+REPEAT_SECONDS = 5.0
+COMMIT_SECONDS = 5.0
+
+TIMEOUT = 60.0
+ASKING = "ackstream-readers"
+"""The name that lists of readers are addressed to. Two clients that ask at once get each other's, equal answers."""
+
+
+class ReaderLink:
+    """Reads ``messages``, ``stored`` and the answers of the settle job; writes ``app-acks``; all in one thread."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        start: ReaderStart,
+        history: ReaderHistory,
+        reader: Acknowledger,
+        *,
+        life: Lifetime,
+        lake: Lake | None,
+        after_poll: Callable[[float], None],
+    ) -> None:
+        """Connect; other parameters and errors as of ``SampleReader``.
+
+        :param life: of the reader
+        :param after_poll: called several times a second with the monotonic time in seconds
+        """
+        self._start, self._history, self._reader = start, history, reader
+        self._life, self._after_poll = life, after_poll
+        self._session: Session[int] = Session()
+        self._started = threading.Event()
+        self._closed = False
+        self._answer: Parts[ReaderState] = Parts()
+        # while a record of `stored` is known to be missing
+        self._again: Parts[ReaderState] | None = None
+        self._unreadable = 0
+        self._sessions = samples.PublisherSessions()
+        # reports that Kafka did not store, and that nothing else repeats; filled by the producer's thread
+        self._unsent: deque[ProtocolAck] = deque()
+        self._due = dict.fromkeys(("gaps", "repeat", "recover", "commit"), 0.0)
+        self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
+        self.link = ClientConnection(
+            kafka,
+            start.reader,
+            sends="app-acks",
+            addressed="publisher-acks",
+            whole=("messages", "stored"),
+            group=kafka.group(f"reader-{start.reader}"),
+        )
+        self.link.consumer.pause(*self._partitions)
+        self._positions = ReaderPositions(self.link.consumer, history, lake, reader)
+        self.counts = self._positions.counts
+
+    def begin(self, timeout: float) -> None:
+        """Start reading; when this returns, the settle job knows the reader.
+
+        :raises SettleTimeout: no answer within ``timeout`` seconds
+        """
+        name = f"ackstream-reader-{self._start.reader}"
+        self.link.start(
+            name, self._receive, self._step, guard=self._life.guard, poll_ms=POLL_MS, max_records=MAX_RECORDS
+        )
+        if not self._started.wait(timeout):
+            raise SettleTimeout(
+                f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
+                " acknowledgements (`ackstream submit settle`)."
+            )
+
+    def close(self, *, leave: bool = False) -> bool:
+        """Report what is acknowledged (for at most 5 s) and disconnect; a second time has no effect.
+
+        :param leave: report that the reader will not come back
+        :return: ``False`` if ``leave`` was asked for and Kafka did not store the record
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        self.link.end()
+        left = None
+        if self._started.is_set():
+            for report in self._history.due(closing=True):
+                self._send(report)
+            left = self._send(ReaderStop(self._start.reader, self._start.epoch)) if leave else None
+        self.link.flush()
+        try:
+            if self._started.is_set():
+                offsets = self._positions.restart_offsets(self._partitions)
+                self.link.consumer.commit(offsets, timeout_ms=CLOSE_SECONDS * 1000)
+        except (KafkaError, AssertionError) as error:
+            log.warning("The last offsets of reader %s were not committed: %s", self._start.reader, error)
+        self.link.close()
+        return not leave or (left is not None and left.succeeded())
+
+    @property
+    def _partitions(self) -> list[Any]:
+        return self.link.assignment.of(self._messages)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def _receive(self, record: Any) -> None:
+        if record.topic == self._messages:
+            sample = samples.of_record(record, self._reader, self._sessions)
+            if sample is not None and self._reads(sample.publisher):
+                self._history.add(sample)
+        elif record.topic == self._stored:
+            if self._started.is_set():
+                self._receive_stored(record)
+        else:
+            answer = readers.read_answer(record.value)
+            if isinstance(answer, AppAckConf):
+                self._history.confirm(answer)
+            elif isinstance(answer, ReaderState):
+                self._receive_state(answer)
+            elif isinstance(answer, ReaderRemoved) and self._started.is_set() and answer.epoch >= self._start.epoch:
+                self._life.fail(TakenOverError(f"The reader {answer.reader} was removed (`ackstream readers forget`)."))
+
+    def _receive_stored(self, record: Any) -> None:
+        try:
+            stored = messages.read_stored(record.value)
+        except RecordError as error:
+            log.warning("A record of %s was skipped (offset %s): %s", record.topic, record.offset, error)
+            self._unreadable = -1
+            return
+        self._positions.persisting = True
+        if self._reads(stored.client):
+            self._history.mark_stored(stored)
+
+    def _receive_state(self, state: ReaderState) -> None:
+        if self._session.is_over(state.epoch):
+            self._life.fail(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
+        elif state.epoch > self._start.epoch:
+            self._exceed(state.epoch)
+        elif state.epoch < self._start.epoch:
+            return
+        elif not self._started.is_set():
+            self._answer.add(state, state.as_of)
+        elif self._again is not None and (whole := self._again.add(state, state.as_of).whole) is not None:
+            self._again = None
+            for known in self._known(merged(whole)):
+                self._history.catch_up(known)
+
+    def _exceed(self, epoch: int) -> None:
+        """Start anew with a later epoch than that of an earlier reader, whose clock may have been ahead."""
+        # two readers that start at the same time may get the same answer: one must be later
+        later = epoch + 1 + time.time_ns() % 1_000
+        self._start = self._history.start = msgspec.structs.replace(self._start, epoch=later)
+        self._answer = Parts()
+        self._session.lapse()
+
+    def _reads(self, writer: str) -> bool:
+        return self._start.writers == ("*",) or matches_any(self._start.writers, writer)
+
+    def _known(self, state: ReaderState) -> list[KnownWriter]:
+        return [writer for writer in state.writers if self._reads(writer.writer)]
+
+    # -- after each poll -----------------------------------------------------------------------------------------------
+
+    def _step(self, now: float) -> None:
+        if self._closed:
+            # by the application, in this thread
+            return
+        self._after_poll(now)
+        if not self._started.is_set():
+            if (whole := self._answer.whole) is not None:
+                self._begin(merged(whole))
+            elif self._session.due(now):
+                self._send(self._start)
+        else:
+            self._report(now)
+            self._keep_reading(now)
+
+    def _report(self, now: float) -> None:
+        for report in self._history.due():
+            self._send(report)
+        if self._session.due(now):
+            self._send(ReaderAlive(self._start.reader, self._start.epoch))
+        if self._unsent and self._is_due("repeat", now, REPEAT_SECONDS):
+            while self._unsent:
+                self._history.repeat(self._unsent.popleft())
+
+    def _keep_reading(self, now: float) -> None:
+        self._positions.limit(self._partitions, now)
+        if self._is_due("gaps", now, AGAIN_SECONDS):
+            self._close_gaps()
+        if self._is_due("recover", now, RECOVER_SECONDS):
+            self._recover(now)
+        if self._is_due("commit", now, COMMIT_SECONDS):
+            self.link.consumer.commit_async(self._positions.restart_offsets(self._partitions))
+
+    def _is_due(self, step: str, now: float, period: float) -> bool:
+        due = now >= self._due[step]
+        if due:
+            self._due[step] = now + period
+        return due
+
+    def _begin(self, state: ReaderState) -> None:
+        """Begin to read where the state ends."""
+        known = self._known(state)
+        self._positions.start(
+            self._partitions, self.link.assignment.of(self._stored), state.as_of, known, durable=self._start.durable
+        )
+        self._session.begin(self._start.epoch, state.lease_ms / 1000 / ALIVE_PER_LEASE)
+        self._started.set()
+
+    def _recover(self, now: float) -> None:
+        try:
+            if self._positions.recover(self._partitions, paused=self._positions.paused):
+                self._due["recover"] = now
+        except SamplesGoneError as error:
+            self._life.fail(error)
+
+    def _close_gaps(self) -> None:
+        """Ask for the state again if a record of ``stored`` was missed: unreadable, or stamped by a slow clock."""
+        if self._again is None and (self._history.gaps or self._unreadable != self.link.unreadable):
+            self._again, self._unreadable = Parts(), self.link.unreadable
+        if self._again is not None:
+            self._send(self._start)
+
+    def _send(self, record: ConsumerRecord) -> Any:
+        """Send a record; return the producer's future, ``None`` if Kafka rejected it at once."""
+
+        def failed(_error: BaseException) -> None:
+            # others are repeated when they are next due, or at the end of the period of an AppAck
+            if isinstance(record, ProtocolAck):
+                self._unsent.append(record)
+
+        try:
+            sent = self.link.send(readers.write(record))
+        except (KafkaError, ValueError) as error:
+            log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
+            failed(error)
+            return None
+        if isinstance(record, ProtocolAck):
+            sent.add_errback(failed)
+        return sent
+
+
+def merged(states: list[ReaderState]) -> ReaderState:
+    """Return the answer of all shards as one record."""
+    writers: dict[str, KnownWriter] = {}
+    for known in (writer for state in states for writer in state.writers):
+        before = writers.setdefault(known.writer, known)
+        if before is not known:
+            # the runs of a writer may arrive in several records
+            writers[known.writer] = msgspec.structs.replace(
+                before,
+                acknowledged=tuple(sorted(before.acknowledged + known.acknowledged)),
+                undelivered=tuple(sorted(before.undelivered + known.undelivered)),
+            )
+    return msgspec.structs.replace(
+        states[0],
+        as_of=min(state.as_of for state in states),
+        lease_ms=min(state.lease_ms for state in states),
+        writers=tuple(writers.values()),
+    )
+
+
+def delete_durable_subscription(bootstrap_servers: str | Kafka, *, name: str, timeout: float = TIMEOUT) -> None:
+    """Remove a reader for good: no writer waits for it, and its name begins anew; a running one ends.
+
+    Acknowledgements for its required role still count.
+
+    :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+    :param timeout: seconds to wait for the settle job
+    :raises InconsistentQosError: no reader can have the name
+    :raises SettleTimeout: the settle job does not answer
+    :raises UnreachableError: no broker, or a topic is missing
+    """
+    kafka = Kafka.of(bootstrap_servers)
+    check_name("name", name)
+    removed: Parts[ReaderRemoved] = Parts()
+    for answer in _answers(kafka, name, lambda: ReaderStop(name), timeout):
+        if isinstance(answer, ReaderRemoved) and removed.add(answer).whole is not None:
+            return
+    raise _not_answered(f"The removal of reader {name} was not confirmed", timeout)
+
+
+def known_readers(bootstrap_servers: str | Kafka, *, timeout: float = TIMEOUT) -> list[KnownReader]:
+    """Return the readers that are known, temporary ones too, the one that was silent for longest first.
+
+    :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+    :param timeout: seconds to wait for the settle job
+    :raises SettleTimeout: the settle job does not answer
+    :raises UnreachableError: no broker, or a topic is missing
+    """
+    kafka = Kafka.of(bootstrap_servers)
+    # by number of the question: it is repeated, and a reader may be in another part of the answer by then
+    answers: defaultdict[int, Parts[KnownReaders]] = defaultdict(Parts)
+    for answer in _answers(kafka, ASKING, lambda: ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout):
+        if isinstance(answer, KnownReaders) and (whole := answers[answer.number].add(answer).whole) is not None:
+            return _merged_readers(reader for part in whole for reader in part.readers)
+    raise _not_answered("The readers were not reported", timeout)
+
+
+def _merged_readers(known: Iterator[KnownReader]) -> list[KnownReader]:
+    """Merge the entries that the shards have for each reader."""
+    found: dict[str, KnownReader] = {}
+    for reader in known:
+        before = found.setdefault(reader.reader, reader)
+        if before is not reader:
+            found[reader.reader] = msgspec.structs.replace(
+                before,
+                present=before.present or reader.present,
+                seen=max(before.seen, reader.seen),
+                unacknowledged=before.unacknowledged + reader.unacknowledged,
+            )
+    return sorted(found.values(), key=lambda reader: (reader.seen, reader.reader))
+
+
+def _answers(kafka: Kafka, name: str, question: Callable[[], ConsumerRecord], timeout: float) -> Iterator[Answer]:
+    """Send a record, and yield the answers to the name; send another one now and then."""
+    until, session = time.monotonic() + timeout, Session[int]()
+    with ClientConnection(kafka, name, sends="app-acks", addressed="publisher-acks") as link:
+        while (now := time.monotonic()) < until:
+            if session.due(now):
+                link.send(readers.write(question()))
+            for record in link.read():
+                if (answer := readers.read_answer(record.value)) is not None:
+                    yield answer
+
+
+def _not_answered(event: str, timeout: float) -> SettleTimeout:
+    return SettleTimeout(
+        f"{event} within {timeout:g} s: start the job that settles acknowledgements (`ackstream submit settle`)."
+    )
