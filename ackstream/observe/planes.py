@@ -15,7 +15,7 @@ from ackstream.observe.consumers import QueueLine, QueueView
 from ackstream.observe.meter import BAR_MS, BARS
 from ackstream.observe.sample_progress import SLICES, PublisherLine, ReaderLine, SampleProgress
 from ackstream.observe.trends import Trend
-from ackstream.protocol import messages, queues, readers, record_headers
+from ackstream.protocol import destinations, messages, queues, readers, record_headers
 from ackstream.protocol.json import RecordError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Planes:
         self._trends["messages"].add(record.timestamp, self._samples.decided(decided, record.timestamp))
 
     def _destination(self, record: Any) -> None:
-        replicated = messages.read_replicated(record.value)
+        replicated = destinations.read_replicated(record.value)
         self._destinations[replicated.destination] = (replicated.batch, record.timestamp)
 
     # -- readers and queues --------------------------------------------------------------------------------------------

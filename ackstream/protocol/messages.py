@@ -1,4 +1,4 @@
-"""What the service reports about publishers' messages: acknowledgements, and which messages are stored and mirrored.
+"""What the service reports about publishers' messages: acknowledgements, and which messages are stored.
 
 An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``received`` (arrived, nothing checked),
 ``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the part done at once is over),
@@ -151,18 +151,5 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     refused: tuple[tuple[int, int], ...] = ()
 
 
-class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
-    """A mirror job's destination has all rows of ``messages`` up to a batch; published on a compacted topic.
-
-    :ivar source: the id of the table that the rows come from; batches of another table mean nothing here
-    :ivar batch: the column of that name in ``messages``; -1 if there is nothing yet
-    """
-
-    destination: str
-    source: str
-    batch: int
-
-
 read_stored: Callable[[bytes | None], StoredRange] = reader(StoredRange, "stored messages")
-read_replicated: Callable[[bytes | None], Replicated] = reader(Replicated, "a destination")
-write_stored = write_replicated = msgspec.json.Encoder().encode
+write_stored = msgspec.json.Encoder().encode

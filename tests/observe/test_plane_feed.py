@@ -15,8 +15,9 @@ from ackstream.observe import plane_feed
 from ackstream.observe.overview import Watching
 from ackstream.observe.plane_feed import JOBS, PlaneFeed, PlaneWatch
 from ackstream.observe.planes import Planes
-from ackstream.protocol import messages
-from ackstream.protocol.messages import Replicated, StoredRange
+from ackstream.protocol import destinations, messages
+from ackstream.protocol.destinations import Replicated
+from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Settings
 from tests.harness.waiting import eventually
 
@@ -49,7 +50,7 @@ STORED = messages.write_stored(StoredRange("orders", 1, 3, 5))
 @pytest.mark.integration
 def test_planes_are_read_from_the_topics_that_exist(settings: Settings) -> None:
     ensure_topics(settings, ["stored", "destinations", "dead-letters"])
-    write(settings, "destinations", messages.write_replicated(Replicated("mirror", "t", 4)))
+    write(settings, "destinations", destinations.write_replicated(Replicated("mirror", "t", 4)))
     write(settings, "stored", STORED, b"no json")
     planes = Planes(60_000)
     # a destination's last report counts, however old it is

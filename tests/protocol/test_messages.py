@@ -6,15 +6,7 @@ import pytest
 
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.messages import (
-    SUPPORTED,
-    AckType,
-    CommandAck,
-    Replicated,
-    StoredRange,
-    decode_ack,
-    encode_ack,
-)
+from ackstream.protocol.messages import SUPPORTED, AckType, CommandAck, StoredRange, decode_ack, encode_ack
 
 # brokers.md 1.2, column by column: received, processed, persisted, completed, stats
 MATRIX = {
@@ -66,16 +58,3 @@ def test_a_record_of_stored_messages() -> None:
 def test_an_unreadable_record_of_stored_messages_is_refused_with_the_reason(value: bytes | None) -> None:
     with pytest.raises(RecordError, match=r"^This is no record of stored messages: "):
         messages.read_stored(value)
-
-
-def test_a_record_of_a_destination() -> None:
-    record = Replicated("standby", "t-1", 7)
-    written = b'{"type":"replicated","destination":"standby","source":"t-1","batch":7}'
-    assert messages.write_replicated(record) == written
-    assert messages.read_replicated(written) == record
-
-
-@pytest.mark.parametrize("value", [None, b"", b"\xff", b"7", b'{"type":"replicated","destination":"standby"}'])
-def test_an_unreadable_record_of_a_destination_is_refused_with_the_reason(value: bytes | None) -> None:
-    with pytest.raises(RecordError, match=r"^This is no record of a destination: "):
-        messages.read_replicated(value)

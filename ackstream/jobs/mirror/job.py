@@ -29,8 +29,8 @@ from ackstream.lake.tail import Tail
 from ackstream.observe.catalogue import MIRRORED
 from ackstream.observe.figures import FIGURES
 from ackstream.observe.health import HEALTH
-from ackstream.protocol import messages
-from ackstream.protocol.messages import Replicated
+from ackstream.protocol import destinations
+from ackstream.protocol.destinations import Replicated
 from ackstream.spark.session import driver, run_with_settings
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
         while True:
             last = mirror.last
             if last != reported:
-                value = messages.write_replicated(Replicated(destination.name, mirror.source, last))
+                value = destinations.write_replicated(Replicated(destination.name, mirror.source, last))
                 outbox.send([(topic, destination.name, value, ())])
                 reported = last
                 FIGURES.set(MIRRORED, destination.name, value=last)

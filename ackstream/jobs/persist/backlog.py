@@ -8,6 +8,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
+from ackstream.protocol.destinations import NO_BATCH, needed_position
 from ackstream.protocol.messages import MAX_NUMBER
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class DestinationChange(NamedTuple):
 @dataclass
 class _SyncDestination:
     settings: Destination
-    reported: int = -1
+    reported: int = NO_BATCH
     sync: bool = True
     checks: int = 0
 
@@ -42,7 +43,7 @@ class _SyncDestination:
 class Backlog:
     """The batches whose acks wait until every destination that is waited for has their messages.
 
-    A batch without messages waits for those before it, because no destination ever reports it.
+    The contract with the destinations is that of ``protocol.destinations``.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Backlog:
         self._newest = batch
         if stored:
             self._stored = max(self._stored, batch)
-        needed = min(batch, self._stored)
+        needed = needed_position(batch, self._stored)
         self._waiting.append((batch, needed))
         if needed > self._everywhere:
             self._lack(needed, now)
