@@ -1,6 +1,6 @@
 """Reports of destinations: the batches of ``messages`` that a further lake has (brokers.md 1.1 A9, A12, A13).
 
-The contract between mirror, persist and whoever measures them:
+The contract between the mirror, persist and the observers of both:
 
 - A mirror copies all rows of the table, batch by batch in ascending order, and each batch as a whole. The position of
   its destination is the newest batch among the rows there: the destination has all rows up to it.

@@ -10,15 +10,17 @@ the commit of each batch: a message in Kafka may still be refused.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
+from ackstream.protocol.dispositions import DUPLICATE
 from ackstream.protocol.json import reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
 MAX_SESSION_CHARACTERS = 64
 MAX_SESSIONS = 8
@@ -133,6 +135,65 @@ def expected(command: str, asked: Collection[str], *, bookmark: bool = False, fi
     return {
         name for name, support in SUPPORTED.get(command, {}).items() if name in asked and conditions.get(support, True)
     }
+
+
+# -- the acknowledgements of a command ---------------------------------------------------------------------------------
+
+NOT_SUPPORTED: Final = "not supported"
+
+
+@dataclass(frozen=True)
+class ClientCommand:
+    """One command of a publisher or a query client.
+
+    :param asked: types of acknowledgement requested
+    :param top_n: the maximum number of records to return
+    """
+
+    name: str
+    cid: str | None = None
+    asked: frozenset[str] = frozenset()
+    seq: int | None = None
+    filter: str | None = None
+    top_n: int | None = None
+
+
+def asked(types: Iterable[str]) -> frozenset[str]:
+    """Return the acknowledgement types that a command requests; ``none`` requests nothing."""
+    return frozenset(types) - {"none", ""}
+
+
+def refusal(command: ClientCommand) -> str | None:
+    """Return the reason to refuse a command that requests an acknowledgement it can never have, else ``None``."""
+    return None if command.asked <= SUPPORTED[command.name].keys() else NOT_SUPPORTED
+
+
+def opening(command: ClientCommand, reason: str | None, detail: str | None = None) -> list[CommandAck]:
+    """Return the acknowledgements that precede everything else a command does.
+
+    ``processed`` is sent unrequested if the command requested a type that it cannot have: the client would otherwise
+    wait in vain. A duplicate was processed successfully; its failure is reported with ``persisted``.
+    """
+    acks = [CommandAck(ack_type="received", cid=command.cid)] if "received" in command.asked else []
+    if "processed" in command.asked or reason == NOT_SUPPORTED:
+        why = None if reason == DUPLICATE else reason
+        acks.append(CommandAck(ack_type="processed", status=status(why), cid=command.cid, reason=why, detail=detail))
+    return acks
+
+
+def status(reason: str | None) -> Status:
+    """Return the status that belongs to a reason."""
+    return "success" if reason is None else "failure"
+
+
+def completed(command: ClientCommand, bookmark: str | None = None) -> list[CommandAck]:
+    """Return the ``completed`` acknowledgement if the client requested it."""
+    if "completed" not in command.asked or (command.name == "sow_delete" and command.filter is None):
+        return []
+    return [CommandAck(ack_type="completed", cid=command.cid, bookmark=bookmark)]
+
+
+# -- stored messages ---------------------------------------------------------------------------------------------------
 
 
 class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):

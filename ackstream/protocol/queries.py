@@ -8,22 +8,17 @@ written once. A bookmark belongs to the topic for which it was issued.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from ackstream.protocol.dispositions import DUPLICATE
-from ackstream.protocol.messages import SUPPORTED, CommandAck
+from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackstream.protocol.messages import Status
+    from ackstream.protocol.messages import ClientCommand
 
 
-NOT_SUPPORTED: Final = "not supported"
 BAD_FILTER: Final = "bad filter"
 INVALID_BOOKMARK: Final = "invalid bookmark"
 INTERNAL_ERROR: Final = "internal error"
@@ -41,58 +36,7 @@ _BOOKMARK = re.compile(r"(\d{1,18})(?:\|(\d{1,9})\|(\d{1,18}))?\|([0-9a-f]{8})")
 _RANGE = re.compile(r"\s*([\[(])\s*([^:\s]+)\s*:\s*([^:\s]*?)\s*([\])])\s*")
 
 
-@dataclass(frozen=True)
-class QueryCommand:
-    """One command of a client.
-
-    :param asked: types of acknowledgement requested
-    :param top_n: the maximum number of records to return
-    """
-
-    name: str
-    cid: str | None = None
-    asked: frozenset[str] = frozenset()
-    seq: int | None = None
-    filter: str | None = None
-    top_n: int | None = None
-
-
-def asked(types: Iterable[str]) -> frozenset[str]:
-    """Return the acknowledgement types that a command requests; ``none`` requests nothing."""
-    return frozenset(types) - {"none", ""}
-
-
-def refusal(command: QueryCommand) -> str | None:
-    """Return the reason to refuse a command that requests an acknowledgement it can never have, else ``None``."""
-    return None if command.asked <= SUPPORTED[command.name].keys() else NOT_SUPPORTED
-
-
-def opening(command: QueryCommand, reason: str | None, detail: str | None = None) -> list[CommandAck]:
-    """Return the acknowledgements that precede everything else a command does.
-
-    ``processed`` is sent unrequested if the command requested a type that it cannot have: the client would otherwise
-    wait in vain. A duplicate was processed successfully; its failure is reported with ``persisted``.
-    """
-    acks = [CommandAck(ack_type="received", cid=command.cid)] if "received" in command.asked else []
-    if "processed" in command.asked or reason == NOT_SUPPORTED:
-        why = None if reason == DUPLICATE else reason
-        acks.append(CommandAck(ack_type="processed", status=status(why), cid=command.cid, reason=why, detail=detail))
-    return acks
-
-
-def status(reason: str | None) -> Status:
-    """Return the status that belongs to a reason."""
-    return "success" if reason is None else "failure"
-
-
-def completed(command: QueryCommand, bookmark: str | None = None) -> list[CommandAck]:
-    """Return the ``completed`` acknowledgement if the client requested it."""
-    if "completed" not in command.asked or (command.name == "sow_delete" and command.filter is None):
-        return []
-    return [CommandAck(ack_type="completed", cid=command.cid, bookmark=bookmark)]
-
-
-def statistics(command: QueryCommand, records: int, matching: int) -> CommandAck:
+def statistics(command: ClientCommand, records: int, matching: int) -> CommandAck:
     """Return the ``stats`` acknowledgement of a query.
 
     :param records: number of records in the topic when the command arrived

@@ -6,7 +6,18 @@ import pytest
 
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.messages import SUPPORTED, AckType, CommandAck, StoredRange, decode_ack, encode_ack
+from ackstream.protocol.messages import (
+    SUPPORTED,
+    AckType,
+    ClientCommand,
+    CommandAck,
+    StoredRange,
+    completed,
+    decode_ack,
+    encode_ack,
+    opening,
+    refusal,
+)
 
 # brokers.md 1.2, column by column: received, processed, persisted, completed, stats
 MATRIX = {
@@ -42,6 +53,31 @@ def test_the_id_of_an_ack_follows_from_what_it_says() -> None:
     ack = CommandAck(ack_type="persisted", client="p1", first=1, seq=5)
     assert ack.identified() == ack.identified()
     assert ack.identified().ack_id != CommandAck(ack_type="persisted", client="p2", first=1, seq=5).identified().ack_id
+
+
+ALL = " ".join(get_args(AckType))
+
+
+def _command(name: str = "sow", asked: str = ALL, search: str | None = None) -> ClientCommand:
+    return ClientCommand(name, "c", frozenset(asked.split()), filter=search)
+
+
+def test_a_type_that_a_command_cannot_answer_fails_processed_whether_or_not_that_was_asked_for() -> None:
+    command = _command(asked="persisted")
+    reason = refusal(command)
+    assert opening(command, reason) == [
+        CommandAck(ack_type="processed", status="failure", cid="c", reason="not supported")
+    ]
+
+
+def test_what_fails_at_storing_was_processed_all_right() -> None:
+    processed = opening(_command("publish", "received processed"), "duplicate")
+    assert [(ack.ack_type, ack.status) for ack in processed] == [("received", "success"), ("processed", "success")]
+
+
+def test_deleting_is_completed_with_a_filter_only() -> None:
+    assert completed(_command("sow_delete")) == []
+    assert completed(_command("sow_delete", search="/x"))[0].ack_type == "completed"
 
 
 def test_a_record_of_stored_messages() -> None:

@@ -1,25 +1,19 @@
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.messages import AckType, CommandAck
+from ackstream.protocol.messages import ClientCommand
 from ackstream.protocol.queries import (
     BEGINNING,
     BookmarkSyntaxError,
     LogSpan,
     Position,
-    QueryCommand,
     bookmark,
-    completed,
     end,
     ends,
-    opening,
     parse_bookmark,
-    refusal,
     span,
     statistics,
 )
@@ -85,26 +79,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert found.after <= END
 
 
-def _command(name: str = "sow", asked: str = " ".join(get_args(AckType)), **fields: object) -> QueryCommand:
-    return QueryCommand(name, "c", frozenset(asked.split()), **fields)  # type: ignore[arg-type]
-
-
-def test_a_type_that_a_command_cannot_answer_fails_processed_whether_or_not_that_was_asked_for() -> None:
-    command = _command(asked="persisted")
-    reason = refusal(command)
-    assert opening(command, reason) == [
-        CommandAck(ack_type="processed", status="failure", cid="c", reason="not supported")
-    ]
-
-
-def test_what_fails_at_storing_was_processed_all_right() -> None:
-    processed = opening(_command("publish", "received processed"), "duplicate")
-    assert [(ack.ack_type, ack.status) for ack in processed] == [("received", "success"), ("processed", "success")]
-
-
-def test_deleting_is_completed_with_a_filter_only() -> None:
-    assert completed(_command("sow_delete")) == []
-    assert completed(_command("sow_delete", filter="/x"))[0].ack_type == "completed"
+def _command(name: str = "sow", top_n: int | None = None) -> ClientCommand:
+    return ClientCommand(name, "c", top_n=top_n)
 
 
 @pytest.mark.parametrize(("top_n", "returned"), [(None, 120), (50, 50), (0, 0), (500, 120)])

@@ -12,7 +12,7 @@ from ackstream.jobs.persist.admission import ACCEPTED, Verdict
 from ackstream.jobs.persist.conflation import Conflation
 from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
 from ackstream.jobs.persist.state import PublisherState, RejectedRecord
-from ackstream.protocol import queries
+from ackstream.protocol import messages
 from ackstream.protocol.dispositions import (
     INVALID_CLIENT,
     NO_CLIENT,
@@ -24,11 +24,11 @@ from ackstream.protocol.dispositions import (
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import (
     MAX_SESSION_CHARACTERS,
+    ClientCommand,
     CommandAck,
     StoredRange,
     read_number,
 )
-from ackstream.protocol.queries import QueryCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ class PublisherBatch:
             or state.is_superseded(message.session)
         ):
             return False
-        asked = queries.asked((run.first.ack or "").split(","))
+        asked = messages.asked((run.first.ack or "").split(","))
         first, last = run.numbers[0], run.numbers[-1]
         self._open(first)
         if not asked <= {"persisted"} or not self._conflation.undecided(first, last) or self._too_far(first, last):
@@ -130,7 +130,7 @@ class PublisherBatch:
         return True
 
     def _add(self, message: MessageMetadata) -> None:
-        asked = queries.asked((message.ack or "").split(","))
+        asked = messages.asked((message.ack or "").split(","))
         if not self._client:
             self._reject(message, INVALID_CLIENT if message.client else NO_CLIENT)
             return
@@ -152,7 +152,7 @@ class PublisherBatch:
         if seq is None:
             self._reject(message, NO_NUMBER)
             return
-        command = QueryCommand("publish", message.cid, asked, seq)
+        command = ClientCommand("publish", message.cid, asked, seq)
         if self._is_over(message.session):
             self._reject(message, SESSION_OVER)
             self._acknowledge_arrival(command, SESSION_OVER)
@@ -310,15 +310,15 @@ class PublisherBatch:
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def _acknowledge(self, ack_type: AckType, *, reason: str | None = None, **fields: Any) -> None:
-        status, session = queries.status(reason), self._state.session or None
+        status, session = messages.status(reason), self._state.session or None
         self.acks.append(
             CommandAck(ack_type=ack_type, status=status, client=self._client, session=session, reason=reason, **fields)
         )
 
-    def _acknowledge_arrival(self, command: QueryCommand, reason: str | None) -> None:
+    def _acknowledge_arrival(self, command: ClientCommand, reason: str | None) -> None:
         """Send at once the requested acks other than ``persisted``."""
-        failure = queries.refusal(command) or reason
-        acks = queries.opening(command, failure) + (queries.completed(command) if failure is None else [])
+        failure = messages.refusal(command) or reason
+        acks = messages.opening(command, failure) + (messages.completed(command) if failure is None else [])
         self.acks += [msgspec.structs.replace(ack, client=self._client) for ack in acks]
 
     def _acknowledge_decided(self) -> None:

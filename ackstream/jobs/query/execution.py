@@ -18,7 +18,7 @@ from ackstream.jobs.query.plan import (
     Step,
 )
 from ackstream.jobs.query.requests import INVALID_TOPIC, WITH_TOPIC
-from ackstream.protocol import queries
+from ackstream.protocol import messages, queries
 from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.patterns import matches_any
@@ -60,7 +60,7 @@ class _Execution:
         raised = floor_ms if self._request.options.get("ack_conflation", floor_ms) < floor_ms else None
         # instead of one for each subscription and batch: new messages come before the commands of their batch
         position = queries.bookmark(self._plan.newest, "") if self._is_beat and reason is None else None
-        for ack in queries.opening(self._command, reason, self._request.detail):
+        for ack in messages.opening(self._command, reason, self._request.detail):
             self._acknowledge(msgspec.structs.replace(ack, effective_conflation_ms=raised, bookmark=position))
         if reason is None:
             getattr(self, f"_{self._command.name}")()
@@ -164,7 +164,7 @@ class _Execution:
         )
 
     def _persisted(self, reason: str | None) -> None:
-        cid, seq, status = self._command.cid, self._command.seq, queries.status(reason)
+        cid, seq, status = self._command.cid, self._command.seq, messages.status(reason)
         if seq is None:
             self._acknowledge(CommandAck(ack_type="persisted", status=status, cid=cid, reason=reason))
         else:
@@ -175,7 +175,7 @@ class _Execution:
         self._add(GroupMark(self._request, self._id(), mark))
 
     def _complete(self, bookmark: str | None = None) -> None:
-        for ack in queries.completed(self._command, bookmark):
+        for ack in messages.completed(self._command, bookmark):
             self._acknowledge(ack, self._request.sub_id if "subscribe" in self._command.name else None)
 
     def _statistics(self) -> None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import read_filter
-from ackstream.protocol import queries, record_headers
+from ackstream.protocol import messages, queries, record_headers
 from ackstream.protocol.durations import MAX_MS, read_duration
-from ackstream.protocol.messages import SUPPORTED
-from ackstream.protocol.queries import NOT_SUPPORTED, QueryCommand
+from ackstream.protocol.messages import NOT_SUPPORTED, SUPPORTED, ClientCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,7 +67,7 @@ class QueryRequest:
     client: str
     origin: str
     time: int
-    command: QueryCommand
+    command: ClientCommand
     topic: str = ""
     sub_id: str = ""
     bookmark: str | None = None
@@ -95,8 +94,8 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     name = values.get(record_headers.COMMAND, "")
     if any(len(text) > MAX_NAME for text in (client, name, *(values.get(header, "") for header in _NAMES))):
         raise UnreadableError(TOO_LONG)
-    asked = queries.asked(values.get(record_headers.ACK, "").replace(" ", "").split(","))
-    command = QueryCommand(name, values.get(record_headers.CID), asked)
+    asked = messages.asked(values.get(record_headers.ACK, "").replace(" ", "").split(","))
+    command = ClientCommand(name, values.get(record_headers.CID), asked)
     sub_id = values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
     request = QueryRequest(client, origin, time, command, sub_id=sub_id)
     if name not in SUPPORTED:
@@ -160,7 +159,7 @@ def _refusal(request: QueryRequest) -> str | None:
         return NOT_SUPPORTED
     if command.filter is not None:
         read_filter(command.filter)
-    return queries.refusal(command)
+    return messages.refusal(command)
 
 
 def _options(name: str, words: list[str]) -> dict[str, int]:
