@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ackstream.client.parties.signals import check_answer
 from ackstream.connectivity.transport import resolved
 from ackstream.protocol.ditto.access import OPEN
-from ackstream.protocol.ditto.acknowledgements import taken_entries
+from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connections import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
 from ackstream.protocol.ditto.errors import header_invalid, id_enforcement_failed, unknown_topic_path

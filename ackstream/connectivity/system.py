@@ -15,10 +15,10 @@ from uuid import uuid4
 import msgspec
 
 from ackstream.client import NotSentError, Requester, RequestTimeout, fields_of
-from ackstream.client.requests.replies import Outcomes
 from ackstream.connectivity.transport import OF_RECORD
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
+from ackstream.observe.outcomes import Outcomes
 from ackstream.protocol.correlation_ids import suffixed
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.client import Reply
-    from ackstream.client.requests.replies import RequestOutcome
     from ackstream.connectivity.inbound import InboundRequest
     from ackstream.connectivity.transport import ExternalMessage
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 

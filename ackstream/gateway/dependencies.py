@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ackstream.client import Requester
-from ackstream.client.requests.replies import Outcomes
 from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
 from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.middleware.audit import Audit
@@ -18,6 +17,7 @@ from ackstream.gateway.middleware.limits import Limits, OpenCounts
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.live import Live
+from ackstream.observe.outcomes import Outcomes
 from ackstream.settings.access_file import FileWatch, with_access_file
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.core.connection import ClientProducer, KafkaConnection
+from ackstream.client.core.connection import BrokerConnection, ClientProducer
 from ackstream.kafka.reader import TopicReader
 from ackstream.settings import Kafka
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import threading
 
 
-class FakeConnection(KafkaConnection):
+class FakeConnection(BrokerConnection):
     """Gives out the consumer, the producer (both of kafka-python's kind) and the link that the test has made.
 
     :ivar time: of the monotonic clock; ``None``: that of the machine

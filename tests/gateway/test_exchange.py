@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
-from ackstream.client.requests.replies import RequestOutcome
 from ackstream.gateway.exchange import Exchange
+from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.errors import DittoError
 from tests.prose import covers
 

@@ -1,6 +1,6 @@
 """The connection of a client: all that it reads and writes goes through one object, which is injected.
 
-Every client takes a :data:`Brokers` as its first argument. Brokers become a :class:`KafkaConnection`; a
+Every client takes a :data:`Brokers` as its first argument. Brokers become a :class:`BrokerConnection`; a
 :class:`Connection` is used as it is, so that ``ackstream.testing`` and tests put a system in memory in its place.
 """
 
@@ -151,7 +151,7 @@ def connection_of(brokers: Brokers) -> Connection:
 
     :raises BadParameterError: it is no brokers
     """
-    return brokers if isinstance(brokers, Connection) else KafkaConnection(Kafka.of(brokers))
+    return brokers if isinstance(brokers, Connection) else BrokerConnection(Kafka.of(brokers))
 
 
 class ClientProducer:
@@ -201,7 +201,7 @@ class ThreadLoop:
             self._thread.join()
 
 
-class KafkaConnection:
+class BrokerConnection:
     """The brokers of the settings: each reader and producer is a client of kafka-python."""
 
     claim = None

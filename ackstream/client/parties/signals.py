@@ -17,9 +17,9 @@ from msgspec import UNSET
 from ackstream.client.requests.commands import json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import correlation_id
-from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, read_issued, write_ack
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
-from ackstream.protocol.ditto.errors import correlation_id_missing, json_invalid, unknown_topic_path
+from ackstream.protocol.ditto.errors import json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ackstream.client.core.worker import Worker
     from ackstream.protocol.ditto.subscriptions import Publication
     from ackstream.settings.security import Secret
-
-_ANSWERS = frozenset({"commands", "messages", "errors"})
 
 
 @dataclass(frozen=True)
@@ -135,27 +133,6 @@ def _decode(record: Any, key: Secret | None) -> Envelope:
             believed(envelope.headers, None if key is None else key.reveal(), identity, record.value, signed)
         )
     return envelope
-
-
-def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
-    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
-
-    :param declared: the labels that the sender may issue
-    :param otherwise: the description of the error for any other message
-    :raises DittoError: 400: another message, a label that is built in or not declared, no correlation-id, or one that
-        is too long
-    """
-    topic = envelope.topic
-    if topic.criterion == "acks":
-        for ack in read_issued(envelope):
-            check_declared(ack.label, declared)
-    elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
-        # the twin alone answers for the twin
-        raise unknown_topic_path(str(topic), otherwise)
-    identity = envelope.headers.get(CORRELATION_ID)
-    if not identity:
-        raise correlation_id_missing()
-    read_correlation_id(identity)
 
 
 def _correlation_id(record: Any, envelope: Envelope) -> str:

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ackstream.client import Reply
-    from ackstream.client.requests.replies import RequestOutcome
     from ackstream.gateway.dependencies import Dependencies
     from ackstream.gateway.exchange import Exchange
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.permissions import Kind
 

@@ -15,12 +15,11 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from ackstream.client.parties.signals import check_answer
 from ackstream.gateway.errors import answer_not_expected, parameter_invalid, stream_unavailable
 from ackstream.gateway.middleware.admission import check_headers, is_live, with_defaults
 from ackstream.protocol.correlation_ids import ForwardedIds
 from ackstream.protocol.ditto import permissions
-from ackstream.protocol.ditto.acknowledgements import taken_entries
+from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (

@@ -20,6 +20,7 @@ from ackstream.protocol.ditto.envelopes import (
     raw,
 )
 from ackstream.protocol.ditto.errors import (
+    correlation_id_missing,
     ditto_label_forbidden,
     json_field_missing,
     json_format_invalid,
@@ -30,19 +31,21 @@ from ackstream.protocol.ditto.errors import (
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
+    CORRELATION_ID,
     RESPONSE_REQUIRED,
     WEAK_ACK,
+    read_correlation_id,
     read_headers,
     reply_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS, parse_label
+from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS, check_declared, parse_label
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ackstream.protocol.ditto.requests import Request
 
@@ -302,3 +305,27 @@ def _describe(error: BaseException) -> str:
         return str(error) or "Unknown error."
     name = type(cause).__name__
     return f"{str(error) or str(cause) or name} - Caused by <{name}>."
+
+
+_ANSWERS = frozenset({"commands", "messages", "errors"})
+
+
+def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
+    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
+
+    :param declared: the labels that the sender may issue
+    :param otherwise: the description of the error for any other message
+    :raises DittoError: 400: another message, a label that is built in or not declared, no correlation-id, or one that
+        is too long
+    """
+    topic = envelope.topic
+    if topic.criterion == "acks":
+        for ack in read_issued(envelope):
+            check_declared(ack.label, declared)
+    elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
+        # the twin alone answers for the twin
+        raise unknown_topic_path(str(topic), otherwise)
+    identity = envelope.headers.get(CORRELATION_ID)
+    if not identity:
+        raise correlation_id_missing()
+    read_correlation_id(identity)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.requests.replies import RequestOutcome
 from ackstream.gateway.errors import GatewayError
 from ackstream.gateway.middleware.limits import (
     ANONYMOUS,
@@ -24,6 +23,7 @@ from ackstream.gateway.middleware.limits import (
     Tally,
     network,
 )
+from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.effort import MAX_STEPS
