@@ -11,7 +11,7 @@ from ackstream.cli.console.terminal import Terminal, echo, echo_json
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
-    from ackstream.observe.overview import Watched, Watching
+    from ackstream.observe.feeds import Overview, Watching
 
 REFRESH_SECONDS = 1.0
 SHOWN = 20
@@ -34,7 +34,7 @@ def watch(
     from kafka.errors import AuthorizationError, KafkaError
 
     from ackstream.kafka.clients import failure
-    from ackstream.observe.overview import Watching
+    from ackstream.observe.feeds import Watching
     from ackstream.settings import load
 
     span = milliseconds("--window", window)
@@ -56,7 +56,7 @@ def watch(
             raise typer.Exit from None
 
 
-def _show(console: Terminal, watched: Watched, *, as_json: bool) -> None:
+def _show(console: Terminal, watched: Overview, *, as_json: bool) -> None:
     from ackstream.cli.console.display import watch_screen
 
     if as_json:

@@ -25,8 +25,8 @@ from ackstream.connectivity.transport import (
 from ackstream.connectivity.transports.kafka_publisher import check_addresses
 from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.observe.health import HEALTH
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file

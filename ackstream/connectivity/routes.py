@@ -31,8 +31,8 @@ from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, bac
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.observe.catalogue import ROUTE_OPEN
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.observe.health import HEALTH
 from ackstream.protocol.record_headers import ORIGINAL_SEQ, ORIGINAL_WRITER, ROUTED_BY
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from ackstream.gateway.middleware.instruments import EVENT_LOOP, ResponseCounter
 from ackstream.gateway.middleware.origins import origin_middleware, proxy_middleware
 from ackstream.gateway.page.pages import documentation_routes, page_routes
 from ackstream.gateway.websocket.session import socket_route
-from ackstream.observe.health import HEALTH
+from ackstream.observe.endpoint import HEALTH
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:

@@ -6,30 +6,175 @@ settings, and no secrets, things or clients.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from http import HTTPStatus
+from itertools import accumulate, groupby
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import gc_collector, platform_collector, process_collector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import INFO
 from ackstream.observe.figures import FIGURES
-from ackstream.observe.health import HEALTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from _typeshed.wsgi import StartResponse, WSGIApplication
+    from prometheus_client.metrics_core import Metric as Family
 
-    from ackstream.observe.figures import Figures
-    from ackstream.observe.health import Health
+    from ackstream.observe.catalogue import Metric
+    from ackstream.observe.figures import Figures, Sample
     from ackstream.settings import Metrics
+
+
+class FiguresCollector(Collector):
+    """Gives Prometheus' library what a process has counted."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Family]:
+        """Yield a family for each metric that has a series."""
+        for metric, samples in groupby(self._figures.read().samples(), key=lambda sample: sample.metric):
+            yield family(metric, samples)
+
+
+def family(metric: Metric, samples: Iterable[Sample]) -> Family:
+    """Return the series of a metric."""
+    labels = list(metric.labels)
+    if metric.kind == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+        for sample in samples:
+            bounds = [*map(repr, metric.buckets), "+Inf"]
+            buckets = list(zip(bounds, accumulate(map(float, sample.counts)), strict=True))
+            histogram.add_metric(sample.labels, buckets, sample.value)
+        return histogram
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    found = kind(metric.name, metric.help, labels=labels)
+    for sample in samples:
+        found.add_metric(sample.labels, sample.value)
+    return found
+
+
+def registry(figures: Figures) -> CollectorRegistry:
+    """Return what can be rendered: the numbers of a process, beside those of Python and of the process itself."""
+    found = CollectorRegistry()
+    process_collector.ProcessCollector(registry=found)
+    platform_collector.PlatformCollector(registry=found)
+    gc_collector.GCCollector(registry=found)
+    found.register(FiguresCollector(figures))
+    return found
+
+
+class Pulse(NamedTuple):
+    """A sign that is expected again and again.
+
+    :ivar limit: seconds without one, after which something is wrong
+    :ivar vital: the process does not work without it, once it has begun
+    :ivar last: the time of the last one; ``None``: there was none yet
+    """
+
+    limit: float
+    vital: bool
+    last: float | None = None
+
+
+class Report(NamedTuple):
+    """What is wrong: one sentence for each."""
+
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def answer(self) -> tuple[int, bytes]:
+        """Return the status and the JSON body of the answer to a probe."""
+        status, found = (200, "ok") if self.ok else (503, "failing")
+        return status, json.dumps({"status": found, "problems": self.problems}).encode()
+
+
+class Health:
+    """The signs of life of a process; for any thread. Times are monotonic seconds.
+
+    A process is *live* unless a vital sign has been missing for too long after the first one: a start may take long. It
+    is *ready* while all signs that are expected come.
+    """
+
+    def __init__(self) -> None:
+        self._pulses: dict[str, Pulse] = {}
+        self._lock = threading.Lock()
+
+    def expect(self, name: str, limit: float, *, vital: bool = False) -> None:
+        """Expect a sign at least so often.
+
+        :param name: the beginning of a sentence, such as ``Kafka``
+        """
+        with self._lock:
+            self._pulses[name] = Pulse(limit, vital)
+
+    def beat(self, name: str, now: float) -> None:
+        """Take a sign; one that nobody expects is ignored."""
+        with self._lock:
+            if (pulse := self._pulses.get(name)) is not None:
+                self._pulses[name] = pulse._replace(last=now)
+
+    def forget(self, name: str) -> None:
+        """Expect a sign no more: its part has ended in order."""
+        with self._lock:
+            self._pulses.pop(name, None)
+
+    @contextmanager
+    def expecting(self, name: str, limit: float, *, vital: bool = False) -> Iterator[None]:
+        """Expect a sign at least so often, for the time of the block."""
+        self.expect(name, limit, vital=vital)
+        try:
+            yield
+        finally:
+            self.forget(name)
+
+    def live(self, now: float) -> Report:
+        """Return why the process has to be started again, if so."""
+        vital = [(name, pulse) for name, pulse in self._found() if pulse.vital and pulse.last is not None]
+        return Report(tuple(_late(name, pulse, now) for name, pulse in vital if _is_late(pulse, now)))
+
+    def ready(self, now: float) -> Report:
+        """Return why the process does not do its work at the moment, if so."""
+        pulses = self._found()
+        if not pulses:
+            return Report(("It is starting.",))
+        return Report(tuple(_late(name, pulse, now) for name, pulse in pulses if _is_late(pulse, now)))
+
+    def _found(self) -> list[tuple[str, Pulse]]:
+        with self._lock:
+            return sorted(self._pulses.items())
+
+
+def _is_late(pulse: Pulse, now: float) -> bool:
+    return pulse.last is None or now - pulse.last > pulse.limit
+
+
+def _late(name: str, pulse: Pulse, now: float) -> str:
+    if pulse.last is None:
+        return f"{name}: no sign yet."
+    return f"{name}: no sign for {now - pulse.last:.0f} s."
+
+
+HEALTH = Health()
+"""That of this process."""
+
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +211,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
     """
     from prometheus_client import make_wsgi_app  # noqa: PLC0415 - of the extra
 
-    from ackstream.observe.exposition import registry  # noqa: PLC0415
+    from ackstream.observe.endpoint import registry  # noqa: PLC0415
 
     metrics = make_wsgi_app(registry(figures))
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
-from msgspec.structs import asdict
 
-from ackstream.lake import reading
+from ackstream.lake import questions
 from ackstream.observe.meter import percentiles, verdict
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.acknowledgements import is_success
-from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.record_headers import trace_id, trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
 
+    from ackstream.observe.meter import LedgerEntry
     from ackstream.settings import Lake
 
 Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
@@ -107,13 +107,10 @@ class Journal:
         self._stories: OrderedDict[str, list[bytes]] = OrderedDict()
         self._bytes = 0
 
-    def take(self, correlation_id: str, value: bytes, written_at: int) -> None:
-        """Process a ledger record; unreadable ones are ignored."""
-        try:
-            record = ledger.decode(value)
-        except UNREADABLE:
-            return
-        if not self._keep(correlation_id, value):
+    def take(self, entry: LedgerEntry) -> None:
+        """Process a record of the ledger."""
+        record, written_at = entry.content, entry.at
+        if not self._keep(entry.correlation_id, entry.value):
             # a copy written by a replayed batch
             return
         outcome = record.outcome
@@ -127,7 +124,7 @@ class Journal:
         self._forget(written_at)
         if verdict(outcome.status, outcome.completed_by) != "answered":
             self._failures[record.id] = FailureEntry(
-                correlation_id,
+                entry.correlation_id,
                 outcome.thing_id,
                 outcome.status,
                 outcome.completed_by,
@@ -206,82 +203,114 @@ def traced(wanted: str, happenings: Iterable[Happening]) -> list[TracedRequest]:
     ]
 
 
-class _Part(NamedTuple):
-    """Which fields of a part of a record, and columns of its table, become an event."""
-
-    event: Event
-    at: str
-    details: tuple[str, ...]
-    content: str | None
-    fields: tuple[str, ...] = ()
-
-
-_PARTS: dict[str, _Part] = {
-    "signals": _Part(
-        "request", "received_at", ("channel", "criterion", "action", "path"), "value", ("thing_id", "headers")
-    ),
-    "acknowledgements": _Part(
-        "acknowledgement", "received_at", ("disposition", "reason"), "payload", ("label", "status")
-    ),
-    "outcomes": _Part("outcome", "decided_at", ("completed_by",), "reply", ("thing_id", "status")),
-    "dead_letters": _Part("dead letter", "received_at", ("reason",), None),
-}
-"""By the table that a part is stored in."""
-
-
 def stored(lake: Lake, correlation_id: str) -> list[Happening]:
     """Return the history of a request from the tables; empty if they do not exist yet.
 
     :raises Exception: the tables cannot be read; the type depends on the storage
     """
     return [
-        _stored(part, row)
-        for table, part in _PARTS.items()
-        for row in reading.request_rows(lake, table, _columns(part), correlation_id)
+        Happening(
+            _milliseconds(row["occurred_at"]),
+            row["event"],
+            row["id"],
+            row["label"],
+            row["status"],
+            row["detail"] or "",
+            row["thing_id"],
+            row["traceparent"],
+            UNSET if row["content"] is None else Raw(row["content"].encode()),
+            row["correlation_id"] or "",
+        )
+        for row in questions.rows(lake, "story", {"correlation_id": correlation_id})
     ]
 
 
-def stored_trace(lake: Lake, wanted: str) -> list[Happening]:
+def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
+    """Return the history of a message from the tables; empty if they do not exist yet.
+
+    :param values: those of the question ``message_story``
+    :raises Exception: as :func:`stored` does
+    """
+    return [
+        Happening(
+            _milliseconds(row["occurred_at"]),
+            row["event"],
+            row["id"] or "",
+            label=row["party"],
+            detail=_words(row["place"], row["detail"]),
+        )
+        for row in questions.rows(lake, "message_story", values)
+    ]
+
+
+def stored_trace(lake: Lake, wanted: str) -> list[TracedRequest]:
     """Return the requests of a trace from the tables, by its id; empty if they do not exist yet.
 
-    :raises Exception: the tables cannot be read; the type depends on the storage
+    At most 10,000 of them: clients choose their traces, and may use one for all requests.
+
+    :raises Exception: as :func:`stored` does
     """
-    part = _PARTS["signals"]._replace(content=None)
-    return [_stored(part, row) for row in reading.traced_rows(lake, _columns(part), wanted)]
+    return [
+        TracedRequest(
+            _milliseconds(row["received_at"]),
+            shown_id(row["correlation_id"]),
+            row["thing_id"],
+            row["asked"],
+            row["traceparent"],
+        )
+        for row in questions.rows(lake, "trace", {"trace_id": wanted})
+        if trace_id(row["traceparent"]) == wanted
+    ]
 
 
-def _columns(part: _Part) -> list[str]:
-    content = [part.content] if part.content else []
-    return ["id", "correlation_id", part.at, *part.details, *part.fields, *content]
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
 
 
-def _stored(part: _Part, row: dict[str, Any]) -> Happening:
-    row[part.at] = round(row[part.at].timestamp() * 1000)
-    if part.content:
-        row[part.content] = UNSET if row[part.content] is None else Raw(row[part.content].encode())
-    if row.get("headers") is not None:
-        row["headers"] = row["headers"].encode()
-    return _happening(part, row)
+def _words(*words: str | None) -> str:
+    return " ".join(filter(None, words))
 
 
-def _happenings(value: bytes) -> Iterable[Happening]:
+def _happenings(value: bytes) -> Iterator[Happening]:
+    """Yield the events in a record of the ledger, as the question ``story`` has them."""
     record = ledger.decode(value)
     for ack in record.acks or ():
-        yield _happening(_PARTS["acknowledgements"], asdict(ack) | {"id": ack.id})
-    single = {"signals": record.signal, "outcomes": record.outcome, "dead_letters": record.dead_letter}
-    for table, row in single.items():
-        if row is not None:
-            columns = asdict(row) | {"id": record.id}
-            if record.signal is row:
-                columns["headers"] = msgspec.json.encode(columns["headers"])
-            yield _happening(_PARTS[table], columns)
-
-
-def _happening(part: _Part, row: dict[str, Any]) -> Happening:
-    detail = " ".join(row[name] for name in part.details if row[name])
-    content = row[part.content] if part.content else UNSET
-    fields = {name: row[name] for name in part.fields}
-    trace = trace_of(fields.pop("headers", None) or b"")
-    fields["traceparent"] = None if trace is None else trace.decode()
-    request = row["correlation_id"] or ""
-    return Happening(row[part.at], part.event, row["id"], detail=detail, content=content, request=request, **fields)
+        detail = _words(ack.disposition, ack.reason)
+        yield Happening(
+            ack.received_at,
+            "acknowledgement",
+            ack.id,
+            ack.label,
+            ack.status,
+            detail,
+            content=ack.payload,
+            request=ack.correlation_id,
+        )
+    if (signal := record.signal) is not None:
+        detail = _words(signal.channel, signal.criterion, signal.action, signal.path)
+        trace = trace_of(msgspec.json.encode(signal.headers))
+        yield Happening(
+            signal.received_at,
+            "request",
+            record.id,
+            detail=detail,
+            thing_id=signal.thing_id,
+            traceparent=None if trace is None else trace.decode(),
+            content=signal.value,
+            request=signal.correlation_id,
+        )
+    if (outcome := record.outcome) is not None:
+        yield Happening(
+            outcome.decided_at,
+            "outcome",
+            record.id,
+            status=outcome.status,
+            detail=outcome.completed_by,
+            thing_id=outcome.thing_id,
+            content=outcome.reply,
+            request=outcome.correlation_id,
+        )
+    if (letter := record.dead_letter) is not None:
+        yield Happening(
+            letter.received_at, "dead letter", record.id, detail=letter.reason, request=letter.correlation_id or ""
+        )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import asdict, replace
 
 from ackstream.kafka.clients import Closing
-from ackstream.lake import questions, reading
-from ackstream.observe.health import HEALTH
+from ackstream.lake import questions
+from ackstream.observe.endpoint import HEALTH
+from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneWatch
 from ackstream.observe.journal import (
     FailureEntry,
     Happening,
@@ -22,20 +24,21 @@ from ackstream.observe.journal import (
     TracedRequest,
     in_order,
     stored,
+    stored_message,
     stored_trace,
-    traced,
 )
-from ackstream.observe.meter import LedgerFeed, Meter, Snapshot, Verdict, epoch_milliseconds
-from ackstream.observe.plane_feed import JobSign, PlaneWatch
+from ackstream.observe.meter import Meter, Snapshot, Verdict, epoch_milliseconds
 from ackstream.observe.planes import PlanesView  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from collections.abc import Callable
 
-    from ackstream.settings import Settings
+    from ackstream.settings import Lake, Settings
 
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 KAFKA = "Kafka"
 """The sign of life of a process that follows the ledger."""
@@ -148,44 +151,40 @@ class Live(Closing):
         :raises InputError: it is not named like that
         """
         values = questions.parameters("message_story", argument)
-        lake = self._settings.lake
-        try:
-            with reading.database(lake, questions.QUESTIONS["message_story"].tables) as connection:
-                rows = questions.answer(connection, lake, "message_story", values).fetchall()
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", lake.path)
-            return Story(argument, [], f"The tables cannot be read: {error}")
-        return Story(argument, [_happened(*row) for row in rows])
+        found, note = self._stored(partial(stored_message, values=values))
+        return Story(argument, found, note)
 
     def story(self, correlation_id: str) -> Story:
         """Return the history of a request from memory and from the tables; reading these takes a moment."""
         with self._lock:
             remembered = self._journal.story(correlation_id)
-        try:
-            return Story(correlation_id, in_order([*remembered, *stored(self._settings.lake, correlation_id)]))
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
-            return Story(correlation_id, remembered, f"The tables cannot be read: {error}")
+        found, note = self._stored(partial(stored, correlation_id=correlation_id))
+        return Story(correlation_id, in_order([*remembered, *found]), note)
 
     def trace(self, wanted: str) -> Trace:
         """Return all requests of a trace from memory and from the tables, by its id; reading these takes a moment."""
         with self._lock:
             remembered = self._journal.trace(wanted)
+        found, note = self._stored(partial(stored_trace, wanted=wanted))
+        requests = sorted({*remembered, *found}, key=lambda one: (one.at, one.correlation_id))
+        return Trace(wanted, requests, len(requests), note)
+
+    def _stored(self, read: Callable[[Lake], list[T]]) -> tuple[list[T], str]:
+        """Read the tables; return the rows, and a note if they cannot be read."""
+        lake = self._settings.lake
         try:
-            found = {*remembered, *traced(wanted, stored_trace(self._settings.lake, wanted))}
+            return read(lake), ""
         except Exception as error:
-            log.exception("The tables of %s cannot be read.", self._settings.lake.path)
-            return Trace(wanted, remembered, len(remembered), f"The tables cannot be read: {error}")
-        return Trace(wanted, sorted(found, key=lambda one: (one.at, one.correlation_id)), len(found))
+            log.exception("The tables of %s cannot be read.", lake.path)
+            return [], f"The tables cannot be read: {error}"
 
     def _run(self) -> None:
         clock_at = 0.0
         while not self._closing.is_set():
-            for record in self._feed.records():
+            for entry in self._feed.entries():
                 with self._lock:
-                    self._meter.take(record.value, record.timestamp)
-                    key = (record.key or b"").decode("utf-8", "replace")
-                    self._journal.take(key, record.value or b"", record.timestamp)
+                    self._meter.take(entry)
+                    self._journal.take(entry)
             if time.monotonic() >= clock_at:
                 try:
                     self._note = self._feed.warning()
@@ -193,10 +192,3 @@ class Live(Closing):
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 clock_at = time.monotonic() + CLOCK_SECONDS
-
-
-def _happened(  # the columns of the question
-    at: datetime, _step: int, event: str, party: str | None, place: str | None, detail: str | None, place_id: str | None
-) -> Happening:
-    words = " ".join(filter(None, (place, detail)))
-    return Happening(round(at.timestamp() * 1000), event, place_id or "", label=party, detail=words)

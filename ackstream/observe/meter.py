@@ -1,34 +1,106 @@
-"""How requests end, over a sliding window and in total: counted from the ledger, for the live page and the terminal."""
+"""Counts over time, and how requests end: over a sliding window and in total, from the ledger."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
-from kafka import TopicPartition
-from kafka.admin import OffsetSpec
-from kafka.errors import UnknownTopicOrPartitionError
 
-from ackstream.observe.topic_feed import TopicFeed
-from ackstream.observe.trends import Trend
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from ackstream.settings import Settings
+    from ackstream.protocol.ledger import LedgerRecord
+
+
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V")
+
+
+class Trend:
+    """Counts in spans of equal length, the latest of which are kept; times are in epoch milliseconds."""
+
+    def __init__(self, span: int, length: int) -> None:
+        """Keep ``length`` counts of ``span`` milliseconds each."""
+        self._span, self._length = span, length
+        self._counts: dict[int, int] = {}
+
+    def add(self, at: int, count: int = 1) -> None:
+        """Count events at a time; events older than all spans are ignored."""
+        slot = at // self._span
+        if slot not in self._counts:
+            newest = max(self._counts, default=slot)
+            if slot <= newest - self._length:
+                return
+            self._counts = {kept: n for kept, n in self._counts.items() if kept > slot - self._length}
+        self._counts[slot] = self._counts.get(slot, 0) + count
+
+    def counts(self, now: int) -> list[int]:
+        """Return the counts of the spans up to now, the oldest first."""
+        last = now // self._span
+        return [self._counts.get(slot, 0) for slot in range(last - self._length + 1, last + 1)]
+
+    def total(self, now: int) -> int:
+        """Return the sum of the counts."""
+        return sum(self.counts(now))
+
+
+class Latest(Generic[K, V]):
+    """Values by key; the least recently touched ones are dropped beyond a maximum."""
+
+    def __init__(self, make: Callable[[K], V], most: int) -> None:
+        """Keep at most ``most`` values; ``make`` gives one for a new key."""
+        self._make, self._most = make, most
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def touch(self, key: K) -> V:
+        """Return the value of a key, made if it is new."""
+        value = self._values.get(key)
+        if value is None:
+            value = self._values[key] = self._make(key)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        else:
+            self._values.move_to_end(key)
+        return value
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, if there is one."""
+        return self._values.get(key)
+
+    def drop(self, key: K) -> None:
+        """Forget a key."""
+        self._values.pop(key, None)
+
+    def __iter__(self) -> Iterator[V]:
+        """Iterate over the values, the one touched last first."""
+        return iter(list(reversed(self._values.values())))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(counts: list[int]) -> str:
+    """Draw counts as a line of bars, relative to the highest; nothing is a blank."""
+    highest = max(counts, default=0)
+    return "".join(" " if not count else _LEVELS[(count * len(_LEVELS) - 1) // highest] for count in counts)
+
 
 Verdict = Literal["answered", "timed out", "failed"]
 VERDICTS: tuple[Verdict, ...] = ("answered", "timed out", "failed")
 
 BARS, BAR_MS = 60, 10_000
-"""Of a trend: ten minutes."""
+"""Bars of a trend, and milliseconds of each: ten minutes in all."""
 
 REMEMBERED = 50_000
 """Number of decided requests remembered by id, so that copies written by a replayed batch count once."""
@@ -75,11 +147,29 @@ class Snapshot(msgspec.Struct, frozen=True):
     oldest: int | None
 
 
+class LedgerEntry(NamedTuple):
+    """A record of the ledger: its correlation-id, its bytes and their content, and the broker's time in epoch ms."""
+
+    correlation_id: str
+    value: bytes
+    content: LedgerRecord
+    at: int
+
+
+def read_entry(correlation_id: str, value: bytes | None, at: int) -> LedgerEntry | None:
+    """Decode a record of the ledger; return ``None`` for anything else."""
+    value = value or b""
+    try:
+        return LedgerEntry(correlation_id, value, ledger.decode(value), at)
+    except UNREADABLE:
+        return None
+
+
 class Meter:
     """Counts requests as they are opened and decided; the window is in ms, times are epoch ms of one clock."""
 
     def __init__(self, window: int) -> None:
-        """Count what is recent in a window.
+        """Count requests over a window.
 
         :ivar newest: the broker's time of the newest record
         """
@@ -92,16 +182,13 @@ class Meter:
         self._trends = {how: Trend(BAR_MS, BARS) for how in VERDICTS}
         self.newest: int | None = None
 
-    def take(self, value: bytes | None, written_at: int) -> None:
-        """Count a record of the ledger; ignore anything else.
+    def take(self, entry: LedgerEntry) -> None:
+        """Count a record of the ledger.
 
         The latency is that of the answer: from the broker's time of the request to the broker's time of this record,
         which is sent together with the reply.
         """
-        try:
-            record = ledger.decode(value or b"")
-        except UNREADABLE:
-            return
+        record, written_at = entry.content, entry.at
         signal, outcome = record.signal, record.outcome
         self.newest = max(self.newest or 0, written_at)
         if outcome is not None:
@@ -111,12 +198,12 @@ class Meter:
             self.opened(record.id, signal.received_at)
 
     def opened(self, identity: str, at: int) -> None:
-        """Count a request that is awaited; a copy of one that is known counts no more."""
+        """Count a request that awaits something; a copy of a known one is ignored."""
         if identity not in self._decided:
             self._open.setdefault(identity, at)
 
     def decided(self, identity: str, at: int, how: Verdict, latency: int) -> None:
-        """Count the end of a request, opened or not; a copy counts no more."""
+        """Count the end of a request, opened or not; a copy is ignored."""
         self._open.pop(identity, None)
         if identity in self._decided:
             return
@@ -126,7 +213,7 @@ class Meter:
         self._totals[how] += 1
         self._trends[how].add(at)
         self._recent.append((at, how, latency))
-        # also while nobody looks
+        # without waiting for the next snapshot
         while self._recent and self._recent[0][0] <= at - self._window:
             self._recent.popleft()
 
@@ -135,7 +222,7 @@ class Meter:
         return {how: trend.counts(now) for how, trend in self._trends.items()}
 
     def snapshot(self, now: int) -> Snapshot:
-        """Return the counts; what lies a window or more before ``now`` is in the totals alone."""
+        """Return the counts; decisions a window or more before ``now`` are in the totals only."""
         # one that was read late may stand behind younger ones
         recent = [one for one in self._recent if one[0] > now - self._window]
         counts = {}
@@ -144,50 +231,3 @@ class Meter:
             counts[how] = Count(len(latencies), self._totals[how], *percentiles(latencies, 0.5, 0.95))
         oldest = max(0, now - min(self._open.values())) if self._open else None
         return Snapshot(self._window, counts, len(self._open), oldest)
-
-
-SILENT_MS = 15_000
-"""A clock that has given no sign of life for so long is reported; allows for the difference between two clocks."""
-
-
-def clock_warning(signed_at: int | None, now: int) -> str:
-    """Return a sentence if the clock of requests stands still, else an empty text.
-
-    :param signed_at: the time of its last sign of life, in epoch milliseconds; ``None``: there is none
-    """
-    if signed_at is not None and now - signed_at < SILENT_MS:
-        return ""
-    signs = "no sign of life yet"
-    if signed_at is not None:
-        signs = f"its last sign of life {(now - signed_at) // 1000} s ago"
-    return f"The clock has given {signs}, so no request times out: is correlate running?"
-
-
-class LedgerFeed(TopicFeed):
-    """Reads the ledger, and looks at the clock of requests."""
-
-    def __init__(self, settings: Settings, since: int) -> None:
-        """Connect, to read the records since a time in epoch milliseconds.
-
-        :raises AckstreamError: the broker is unavailable or a topic is missing
-        """
-        super().__init__(settings, ["ledger"], since)
-
-    def read_to_end(self, meter: Meter) -> None:
-        """Feed all present records to a meter.
-
-        :raises KafkaError: the broker is unavailable
-        """
-        self.read_all(lambda record: meter.take(record.value, record.timestamp))
-
-    def warning(self) -> str:
-        """Return a sentence if the clock of requests stands still, else an empty text.
-
-        :raises KafkaError: the broker is unavailable
-        """
-        signs = TopicPartition(self._settings.kafka.topic("correlate-lease"), 0)
-        try:
-            latest = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
-        except UnknownTopicOrPartitionError:
-            latest = -1
-        return clock_warning(latest if latest >= 0 else None, epoch_milliseconds())

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ackstream.observe.consumers import QueueLine, QueueView
-from ackstream.observe.meter import BAR_MS, BARS
-from ackstream.observe.sample_progress import SLICES, PublisherLine, ReaderLine, SampleProgress
-from ackstream.observe.trends import Trend
+from ackstream.observe.meter import BAR_MS, BARS, Trend
+from ackstream.observe.progress import SLICES, PublisherLine, QueueLine, QueueView, ReaderLine, SampleProgress
 from ackstream.protocol import destinations, messages, queues, readers, record_headers
 from ackstream.protocol.json import RecordError
 

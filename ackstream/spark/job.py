@@ -23,8 +23,8 @@ from ackstream.errors import AckstreamError, StartError, StoppedError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.observe.health import HEALTH
 from ackstream.settings import Settings
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, compare_batches, compare_topics, topic_ids
 from ackstream.spark.clock import Watched, clock

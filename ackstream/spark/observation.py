@@ -24,8 +24,8 @@ from ackstream.observe.catalogue import (
     STATE_BYTES,
     TICK,
 )
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES, Tally
-from ackstream.observe.health import HEALTH
 from ackstream.spark.progress import repeating
 
 if TYPE_CHECKING:

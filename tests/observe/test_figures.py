@@ -13,7 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ackstream.observe.catalogue import BATCH_SECONDS, DEADLINE, LAG, METRICS, OPEN_REQUESTS, REQUESTS
-from ackstream.observe.exposition import registry
+from ackstream.observe.endpoint import registry
 from ackstream.observe.figures import Figures, Tally
 
 counts = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=20)

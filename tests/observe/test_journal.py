@@ -22,8 +22,8 @@ from ackstream.observe.journal import (
     in_order,
     stored,
     stored_trace,
-    traced,
 )
+from ackstream.observe.meter import read_entry
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
@@ -87,9 +87,15 @@ def signal(name: str = "c-1", headers: Mapping[str, object] | None = None) -> by
     return ledger.encode(ledger.LedgerRecord("signal", f"r-{name[2:]}", "q", 1, signal=row))
 
 
+def take(into: Journal, name: str, value: bytes | None, at: int) -> None:
+    entry = read_entry(name, value, at)
+    if entry is not None:
+        into.take(entry)
+
+
 def test_labels_and_parties_are_counted_with_their_latencies() -> None:
     journal = Journal(1000)
-    journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
+    take(journal, "c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
     assert journal.tallies(300) == [
         LabelTally("audit:kept", missing=1),
         LabelTally("fleet:done", refused=1, p50=30, p95=30),
@@ -103,21 +109,21 @@ def test_labels_and_parties_are_counted_with_their_latencies() -> None:
 
 def test_what_is_older_than_the_window_counts_no_more() -> None:
     journal = Journal(1000)
-    journal.take("c-1", outcome(), 200)
+    take(journal, "c-1", outcome(), 200)
     assert journal.tallies(1199) != []
     assert journal.tallies(1200) == []
 
 
 def test_acknowledgements_that_were_not_used_do_not_count() -> None:
     journal = Journal(1000)
-    journal.take("c-1", outcome(424, "timeout", ack("fleet:got", 200, 10, "late")), 200)
+    take(journal, "c-1", outcome(424, "timeout", ack("fleet:got", 200, 10, "late")), 200)
     assert {tally.missing for tally in journal.tallies(300)} == {1}
 
 
 def test_a_copy_that_a_replayed_batch_writes_counts_once() -> None:
     journal = Journal(1000)
     for _ in range(2):
-        journal.take("c-1", outcome(424, "timeout"), 200)
+        take(journal, "c-1", outcome(424, "timeout"), 200)
     assert [tally.missing for tally in journal.tallies(300)] == [1, 1, 1]
     assert len(journal.failures()) == 1
 
@@ -125,15 +131,15 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once() -> None:
 def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks() -> None:
     journal = Journal(1000)
     for number in range(10):
-        journal.take(f"c-{number}", outcome(identity=f"r-{number}"), 500 * number)
+        take(journal, f"c-{number}", outcome(identity=f"r-{number}"), 500 * number)
     assert {seen.at for seen in journal._seen} == {4000, 4500}
 
 
 def test_the_latest_failure_comes_first() -> None:
     journal = Journal(1000)
     for number in range(module.FAILURES + 2):
-        journal.take(f"c-{number}", outcome(424, "timeout", identity=f"r-{number}"), 200 + number)
-    journal.take("good", outcome(identity="good"), 300)
+        take(journal, f"c-{number}", outcome(424, "timeout", identity=f"r-{number}"), 200 + number)
+    take(journal, "good", outcome(identity="good"), 300)
     failures = journal.failures()
     assert len(failures) == module.FAILURES
     assert failures[0] == FailureEntry("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
@@ -141,9 +147,9 @@ def test_the_latest_failure_comes_first() -> None:
 
 def test_a_story_is_told_in_the_order_of_time() -> None:
     journal = Journal(1000)
-    journal.take("c-1", outcome(200, "acknowledgements", ack("fleet:got", 200, 10)), 200)
-    journal.take("c-1", signal(), 150)
-    journal.take("c-2", signal(), 150)
+    take(journal, "c-1", outcome(200, "acknowledgements", ack("fleet:got", 200, 10)), 200)
+    take(journal, "c-1", signal(), 150)
+    take(journal, "c-2", signal(), 150)
     story = journal.story("c-1")
     assert [(line.at, line.event, line.label, line.status, line.detail) for line in story] == [
         (100, "request", None, None, "twin commands modify /attributes/a"),
@@ -159,7 +165,7 @@ def test_the_stories_of_all_requests_under_one_id_of_their_clients_are_told() ->
     names = ["c-1", wire_id("c-1"), wire_id("c-1")]
     for name in [*names, "c-10", wire_id("c-10"), "c-1x"]:
         record = msgspec.structs.replace(ledger.decode(signal()).signal, correlation_id=name)
-        journal.take(name, ledger.encode(ledger.LedgerRecord("signal", name, "q", 1, signal=record)), 150)
+        take(journal, name, ledger.encode(ledger.LedgerRecord("signal", name, "q", 1, signal=record)), 150)
     assert sorted(line.request for line in journal.story("c-1")) == sorted(names)
     assert [line.request for line in journal.story(names[1])] == [names[1]]
 
@@ -167,7 +173,7 @@ def test_the_stories_of_all_requests_under_one_id_of_their_clients_are_told() ->
 def test_an_answer_of_another_thing_is_told_with_its_reason() -> None:
     journal = Journal(1000)
     refused = msgspec.structs.replace(ack("a:b", 200, 10), disposition="invalid", reason="Another thing.")
-    journal.take("c-1", ledger.encode(ledger.LedgerRecord("ack", "a", "q", 1, acks=[refused])), 150)
+    take(journal, "c-1", ledger.encode(ledger.LedgerRecord("ack", "a", "q", 1, acks=[refused])), 150)
     assert [line.detail for line in journal.story("c-1")] == ["invalid Another thing."]
 
 
@@ -175,7 +181,7 @@ def test_old_stories_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STORY_BYTES", 2 * len(signal()) + 1)
     journal = Journal(1000)
     for name in ("a", "b", "c"):
-        journal.take(name, signal(), 0)
+        take(journal, name, signal(), 0)
     assert [bool(journal.story(name)) for name in ("a", "b", "c")] == [False, True, True]
 
 
@@ -185,14 +191,14 @@ def test_a_correlation_id_that_is_repeated_without_end_costs_no_more_than_others
     monkeypatch.setattr(module, "STORY_RECORDS", 2)
     journal = Journal(1000)
     for number in range(4):
-        journal.take("c-1", outcome(424, "timeout", identity=f"r-{number}"), 200)
+        take(journal, "c-1", outcome(424, "timeout", identity=f"r-{number}"), 200)
     assert len(journal.story("c-1")) == 2
     assert len(journal.failures()) == 4
 
 
 def test_what_memory_and_tables_both_tell_is_told_once() -> None:
     journal = Journal(1000)
-    journal.take("c-1", signal(), 0)
+    take(journal, "c-1", signal(), 0)
     story = journal.story("c-1")
     assert in_order([*story, *story]) == story
 
@@ -200,15 +206,15 @@ def test_what_memory_and_tables_both_tell_is_told_once() -> None:
 @given(st.binary() | st.just(b'{"kind":"outcome","id":"x","outcome":{}}') | st.just(b"[1]"))
 def test_what_is_no_record_counts_for_nothing(value: bytes) -> None:
     journal = Journal(1000)
-    journal.take("c-1", value, 0)
+    take(journal, "c-1", value, 0)
     assert (journal.tallies(1), journal.failures(), journal.story("c-1")) == ([], [], [])
 
 
 def test_a_dead_letter_is_part_of_a_story() -> None:
     letter: Any = ledger.dead_letter("json.invalid: no", "c-1", ("signals", 0, 1), 50, None, b"x", truncated=False)
     journal = Journal(1000)
-    journal.take(
-        "c-1", ledger.encode(ledger.LedgerRecord("dead-letter", "signals-0-1", "q", 1, dead_letter=letter)), 60
+    take(
+        journal, "c-1", ledger.encode(ledger.LedgerRecord("dead-letter", "signals-0-1", "q", 1, dead_letter=letter)), 60
     )
     (line,) = journal.story("c-1")
     assert (line.at, line.event, line.detail) == (50, "dead letter", "json.invalid: no")
@@ -221,7 +227,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "acknowledgements": {"label": "my-ack", "status": 200, "disposition": "accepted", "reason": None, "payload": None,
                          "received_at": 110},
     "outcomes": {"thing_id": "a:b", "status": 200, "completed_by": "acknowledgements", "reply": '{"topic":"t"}',
-                 "decided_at": 120},
+                 "latency_ms": 20, "decided_at": 120},
     "dead_letters": {"reason": "a copy", "received_at": 130},
 }  # fmt: skip
 
@@ -253,7 +259,7 @@ def test_all_tables_tell_of_a_request(lake: Lake) -> None:
 
 
 def test_the_requests_of_a_trace_are_found_in_the_table(lake: Lake, tmp_path: Path) -> None:
-    found = traced(TRACE_ID, stored_trace(lake, TRACE_ID))
+    found = stored_trace(lake, TRACE_ID)
     assert found == [TracedRequest(100, name, "a:b", "twin commands modify /x", TRACE) for name in ("c-1", "other")]
     assert stored_trace(lake, "0" * 32) == []
     assert stored_trace(Lake(path=str(tmp_path / "nothing")), TRACE_ID) == []
@@ -269,7 +275,7 @@ def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients()
         {"traceparent": f"{TRACE}-more"},
     ]
     for name, one in zip((on_wire, "c-2", "c-3", "c-4"), headers, strict=True):
-        journal.take(name, signal(name, one), 200)
+        take(journal, name, signal(name, one), 200)
     assert journal.trace(TRACE_ID) == [TracedRequest(100, "c-1", LAMP, "twin commands modify /attributes/a", TRACE)]
     assert [line.traceparent for line in journal.story("c-1")] == [TRACE]
     assert [line.traceparent for line in journal.story("c-3")] == [None]

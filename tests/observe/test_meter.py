@@ -1,25 +1,17 @@
-""""""
+"""Verdicts, counts over a window and in total, trends and sparklines."""
 
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka import KafkaProducer
 
-from ackstream.errors import AckstreamError
-from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import meter as meters
-from ackstream.observe.meter import LedgerFeed, Meter, clock_warning, percentiles, verdict
+from ackstream.observe.meter import Latest, Meter, Trend, percentiles, read_entry, sparkline, verdict
 from ackstream.protocol import ledger
-from ackstream.settings import Settings
 from tests.harness.ledgers import outcome
-
-if TYPE_CHECKING:
-    from ackstream.settings import Kafka
 
 
 @pytest.mark.parametrize(
@@ -134,11 +126,17 @@ def record(signal: ledger.SignalRow | None = None, outcome: ledger.OutcomeRow | 
     return ledger.encode(ledger.LedgerRecord(kind, "r1", "q", 1, signal=signal, outcome=outcome))
 
 
+def take(into: Meter, value: bytes | None, at: int) -> None:
+    entry = read_entry("c-1", value, at)
+    if entry is not None:
+        into.take(entry)
+
+
 def test_a_signal_opens_a_request_and_an_outcome_ends_it():
     meter = Meter(60_000)
-    meter.take(record(signal()), 1_500)
+    take(meter, record(signal()), 1_500)
     assert meter.snapshot(2_000).in_flight == 1
-    meter.take(record(outcome=OUTCOME), 3_000)
+    take(meter, record(outcome=OUTCOME), 3_000)
     snapshot = meter.snapshot(3_000)
     assert snapshot.in_flight == 0
     assert snapshot.counts["answered"].p50 == 2_000
@@ -146,7 +144,7 @@ def test_a_signal_opens_a_request_and_an_outcome_ends_it():
 
 def test_an_outcome_that_brings_its_signal_is_not_in_flight():
     meter = Meter(60_000)
-    meter.take(record(signal(), OUTCOME), 3_000)
+    take(meter, record(signal(), OUTCOME), 3_000)
     assert meter.snapshot(3_000).in_flight == 0
 
 
@@ -157,7 +155,7 @@ def test_a_signal_that_awaits_nothing_is_not_in_flight(
     acks: tuple[str, ...], *, response_required: bool, in_flight: int
 ):
     meter = Meter(60_000)
-    meter.take(record(signal(acks, response_required=response_required)), 1_500)
+    take(meter, record(signal(acks, response_required=response_required)), 1_500)
     assert meter.snapshot(2_000).in_flight == in_flight
 
 
@@ -170,57 +168,17 @@ def test_a_signal_that_awaits_nothing_is_not_in_flight(
 )  # fmt: skip
 def test_anything_else_counts_for_nothing(value: bytes | None):
     meter = Meter(60_000)
-    meter.take(value, 1_000)
+    take(meter, value, 1_000)
     snapshot = meter.snapshot(2_000)
     assert snapshot.in_flight == 0
     assert all(found.total == 0 for found in snapshot.counts.values())
 
 
-pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def settings(kafka: Kafka) -> Settings:
-    settings = Settings(kafka=kafka)
-    ensure_topics(settings, ("signals", "acks", "ledger"))
-    return settings
-
-
-def write(settings: Settings, topic: str, values: list[bytes]) -> int:
-    """Write records, each with its own key; return the broker's time of the last one."""
-    with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, linger_ms=0) as producer:
-        sent = [
-            producer.send(settings.kafka.topic(topic), key=str(number).encode(), value=value)
-            for number, value in enumerate(values)
-        ]
-        return max(int(future.get(timeout=30).timestamp) for future in sent)
-
-
-def test_a_feed_counts_what_was_written_since(settings: Settings):
-    last = write(settings, "ledger", [outcome(f"r{number}") for number in range(10)])
-    write(settings, "ledger", [b"no json", outcome("r10"), outcome("r10")])
-    meter = Meter(60_000)
-    with LedgerFeed(settings, 0) as feed:
-        feed.read_to_end(meter)
-        assert meter.snapshot(last).counts["answered"].total == 11
-        write(settings, "ledger", [outcome("r11")])
-        feed.read_to_end(meter)
-        assert meter.snapshot(last).counts["answered"].total == 12
-
-
-def test_a_feed_leaves_out_what_is_older(settings: Settings):
-    last = write(settings, "ledger", [outcome("r0")])
-    meter = Meter(60_000)
-    with LedgerFeed(settings, last + 3_600_000) as feed:
-        feed.read_to_end(meter)
-    assert meter.snapshot(last).counts["answered"].total == 0
-
-
 def test_a_trend_has_the_verdicts_of_ten_minutes_and_the_newest_record_its_time():
     meter = Meter(60_000)
-    meter.take(outcome("r1"), 1_000_000)
-    meter.take(outcome("r2", status=424, completed_by="timeout"), 1_009_999)
-    meter.take(outcome("r2", status=424, completed_by="timeout"), 1_020_000)
+    take(meter, outcome("r1"), 1_000_000)
+    take(meter, outcome("r2", status=424, completed_by="timeout"), 1_009_999)
+    take(meter, outcome("r2", status=424, completed_by="timeout"), 1_020_000)
     trends = meter.trends(1_029_999)
     assert {how: counts[-3:] for how, counts in trends.items()} == {
         "answered": [1, 0, 0], "timed out": [1, 0, 0], "failed": [0, 0, 0],
@@ -229,30 +187,57 @@ def test_a_trend_has_the_verdicts_of_ten_minutes_and_the_newest_record_its_time(
     assert meter.newest == 1_020_000
 
 
+def test_counts_are_those_of_the_last_spans_the_oldest_first() -> None:
+    trend = Trend(10, 3)
+    for at in (5, 10, 19, 25):
+        trend.add(at)
+    trend.add(29, 4)
+    assert trend.counts(29) == [1, 2, 5]
+    assert trend.counts(30) == [2, 5, 0]
+    assert trend.total(60) == 0
+
+
+def test_what_comes_late_still_counts_in_its_span_unless_that_is_gone() -> None:
+    trend = Trend(10, 3)
+    trend.add(25)
+    trend.add(5)
+    trend.add(-5)
+    assert trend.counts(25) == [1, 0, 1]
+
+
+@given(st.lists(st.integers(0, 200)), st.integers(1, 30), st.integers(1, 10))
+def test_a_trend_counts_everything_once_and_keeps_no_more_than_its_spans(
+    times: list[int], span: int, length: int
+) -> None:
+    trend = Trend(span, length)
+    for at in sorted(times):
+        trend.add(at)
+    now = max(times, default=0)
+    first = (now // span - length + 1) * span
+    assert trend.total(now) == sum(at >= first for at in times)
+    assert len(trend._counts) <= length
+
+
+def test_the_value_that_was_not_touched_for_longest_is_forgotten() -> None:
+    latest: Latest[str, list[str]] = Latest(lambda key: [key], 2)
+    latest.touch("a").append("more")
+    latest.touch("b")
+    latest.touch("a")
+    latest.touch("c")
+    assert list(latest) == [["c"], ["a", "more"]]
+    assert (latest.get("b"), len(latest)) == (None, 2)
+    latest.drop("a")
+    latest.drop("a")
+    assert list(latest) == [["c"]]
+
+
 @pytest.mark.parametrize(
-    ("signed_at", "warning"),
-    [
-        (100_000, ""),
-        (90_000, ""),
-        # the broker's clock is ahead of this machine's
-        (130_000, ""),
-        (26_000, "The clock has given its last sign of life 74 s ago, so no request times out: is correlate running?"),
-        (None, "The clock has given no sign of life yet, so no request times out: is correlate running?"),
-    ],
+    ("counts", "line"), [([], ""), ([0, 0], "  "), ([1, 0, 8], "▁ █"), ([5], "█"), (list(range(1, 9)), "▁▂▃▄▅▆▇█")]
 )
-def test_a_clock_that_stands_still_is_reported(signed_at: int | None, warning: str):
-    assert clock_warning(signed_at, 100_000) == warning
+def test_a_sparkline_is_relative_to_its_highest_count(counts: list[int], line: str) -> None:
+    assert sparkline(counts) == line
 
 
-def test_a_feed_knows_when_the_clock_last_gave_a_sign_of_life(settings: Settings):
-    with LedgerFeed(settings, 0) as feed:
-        assert "no sign of life yet" in feed.warning()
-        ensure_topics(settings, ["correlate-lease"])
-        assert "no sign of life yet" in feed.warning()
-        write(settings, "correlate-lease", [b"0"])
-        assert feed.warning() == ""
-
-
-def test_a_topic_that_is_not_there_is_one_sentence(kafka: Kafka):
-    with pytest.raises(AckstreamError, match=r"There is no topic .*ledger"):
-        LedgerFeed(Settings(kafka=kafka), 0)
+@given(st.lists(st.integers(0, 10**9)))
+def test_a_sparkline_has_a_bar_for_every_count_but_zero(counts: list[int]) -> None:
+    assert [bar == " " for bar in sparkline(counts)] == [not count for count in counts]

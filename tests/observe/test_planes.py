@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import TOPICS as ALL_TOPICS
 from ackstream.observe.planes import LETTER_CHARACTERS, LETTERS, SHOWN, TOPICS, DestinationLine, Planes
-from ackstream.observe.sample_progress import PublisherLine, ReaderLine
+from ackstream.observe.progress import PublisherLine, ReaderLine
 from ackstream.protocol import destinations, messages, queues, readers
 from ackstream.protocol.destinations import Replicated
 from ackstream.protocol.messages import StoredRange

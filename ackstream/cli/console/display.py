@@ -11,8 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from ackstream.cli.console.terminal import PlainTable, data
-from ackstream.observe.meter import VERDICTS
-from ackstream.observe.trends import sparkline
+from ackstream.observe.meter import VERDICTS, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ackstream.jobs.correlate.job import InFlight
+    from ackstream.observe.feeds import JobSign, Overview
     from ackstream.observe.meter import Snapshot, Verdict
-    from ackstream.observe.overview import Watched
-    from ackstream.observe.plane_feed import JobSign
     from ackstream.observe.planes import PlanesView
     from ackstream.protocol.readers import KnownReader
 
@@ -52,7 +50,7 @@ def requests_table(snapshot: Snapshot) -> PlainTable:
     return table
 
 
-def watch_screen(watched: Watched) -> Group:
+def watch_screen(watched: Overview) -> Group:
     """Return the tables of requests, jobs and all planes that have something to show, and a note."""
     now, planes = watched.now, watched.planes
     tables = [requests_table(watched.requests), _jobs_table(watched.jobs)]

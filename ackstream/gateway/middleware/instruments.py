@@ -9,9 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
-from ackstream.observe.endpoint import LIVE, READY
+from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.figures import FIGURES, Figures, Tally
-from ackstream.observe.health import HEALTH, Health
 from ackstream.observe.live import KAFKA
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from ackstream.lake.messages import TABLE, source_id
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.lake.tail import Tail
 from ackstream.observe.catalogue import MIRRORED
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.observe.health import HEALTH
 from ackstream.protocol import destinations
 from ackstream.protocol.destinations import Replicated
 from ackstream.spark.session import driver, run_with_settings

@@ -12,12 +12,10 @@ from rich.console import Console
 
 from ackstream.cli.console.display import moment, plain, result_table, span, story, watch_screen
 from ackstream.cli.console.terminal import Terminal, escaped
-from ackstream.observe.consumers import QueueLine
+from ackstream.observe.feeds import JobSign, Lag, Overview
 from ackstream.observe.meter import Meter
-from ackstream.observe.overview import Watched
-from ackstream.observe.plane_feed import JobSign, Lag
 from ackstream.observe.planes import DeadLetter, DestinationLine, PlanesView
-from ackstream.observe.sample_progress import PublisherLine, ReaderLine
+from ackstream.observe.progress import PublisherLine, QueueLine, ReaderLine
 
 
 @pytest.mark.parametrize(
@@ -49,7 +47,7 @@ def planes(text: str = "orders") -> PlanesView:
     )
 
 
-def watched(text: str = "orders", note: str = "") -> Watched:
+def watched(text: str = "orders", note: str = "") -> Overview:
     meter = Meter(60_000)
     for number in range(1_100):
         meter.decided(str(number), 50_000, "answered", 420)
@@ -59,7 +57,7 @@ def watched(text: str = "orders", note: str = "") -> Watched:
         JobSign("correlate", 900, alive=True, lags=[Lag(text, "g", 1_234)]),
         JobSign("archive", 65_000, alive=False, lags=[]),
     ]
-    return Watched(NOW, meter.snapshot(NOW), meter.trends(NOW), 58_000, jobs, planes(text), note)
+    return Overview(NOW, meter.snapshot(NOW), meter.trends(NOW), 58_000, jobs, planes(text), note)
 
 
 def shown(width: int, note: str = "") -> str:

@@ -11,8 +11,8 @@ from ackstream.gateway.middleware import instruments
 from ackstream.gateway.middleware.connections import Doors
 from ackstream.gateway.middleware.instruments import EVENT_LOOP, follow, unfollow
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES, Figures
-from ackstream.observe.health import HEALTH
 from ackstream.observe.live import KAFKA
 from tests.gateway.access.test_authentication import ACCESS, USERS
 from tests.gateway.parts import Web, response

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from ackstream.gateway.page.pages import FILES, TRACED
 from ackstream.lake import questions
+from ackstream.observe.feeds import JobSign, Lag
 from ackstream.observe.journal import FailureEntry, Happening, LabelTally, TracedRequest
 from ackstream.observe.live import Story, Trace, View
 from ackstream.observe.meter import VERDICTS, Count
-from ackstream.observe.plane_feed import JobSign, Lag
 from ackstream.observe.planes import DeadLetter, PlanesView
 from ackstream.protocol.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw

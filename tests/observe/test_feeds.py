@@ -9,28 +9,107 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from ackstream.errors import AckstreamError
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe import plane_feed
-from ackstream.observe.overview import Watching
-from ackstream.observe.plane_feed import JOBS, PlaneFeed, PlaneWatch
+from ackstream.observe import feeds
+from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, PlaneWatch, Watching, clock_warning
+from ackstream.observe.meter import Meter
 from ackstream.observe.planes import Planes
 from ackstream.protocol import destinations, messages
 from ackstream.protocol.destinations import Replicated
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Settings
+from tests.harness.ledgers import outcome
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
 
 
-def test_a_job_that_is_shown_has_a_lease_and_the_topics_that_it_reads() -> None:
-    assert {f"{job}-lease" for job in JOBS} == set(LEASES)
-    for job, topics in JOBS.items():
+def test_the_lag_of_a_job_is_that_of_the_records_it_processes() -> None:
+    assert JOBS == {
+        "correlate": ("signals", "acks", "twin-acks"),
+        "archive": ("ledger", "audit"),
+        "twin": ("signals",),
+        "persist": ("messages",),
+        "settle": ("stored", "app-acks"),
+        "queues": ("app-acks",),
+        "query": ("queries", "stored"),
+    }
+    for job in JOBS:
         assert PARTIES[job].groups == (f"ackstream-{job}",)
-        assert set(topics) <= set(PARTIES[job].reads)
     assert set(LEASES) <= set(PARTIES["gateway"].looks_up)
+
+
+@pytest.mark.parametrize(
+    ("signed_at", "warning"),
+    [
+        (100_000, ""),
+        (90_000, ""),
+        # the broker's clock is ahead of this machine's
+        (130_000, ""),
+        (26_000, "The clock has given its last sign of life 74 s ago, so no request times out: is correlate running?"),
+        (None, "The clock has given no sign of life yet, so no request times out: is correlate running?"),
+    ],
+)
+def test_a_clock_that_stands_still_is_reported(signed_at: int | None, warning: str):
+    assert clock_warning(signed_at, 100_000) == warning
+
+
+@pytest.fixture
+def ledger_settings(kafka: Kafka) -> Settings:
+    settings = Settings(kafka=kafka)
+    ensure_topics(settings, ("signals", "acks", "ledger"))
+    return settings
+
+
+def write_ledger(settings: Settings, topic: str, values: list[bytes]) -> int:
+    """Write records, each with its own key; return the broker's time of the last one."""
+    with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, linger_ms=0) as producer:
+        sent = [
+            producer.send(settings.kafka.topic(topic), key=str(number).encode(), value=value)
+            for number, value in enumerate(values)
+        ]
+        return max(int(future.get(timeout=30).timestamp) for future in sent)
+
+
+@pytest.mark.integration
+def test_a_feed_counts_what_was_written_since(ledger_settings: Settings):
+    last = write_ledger(ledger_settings, "ledger", [outcome(f"r{number}") for number in range(10)])
+    write_ledger(ledger_settings, "ledger", [b"no json", outcome("r10"), outcome("r10")])
+    meter = Meter(60_000)
+    with LedgerFeed(ledger_settings, 0) as feed:
+        feed.read_to_end(meter)
+        assert meter.snapshot(last).counts["answered"].total == 11
+        write_ledger(ledger_settings, "ledger", [outcome("r11")])
+        feed.read_to_end(meter)
+        assert meter.snapshot(last).counts["answered"].total == 12
+
+
+@pytest.mark.integration
+def test_a_feed_leaves_out_what_is_older(ledger_settings: Settings):
+    last = write_ledger(ledger_settings, "ledger", [outcome("r0")])
+    meter = Meter(60_000)
+    with LedgerFeed(ledger_settings, last + 3_600_000) as feed:
+        feed.read_to_end(meter)
+    assert meter.snapshot(last).counts["answered"].total == 0
+
+
+@pytest.mark.integration
+def test_a_feed_knows_when_the_clock_last_gave_a_sign_of_life(ledger_settings: Settings):
+    with LedgerFeed(ledger_settings, 0) as feed:
+        assert "no sign of life yet" in feed.warning()
+        ensure_topics(ledger_settings, ["correlate-lease"])
+        assert "no sign of life yet" in feed.warning()
+        write_ledger(ledger_settings, "correlate-lease", [b"0"])
+        assert feed.warning() == ""
+
+
+@pytest.mark.integration
+def test_a_topic_that_is_not_there_is_one_sentence(kafka: Kafka):
+    with pytest.raises(AckstreamError, match=r"There is no topic .*ledger"):
+        LedgerFeed(Settings(kafka=kafka), 0)
 
 
 @pytest.fixture
@@ -95,7 +174,7 @@ def test_a_broker_without_any_topic_of_the_planes_shows_nothing(settings: Settin
 
 @pytest.mark.integration
 def test_a_topic_that_is_created_later_is_read_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_feed, "SIGNS_SECONDS", 0.1)
+    monkeypatch.setattr(feeds, "SIGNS_SECONDS", 0.1)
     ensure_topics(settings, ["ledger"])
     with PlaneWatch(settings) as watch:
         watch.look()
@@ -122,16 +201,16 @@ def test_nothing_is_read_until_somebody_looks_and_some_time_after(
             super().close()
             opened.append("closed")
 
-    monkeypatch.setattr(plane_feed, "PlaneFeed", Counted)
+    monkeypatch.setattr(feeds, "PlaneFeed", Counted)
     with PlaneWatch(settings) as watch:
         write(settings, "stored", STORED)
         assert not opened
         eventually(lambda: bool(watch.look()[0].publishers), "publishers")
         assert opened == ["opened"]
         # nobody looks any more
-        monkeypatch.setattr(plane_feed, "IDLE_SECONDS", 0.0)
+        monkeypatch.setattr(feeds, "IDLE_SECONDS", 0.0)
         eventually(lambda: opened == ["opened", "closed"], "an end")
-        monkeypatch.setattr(plane_feed, "IDLE_SECONDS", 60.0)
+        monkeypatch.setattr(feeds, "IDLE_SECONDS", 60.0)
         eventually(lambda: bool(watch.look()[0].publishers), "publishers")
     assert opened == ["opened", "closed"] * 2
 
