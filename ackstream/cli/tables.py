@@ -114,7 +114,7 @@ def maintain(
     """
     from ackstream.cli.console.display import result_table
     from ackstream.cli.console.session import quiet_session
-    from ackstream.lake import maintenance, things
+    from ackstream.lake import maintenance
     from ackstream.settings import load
 
     settings = load()
@@ -122,7 +122,7 @@ def maintain(
     maintenance.check(settings.lake, names)
     with quiet_session(settings, "maintain") as spark:
         for thing_id in erase or ():
-            things.erase(spark, settings.lake, thing_id)
+            maintenance.erase(spark, settings.lake, thing_id)
         reports = maintenance.maintain(spark, settings, names or None, journal_ms=journal_ms)
     if as_json:
         for report in reports:

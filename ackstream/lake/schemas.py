@@ -59,6 +59,11 @@ class Table:
         """The names of the columns."""
         return [column.name for column in self.columns]
 
+    @property
+    def time(self) -> str:
+        """The first column with a time: that of the row, by whose day the table is partitioned if it is."""
+        return next(column.name for column in self.columns if column.kind == TIME)
+
     @cached_property
     def schema(self) -> StructType:
         """The columns as Spark has them."""

@@ -138,7 +138,7 @@ def append(
     return commits.commit(rows.sparkSession, place, f"{application}/{name}", version, write, follows=follows)
 
 
-def append_rows(  # noqa: PLR0913 - what the rows lack, and what the append depends on
+def append_rows(
     spark: SparkSession,
     rows: pa.Table,
     lake: Lake,
@@ -146,26 +146,21 @@ def append_rows(  # noqa: PLR0913 - what the rows lack, and what the append depe
     application: str,
     version: int,
     *,
-    own: Mapping[str, object] | None = None,
-    day_of: str | None = None,
     check: Callable[[Mapping[str, int]], None] | None = None,
     follows: int | None = None,
 ) -> bool:
     """Append rows that are on the driver to a table, unless it already has rows of this version: without a Spark job.
 
-    :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out
-    :param own: columns with one value for all rows
-    :param day_of: the column with the time whose day is the table's partition
+    :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out, and
+        the day is added where it is missing
     :param check: gets the table's :func:`transactions`, and raises to refuse the append; no other append with a check
         comes in between
     :param follows: see :func:`append`
     :return: whether they were appended
     """
-    for column, value in (own or {}).items():
-        rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
-    if day_of is not None:
-        rows = rows.append_column(PARTITION, rows.column(day_of).cast(pa.date32()))
     columns = ALL_TABLES[name].arrow
+    if PARTITION in columns.names and PARTITION not in rows.column_names:
+        rows = rows.append_column(PARTITION, rows.column(ALL_TABLES[name].time).cast(pa.date32()))
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
@@ -179,6 +174,13 @@ def append_rows(  # noqa: PLR0913 - what the rows lack, and what the append depe
     checked = None if check is None else lambda found: check(_named(found, name))
     place = location(lake, name)
     return commits.commit(spark, place, f"{application}/{name}", version, write, checked, follows)
+
+
+def completed(rows: pa.Table, **values: object) -> pa.Table:
+    """Return rows with further columns, each of which has one value for all rows."""
+    for column, value in values.items():
+        rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
+    return rows
 
 
 def is_plain(table: Any) -> bool:

@@ -11,7 +11,7 @@ objects in it, share a path, as in RQL.
 
 from __future__ import annotations
 
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,15 +19,13 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.window import Window
 
-from ackstream.errors import StartError
 from ackstream.lake import commits, tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -90,8 +88,8 @@ def append(
     :param check: gets the journal's transactions, and raises to refuse the append
     """
     application = f"{query_id}+{part}" if part else query_id
-    own = {"query_id": query_id, "batch": batch}
-    tables.append_rows(spark, rows, lake, JOURNAL, application, batch, own=own, day_of="modified_at", check=check)
+    rows = tables.completed(rows, query_id=query_id, batch=batch)
+    tables.append_rows(spark, rows, lake, JOURNAL, application, batch, check=check)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
@@ -135,77 +133,6 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
         target.whenMatchedUpdate(new, columns).whenNotMatchedInsert(values=columns).execute()
 
     commits.retried(attempt)
-
-
-# -- the end of old changes --------------------------------------------------------------------------------------------
-
-
-def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
-    """Remove changes from the journal that are older than a time (epoch milliseconds); the jobs may run meanwhile.
-
-    What things are restored from stays: the last state of each thing, and all that is not merged or may be replayed. So
-    does the last command of each partition, after which a new checkpoint starts.
-    """
-    merged = tables.newest_batch(tables.read(spark, lake, "things"))
-    events = tables.read(spark, lake, JOURNAL).where(F.col("batch") < merged)
-    state = F.max(F.when(F.col("last"), F.col("revision"))).over(Window.partitionBy("thing_id"))
-    old = events.withColumn("state", state).where(F.col("revision") < F.col("state"))
-    old = old.where(F.col("modified_at") < F.timestamp_millis(F.lit(before_ms)))
-    _remove(spark, lake, old.join(_ends(events), ["topic", "partition", "offset"], "left_anti"))
-
-
-def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
-    """Remove all changes of a deleted thing but its deletion, which has no content; the jobs may run meanwhile.
-
-    :raises StartError: the thing exists, or its deletion may still be replayed from what would be erased; or in S3,
-        where only the job itself may write
-    """
-    tables.check_log_store(spark, lake, JOURNAL)
-    own = F.col("thing_id") == thing_id
-    found = tables.read(spark, lake, "things").where(own).select("deleted", "batch", "revision").collect()
-    if not found:
-        raise StartError(f"There is no thing {thing_id} in the table things; correct the id, or wait for its index.")
-    deleted, batch, revision = found[0]
-    if not deleted:
-        raise StartError(f"The thing {thing_id} exists: delete it first by a command, then erase it.")
-    events = tables.read(spark, lake, JOURNAL)
-    if batch >= tables.newest_batch(events):
-        raise StartError(
-            f"The deletion of {thing_id} is in the newest batch: erase it after another thing has changed."
-        )
-    old = events.where(own & (F.col("revision") < revision))
-    last = old.join(_ends(events), ["topic", "partition", "offset"], "left_semi").select("revision").collect()
-    try:
-        _remove(spark, lake, old, emptied=[row.revision for row in last])
-    except commits.CONFLICTS as error:
-        raise StartError(
-            f"The twin changes things without a pause, so that the changes of {thing_id} of today could not be erased;"
-            " those of earlier days are. Erase it again tomorrow, or while the twin is stopped."
-        ) from error
-
-
-def _ends(events: DataFrame) -> DataFrame:
-    """Return the coordinates of the last command of each partition, after which a new checkpoint starts."""
-    return events.groupBy("topic", "partition").agg(F.max("offset").alias("offset"))
-
-
-def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collection[int] = ()) -> None:
-    """Remove rows of the journal, which the index query ignores; those of some revisions only lose their content."""
-    old = rows.select("thing_id", "revision", "day").localCheckpoint()
-    days = sorted(f"DATE'{day}'" for (day,) in old.select("day").distinct().collect())
-    content = {"path": "'/'", "value": "NULL", "thing": "NULL"}
-
-    def attempt(part: list[str]) -> None:
-        # no other day is looked into
-        same = f"row.day IN ({', '.join(part)}) AND row.thing_id = old.thing_id AND row.revision = old.revision"
-        journal = DeltaTable.forPath(spark, tables.location(lake, JOURNAL)).alias("row").merge(old.alias("old"), same)
-        if emptied:
-            journal = journal.whenMatchedUpdate(F.col("old.revision").isin(*emptied), content)
-        journal.whenMatchedDelete().execute()
-
-    # the newest day by itself: a removal conflicts with all that the twin appends to its days meanwhile
-    for part in filter(None, (days[:-1], days[-1:])):
-        commits.retried(partial(attempt, part))
 
 
 # -- search index ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ackstream.cli import tables as tables_cli
 from ackstream.cli.console import session
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import maintenance, tables, things
+from ackstream.lake import maintenance, tables
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
 from ackstream.spark import migration
@@ -243,7 +243,7 @@ def test_a_table_that_could_not_be_maintained_is_named_and_ends_with_1(monkeypat
 @pytest.mark.usefixtures("_no_spark")
 def test_things_are_erased_before_the_tables_are_maintained(monkeypatch: pytest.MonkeyPatch):
     done: list[Any] = []
-    monkeypatch.setattr(things, "erase", lambda *arguments: done.append(arguments[-1]))
+    monkeypatch.setattr(maintenance, "erase", lambda *arguments: done.append(arguments[-1]))
     monkeypatch.setattr(
         maintenance, "maintain", lambda *_, **__: done.append("maintain") or [maintenance.TableReport("things")]
     )

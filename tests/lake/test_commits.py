@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     Check = Callable[[Mapping[str, int]], None] | None
 
 JOURNAL = "thing_events"
-OWN: dict[str, object] = {"query_id": "q", "batch": 7}
 LONG = "a:" + "z" * 40
 
 
@@ -40,7 +39,8 @@ def rows() -> pa.Table:
 
 
 def append(spark: SparkSession, lake: Lake, version: int = 7, application: str = "q", check: Check = None) -> None:
-    tables.append_rows(spark, rows(), lake, JOURNAL, application, version, own=OWN, day_of="modified_at", check=check)
+    found = tables.completed(rows(), query_id="q", batch=7)
+    tables.append_rows(spark, found, lake, JOURNAL, application, version, check=check)
 
 
 def by_spark(spark: SparkSession) -> DataFrame:
@@ -114,7 +114,7 @@ def test_a_table_that_asks_for_more_than_a_file_is_left_to_spark(spark: SparkSes
 def test_a_null_where_the_table_has_none_is_refused(spark: SparkSession, lake: Lake) -> None:
     tables.create(spark, lake, [JOURNAL])
     with pytest.raises(ValueError, match="null"):
-        tables.append_rows(spark, rows(), lake, JOURNAL, "q", 7, own={**OWN, "query_id": None}, day_of="modified_at")
+        tables.append_rows(spark, tables.completed(rows(), query_id=None, batch=7), lake, JOURNAL, "q", 7)
 
 
 def test_two_writers_of_one_version_leave_its_rows_once(

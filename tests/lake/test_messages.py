@@ -1,191 +1,225 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-import deltalake
-from msgspec.json import encode
+import pyarrow as pa
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.persist import deferred_acks
-from ackstream.jobs.persist.deferred_acks import DeferredAcks
-from ackstream.jobs.persist.state import PublisherState
-from ackstream.jobs.persist.stored_states import StoredStates
-from ackstream.lake import tables
+from ackstream.lake import files, messages, tables
+from ackstream.lake.messages import TABLE, Tail
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.protocol.messages import CommandAck
-from ackstream.settings import Destination, Lake, Settings
-from ackstream.spark.checkpoint import Planned
+from tests.harness.calls import spark_jobs
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
-PUBLISHERS = ALL_TABLES["publishers"].schema
-OLD, NEW = "old query", "new query"
-ACK = CommandAck(ack_type="persisted", status="success", first=1, seq=2)
+    from ackstream.settings import Lake
+
+COLUMNS = ALL_TABLES[TABLE].arrow
+TIME = datetime(2026, 11, 21, 23, 59, 59, 999_999, timezone.utc)
+HEADERS = [[("colour", b"red"), ("none", None)], [], None]
 
 
-Row: TypeAlias = "tuple[str, int, str, int | None, str | None]"
-"""Client, batch, query, told, acks."""
+def rows(batch: int, *values: bytes | None) -> pa.Table:
+    """Return a message of two days for each value."""
+    columns = {name: [] for name in COLUMNS.names}
+    for number, value in enumerate(values):
+        at = TIME.replace(day=21 + number % 2)
+        row = {
+            "client": f"p{number}", "received_at": at, "batch": batch, "seq": 10 * batch + number, "query_id": "q",
+            "subject": "orders", "value": value, "headers": HEADERS[number % 3], "topic": "messages", "partition": 0,
+            "offset": 10 * batch + number, "day": at.date(),
+        }  # fmt: skip
+        for name, column in columns.items():
+            column.append(row.get(name))
+    return pa.table(columns, schema=COLUMNS)
 
 
-def _put(spark: SparkSession, lake: Lake, *rows: Row) -> None:
-    full = [
-        (client, batch, batch, told, query, f'{{"watermark":{batch}}}', acks)
-        for client, batch, query, told, acks in rows
-    ]
-    written = spark.createDataFrame(full, PUBLISHERS).coalesce(1).write.format("delta").mode("append")
-    written.save(lake.table("publishers"))
+def put(spark: SparkSession, lake: Lake, batch: int, *values: bytes | None) -> None:
+    tables.append_rows(spark, rows(batch, *values), lake, TABLE, "q", batch)
 
 
-def _load(spark: SparkSession, settings: Settings, batch: int) -> tuple[int, dict[str, PublisherState]]:
-    stored = StoredStates(spark, settings, NEW)
-    return stored.first, stored.before(batch)
+def put_by_spark(spark: SparkSession, lake: Lake, batch: int, *values: bytes | None) -> None:
+    tables.append(spark.createDataFrame(rows(batch, *values)), lake, TABLE, "q", batch)
 
 
-def _rows(lake: Lake) -> list[tuple[int, str]]:
-    found = deltalake.DeltaTable(lake.table("publishers")).to_pyarrow_table(columns=["batch", "client"]).to_pylist()
-    return sorted((row["batch"], row["client"]) for row in found)
+def put_without_headers(spark: SparkSession, lake: Lake, batch: int) -> None:
+    """Write a file that has only the columns that every row has, as an earlier release could have."""
+    one = spark.createDataFrame(rows(batch, b"lost")).drop("client", "seq", "value", "headers", "key")
+    one.write.format("delta").mode("append").save(tables.location(lake, TABLE))
 
 
-def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, lake: Lake) -> None:
-    settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
-    StoredStates(spark, settings, NEW).prune()
-    _put(
-        spark,
-        lake,
-        *[("a", 0, OLD, None, None), ("a", 1, OLD, None, None), ("b", 1, OLD, None, None), ("a", 2, OLD, None, None)],
-        *[("b", 3, NEW, 2, None), ("a", 4, NEW, 3, "[]"), ("b", 4, NEW, 3, "[]"), ("a", 5, NEW, 4, "[]")],
-        *[("b", 5, NEW, 4, None), ("a", 6, NEW, 4, None), ("a", 7, NEW, 4, None), ("c", 7, NEW, 4, None)],
+def ordered(found: pa.Table | None) -> list[dict[str, Any]]:
+    assert found is not None
+    assert found.schema == COLUMNS
+    return sorted(found.to_pylist(), key=lambda row: (row["batch"], row["offset"]))
+
+
+def in_table(spark: SparkSession, lake: Lake, after: int) -> list[dict[str, Any]]:
+    known = COLUMNS
+    return ordered(
+        tables.read(spark, lake, TABLE).where(F.col("batch") > after).select(known.names).toArrow().cast(known)
     )
-    before = [_load(spark, settings, batch) for batch in (4, 5)]
-    StoredStates(spark, settings, NEW).prune()
-    # batch 4 is told, 5 is not; 7 may run again and starts from 5 and 6; the others are where the queries begin and end
-    assert _rows(lake) == [
-        (0, "a"), (2, "a"), (3, "b"), (5, "a"), (5, "b"), (6, "a"), (7, "a"), (7, "c"),
-    ]  # fmt: skip
-    assert [_load(spark, settings, batch) for batch in (4, 5)] == before
-    assert before[0] == (3, {"a": PublisherState(watermark=6), "b": PublisherState(watermark=5)})
 
 
-def test_a_state_is_kept_as_long_as_the_only_later_one_of_its_publisher_was_never_whole(
+def following(spark: SparkSession, lake: Lake) -> Tail:
+    """Make the table with a batch 0; return a tail that has looked at it."""
+    tables.create(spark, lake, [TABLE])
+    put(spark, lake, 0, b"old", b"older")
+    found = Tail(spark, lake)
+    assert ordered(found.advance(0)) == []
+    return found
+
+
+def test_clients_that_begin_at_one_batch_share_a_frame(spark: SparkSession, lake: Lake) -> None:
+    found = following(spark, lake)
+    put(spark, lake, 1, b"a")
+    first = found.frame(0)
+    assert found.frame(0) is first
+    assert first.count() == 1
+    assert found.frame(1).count() == 0
+    put(spark, lake, 2, b"b")
+    assert found.frame(1).count() == 1
+
+
+def test_files_of_old_batches_alone_are_not_read(spark: SparkSession, lake: Lake) -> None:
+    found = following(spark, lake)
+    # what a deletion leaves of batch 0 is a new file
+    DeltaTable.forPath(spark, tables.location(lake, TABLE)).delete("value = 'old'")
+    put(spark, lake, 1, b"a")
+    with patch.object(files, "read", wraps=files.read) as read:
+        assert [row["value"] for row in ordered(found.advance(0))] == [b"a"]
+    assert read.call_count == 1
+
+
+def test_the_rows_of_later_batches_are_those_of_the_table_whatever_is_done_to_it(
     spark: SparkSession, lake: Lake
 ) -> None:
-    settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
-    _put(spark, lake, ("b", 80, OLD, None, None), ("c", 90, OLD, None, None))
-    _put_message(spark, lake, OLD, 99)
-    # interrupted before it had messages; the new query has not reached a record of the publisher
-    _put(spark, lake, ("c", 100, OLD, None, None), ("b", 101, NEW, None, None), ("b", 102, NEW, None, None))
-    before = _load(spark, settings, 3)
-    assert before[1]["c"] == PublisherState(watermark=90)
-    StoredStates(spark, settings, NEW).prune()
-    assert _load(spark, settings, 3) == before
+    found = following(spark, lake)
+    place = tables.location(lake, TABLE)
+    table = DeltaTable.forPath(spark, place)
+    steps = [
+        lambda: put(spark, lake, 1, b"a", None, b"c"),
+        lambda: put_by_spark(spark, lake, 2, b"d", b"e", None),
+        # all files into one a day, with the rows of batch 0
+        lambda: table.optimize().executeCompaction(),
+        lambda: put(spark, lake, 3, b"f"),
+        # erased: the rest of its file is written anew
+        lambda: table.delete("value = CAST('d' AS BINARY)"),
+        lambda: spark.sql(f"ALTER TABLE delta.`{place}` ADD COLUMNS (mine STRING)"),
+        lambda: put_by_spark(spark, lake, 4, b"g", b"h"),
+        lambda: put_without_headers(spark, lake, 6),
+        lambda: table.delete("batch = 3"),
+        # what no version has in the end, and a version that is as an earlier one
+        lambda: [
+            table.optimize().executeCompaction(),
+            put(spark, lake, 5, b"i"),
+            table.delete("batch = 4 OR batch = 5"),
+        ],
+        lambda: table.restoreToVersion(table.history(2).orderBy("version").first().version),
+    ]
+    for step in steps:
+        step()
+        own = in_table(spark, lake, 0)
+        assert ordered(found.advance(0)) == own
+    assert {row["batch"] for row in own} == {1, 2, 4, 5, 6}
+    assert ordered(found.advance(4)) == in_table(spark, lake, 4)
+    # those are gone from here
+    assert found.advance(3) is None
+    assert found.frame(3).where("batch > 3").count() == 4
+    assert ordered(found.frame(4).toArrow().cast(COLUMNS)) == in_table(spark, lake, 4)
+    none = found.frame(6)
+    assert (none.columns, none.count()) == (COLUMNS.names, 0)
 
 
-def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spark: SparkSession, lake: Lake) -> None:
-    settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
-    assert _load(spark, settings, 0) == (0, {})
-    _put(spark, lake, ("a", 0, OLD, None, None))
-    _put_message(spark, lake, OLD, 1)
-    assert _load(spark, settings, 0) == (2, {"a": PublisherState(watermark=0)})
-    # and stay where they were
-    _put_message(spark, lake, NEW, 2)
-    assert _load(spark, settings, 0)[0] == 2
-    _put(spark, lake, ("a", 3, NEW, None, None))
-    assert _load(spark, settings, 2)[0] == 2
+def test_a_table_is_followed_without_a_spark_job(spark: SparkSession, lake: Lake) -> None:
+    found = following(spark, lake)
+    with spark_jobs(spark, "follow") as started:
+        for batch in (1, 2):
+            put(spark, lake, batch, b"new", b"newer")
+            assert len(ordered(found.advance(batch - 1))) == 2
+        assert started() == []
 
 
-def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledged(
-    spark: SparkSession, lake: Lake
-) -> None:
-    """Neither by the first start with a new checkpoint, nor by later ones: it reads the messages again."""
-    settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
-    _put(spark, lake, ("a", 6, OLD, 5, "[]"), ("a", 7, OLD, 5, "[]"))
-    _put_message(spark, lake, OLD, 6)
-
-    def waiting(last: Planned | None) -> list[int]:
-        checkpoint: Any = SimpleNamespace(planned=last, is_unfinished=lambda _batch: False)
-        return DeferredAcks(spark, settings, checkpoint)._backlog.ready(100)
-
-    assert waiting(None) == [6]
-    _put(spark, lake, ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))
-    _put_message(spark, lake, NEW, 8)
-    _put_message(spark, lake, NEW, 9)
-    assert waiting(Planned(NEW, 1)) == [6, 8, 9]
-    assert _load(spark, settings, 0) == (8, {"a": PublisherState(watermark=6)})
+def test_rows_that_take_too_much_memory_are_left_to_the_table(spark: SparkSession, lake: Lake) -> None:
+    found = following(spark, lake)
+    # in the file they are one value
+    put(spark, lake, 1, *[b"x" * 100_000] * 200)
+    put(spark, lake, 2, b"small")
+    assert found.advance(0) is None
+    assert found.frame(0).where("batch > 0").count() == 201
+    assert [row["value"] for row in ordered(found.advance(1))] == [b"small"]
+    put(spark, lake, 3, *[b"%06d" % number * 10_000 for number in range(200)])
+    assert found.advance(2) is None
+    put(spark, lake, 4, b"small again")
+    assert [row["value"] for row in ordered(found.advance(3))] == [b"small again"]
 
 
-def test_the_acks_of_a_batch_that_is_about_to_be_replayed_wait_for_its_messages(
-    spark: SparkSession, lake: Lake
-) -> None:
-    settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
-    _put(spark, lake, ("a", 6, OLD, 5, "[]"), ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))
-    # the last batch of the old query has messages alone, that of the new one states alone
-    for query, batch in ((OLD, 6), (OLD, 7), (NEW, 8)):
-        _put_message(spark, lake, query, batch)
-    ready = {}
-    for unfinished in (0, 1):
-        checkpoint: Any = SimpleNamespace(
-            planned=Planned(NEW, 1), is_unfinished=lambda batch, last=unfinished: batch == last
-        )
-        ready[unfinished] = DeferredAcks(spark, settings, checkpoint)._backlog.ready(100)
-    assert ready == {0: [6, 8, 9], 1: [6, 8]}
-
-
-def test_acks_that_wait_are_here_or_in_the_table(
+def test_a_tail_that_was_away_for_long_begins_again(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    destination = Destination(name="east", path=str(lake.table("east")), type="sync")
-    settings = Settings(lake=lake, destinations=[destination])
-    tables.create(spark, lake, ["publishers", "messages"])
-    _put(spark, lake, ("a", 6, NEW, 5, encode([ACK]).decode()))
-    _put_message(spark, lake, NEW, 6)
-    checkpoint: Any = SimpleNamespace(planned=None)
-    deferred = DeferredAcks(spark, settings, checkpoint)
-    asked: list[list[int]] = []
-    real = deferred._stored
-    monkeypatch.setattr(deferred, "_stored", lambda numbers: [asked.append(numbers), real(numbers)][1])
-    monkeypatch.setattr(deferred_acks, "MAX_ACKS_HELD", 5)
-    state = PublisherState(conflation=0)
-    result: Any = SimpleNamespace(changed={"a": state, "b": state}, urgent=frozenset("b"))
-    for batch in (7, 8, 9):
-        _put(spark, lake, *[(client, batch, NEW, 5, encode([ACK]).decode()) for client in "ab"])
-        deferred.committed(batch, {"a": [ACK], "b": [ACK]}, result, stored=True, began=0)
-    paced: list[tuple[int, str, bool]] = []
-    monkeypatch.setattr(
-        deferred._pacing, "add", lambda client, _, batch, urgent, **__: paced.append((batch, client, urgent))
-    )
-    for batch in (6, 8, 9):
-        deferred._backlog.report("east", batch)
-        deferred._catch_up()
-    # one was there before, and there is no room for the last one
-    assert asked == [[6], [9]]
-    assert sorted(paced) == [(6, "a", True), *[(batch, who, who == "b") for batch in (7, 8, 9) for who in "ab"]]
-    assert (deferred._held, deferred._urgent) == ({}, {})
+    monkeypatch.setattr(messages, "MOST_COMMITS", 2)
+    found = following(spark, lake)
+    for batch in (1, 2, 3):
+        put(spark, lake, batch, b"new")
+    assert found.advance(0) is None
+    put(spark, lake, 4, b"newer")
+    assert [row["value"] for row in ordered(found.advance(3))] == [b"newer"]
 
 
-def test_a_publisher_that_has_been_silent_is_loaded_when_it_sends_again(spark: SparkSession, lake: Lake) -> None:
-    settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
-    states = [("idle", PublisherState(watermark=5, day=20_000)), ("busy", PublisherState(watermark=7, day=20_002))]
-    rows = [(name, batch, 0, None, NEW, encode(state).decode(), None) for batch, (name, state) in enumerate(states)]
-    spark.createDataFrame(rows, PUBLISHERS).coalesce(1).write.format("delta").mode("append").save(
-        lake.table("publishers")
-    )
-    stored = StoredStates(spark, settings, NEW)
-    assert (stored.before(2), stored.complete) == ({"busy": states[1][1]}, False)
-    assert stored.before(2, {"idle", "new"}) == {"idle": states[0][1]}
-    assert stored.before(0, {"idle"}) == {}
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'",
+        "'delta.enableDeletionVectors' = 'true'",
+    ],
+    ids=["column mapping", "deletion vectors"],
+)
+def test_a_table_whose_files_are_not_what_it_shows_is_left_to_spark(
+    spark: SparkSession, lake: Lake, changed: str
+) -> None:
+    found = following(spark, lake)
+    spark.sql(f"ALTER TABLE delta.`{tables.location(lake, TABLE)}` SET TBLPROPERTIES ({changed})")
+    put(spark, lake, 1, b"new")
+    assert found.advance(0) is None
+    assert found.frame(0).where("batch > 0").count() == 1
 
 
-def _put_message(spark: SparkSession, lake: Lake, query: str, batch: int) -> None:
-    rows = spark.range(1).selectExpr(
-        "timestamp'2026-11-21 12:00:00' AS received_at", f"{batch}L AS batch", f"'{query}' AS query_id",
-        "'t' AS topic", "0 AS partition", "id AS offset", "date'2026-11-21' AS day",
-    )  # fmt: skip
-    tables.append(rows, lake, "messages", query, batch)
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"PAR1 and nothing else")
+
+
+@pytest.mark.parametrize("harm", [cut, empty, Path.unlink])
+def test_a_file_that_cannot_be_read_is_left_to_spark(
+    spark: SparkSession, lake: Lake, harm: Callable[[Path], None]
+) -> None:
+    found = following(spark, lake)
+    put(spark, lake, 1, b"new")
+    for file in Path(lake.table(TABLE)).rglob("*.parquet"):
+        # the checksum beside it would be for the other content
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+        harm(file)
+    assert found.advance(0) is None
+    put(spark, lake, 2, b"newer")
+    assert [row["value"] for row in ordered(found.advance(1))] == [b"newer"]
+
+
+def test_what_was_returned_takes_no_room_from_what_comes(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MOST_BYTES", 30_000)
+    found = following(spark, lake)
+    for batch in range(1, 4):
+        put(spark, lake, batch, b"%05d" % batch * 5_000)
+        assert [row["batch"] for row in ordered(found.advance(batch - 1))] == [batch]

@@ -66,8 +66,14 @@ def test_every_column_says_what_it_holds(table: schemas.Table) -> None:
 def test_statistics_cover_what_queries_and_the_archive_select_by(table: schemas.Table) -> None:
     indexed = table.names[: schemas.INDEXED_COLUMNS]
     time = "decided_at" if table.name == "outcomes" else "received_at"
-    assert indexed == ["correlation_id", time, "query_id", "batch_id"]
-    assert table.schema[schemas.PARTITION].metadata["comment"] == f"UTC day of {time}; partition column"
+    assert indexed == ["correlation_id", table.time, "query_id", "batch_id"]
+    assert table.time == time
+
+
+def test_the_day_of_a_row_is_that_of_its_time() -> None:
+    for table in schemas.ALL_TABLES.values():
+        if schemas.PARTITION in table.names:
+            assert table.columns[-1].comment == f"UTC day of {table.time}; partition column"
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)

@@ -14,7 +14,7 @@ from delta.tables import DeltaTable
 
 from ackstream.errors import StartError
 from ackstream.jobs.twin.job import build_index
-from ackstream.lake import commits, tables, things
+from ackstream.lake import commits, maintenance, tables, things
 from ackstream.settings import Lake, Settings
 from tests.harness.waiting import eventually
 from tests.lake.changes import change, table
@@ -233,19 +233,19 @@ def revisions(spark: SparkSession, lake: Lake) -> set[tuple[str, int]]:
 def test_old_changes_go_and_all_that_things_and_offsets_are_restored_from_stays(spark: SparkSession, old: Lake) -> None:
     before = [found(spark, old, batch) for batch in (3, 4)]
     offsets = things.next_offsets(spark, old, "signals")
-    things.prune(spark, old, LONG_AGO + 10)
+    maintenance.prune(spark, old, LONG_AGO + 10)
     # what is old and superseded, but for the last command of partition 0
     assert revisions(spark, old) == {("a:1", 2), ("a:1", 3), ("a:2", 1), ("a:3", 2), ("a:3", 3)}
     assert [found(spark, old, batch) for batch in (3, 4)] == before
     assert things.next_offsets(spark, old, "signals") == offsets
     version = spark.sql(f"DESCRIBE HISTORY delta.`{tables.location(old, 'thing_events')}`").count()
-    things.prune(spark, old, LONG_AGO + 10)
+    maintenance.prune(spark, old, LONG_AGO + 10)
     assert spark.sql(f"DESCRIBE HISTORY delta.`{tables.location(old, 'thing_events')}`").count() == version
 
 
 def test_a_deleted_thing_is_erased_but_for_its_deletion(spark: SparkSession, old: Lake) -> None:
     offsets = things.next_offsets(spark, old, "signals")
-    things.erase(spark, old, "a:3")
+    maintenance.erase(spark, old, "a:3")
     left = tables.read(spark, old, "thing_events").where("thing_id = 'a:3'").orderBy("revision").collect()
     # the last command of partition 0 has to be known, or a new checkpoint would execute it again
     assert [(row.revision, row.value, row.thing) for row in left] == [(2, None, None), (3, None, None)]
@@ -263,14 +263,14 @@ def test_a_deleted_thing_is_erased_but_for_its_deletion(spark: SparkSession, old
 )
 def test_what_is_not_deleted_is_not_erased(spark: SparkSession, old: Lake, thing_id: str, sentence: str) -> None:
     with pytest.raises(StartError, match=sentence):
-        things.erase(spark, old, thing_id)
+        maintenance.erase(spark, old, thing_id)
 
 
 def test_a_thing_whose_deletion_may_be_replayed_is_not_erased(spark: SparkSession, old: Lake) -> None:
     things.append(spark, old, table(change("a:2", 2, deleted=True)), QUERY, 4)
     things.merge(spark, old, journal(spark, old, 9))
     with pytest.raises(StartError, match=r"in the newest batch: erase it after another thing has changed"):
-        things.erase(spark, old, "a:2")
+        maintenance.erase(spark, old, "a:2")
 
 
 def test_a_thing_is_erased_beside_a_twin_that_writes_without_a_pause(
@@ -292,7 +292,7 @@ def test_a_thing_is_erased_beside_a_twin_that_writes_without_a_pause(
         writing = pool.submit(write)
         eventually(lambda: written, "a change")
         begun = len(written)
-        things.erase(spark, old, "a:3")
+        maintenance.erase(spark, old, "a:3")
         assert len(written) > begun
         ended.set()
         writing.result()
@@ -307,7 +307,7 @@ def test_what_cannot_be_erased_today_is_told(spark: SparkSession, old: Lake, mon
 
     monkeypatch.setattr(commits, "retried", conflict)
     with pytest.raises(StartError, match=r"changes of a:3 of today could not be erased; .* Erase it again tomorrow"):
-        things.erase(spark, old, "a:3")
+        maintenance.erase(spark, old, "a:3")
 
 
 def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark: SparkSession, old: Lake) -> None:
@@ -318,8 +318,8 @@ def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark:
         return {row.value for row in tables.read(spark, old, "things_search").where("path = 'n'").collect()}
 
     assert index() == {"1", "3"}
-    things.prune(spark, old, LONG_AGO + 10)
-    things.erase(spark, old, "a:3")
+    maintenance.prune(spark, old, LONG_AGO + 10)
+    maintenance.erase(spark, old, "a:3")
     things.append(spark, old, table(change("a:1", 4, {"n": 4})), QUERY, 4)
     assert index() == {"1", "4"}
 

@@ -23,9 +23,8 @@ from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
-from ackstream.lake.messages import TABLE, source_id
+from ackstream.lake.messages import TABLE, Tail, source_id
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.lake.tail import Tail
 from ackstream.observe.catalogue import MIRRORED
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
@@ -121,7 +120,7 @@ class Mirror:
         self._claim()
         self.last = self._position()
         """The batch up to which the destination has everything; -1: none."""
-        self._tail = Tail(spark, self._here, TABLE)
+        self._tail = Tail(spark, self._here)
 
     def copy(self) -> bool:
         """Copy new batches, up to a limit; return whether there are more."""

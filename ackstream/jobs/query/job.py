@@ -27,8 +27,7 @@ from ackstream.jobs.query.filters import read_filter
 from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan, withdraw
 from ackstream.jobs.query.requests import UnreadableError
 from ackstream.lake import commits, messages, tables
-from ackstream.lake.messages import Moment
-from ackstream.lake.tail import Tail
+from ackstream.lake.messages import Moment, Tail
 from ackstream.observe.catalogue import DEAD_LETTERS
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol import queries, record_headers
@@ -135,7 +134,7 @@ class QueryFold:
             if stored is not None:
                 stored.result()
         if steps:
-            self._tail = self._tail or Tail(spark, self._settings.lake, messages.TABLE)
+            self._tail = self._tail or Tail(spark, self._settings.lake)
             records_to_send = results.records(spark, self._settings.lake, self._tail, steps, self._newest, start)
             spark_kafka.write(records_to_send, kafka, kafka.topic("query-results"))
         if dead:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.query.plan import Step
     from ackstream.jobs.query.requests import QueryRequest
-    from ackstream.lake.tail import Tail
+    from ackstream.lake.messages import Tail
     from ackstream.settings import Lake
 
 _encode = msgspec.json.Encoder().encode

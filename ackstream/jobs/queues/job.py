@@ -289,9 +289,8 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         found[kind].append(tuple(record))
     events = [_decode(value) for _, value, *_ in found["event"]]
     if events:
-        own = {"query_id": query_id, "batch_id": batch_id}
-        rows = _columns(events)
-        tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id, own=own, day_of="at")
+        rows = tables.completed(_columns(events), query_id=query_id, batch_id=batch_id)
+        tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id)
     dead_letters, deliveries, reports = map(settings.kafka.topic, ("dead-letters", "queue-deliveries", REPORTS))
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:

@@ -182,7 +182,6 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     spark = frame.sparkSession
     # once: each reading would run the operator again
     settled = frame.toArrow()
-    own = {"query_id": query_id, "batch_id": batch_id}
     for kind, table, fields, time in (
         (DELIVERY, "deliveries", DELIVERY_FIELDS, "acknowledged_at"),
         (IGNORED, "ignored_reports", IGNORED_FIELDS, "received_at"),
@@ -191,7 +190,8 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         if rows.num_rows:
             at = rows.column_names.index(time)
             rows = rows.set_column(at, time, rows.column(time).cast(pa.timestamp("ms", "UTC")))
-            tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id, own=own, day_of=time)
+            rows = tables.completed(rows, query_id=query_id, batch_id=batch_id)
+            tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id)
     topic, messages = settings.kafka.topic("publisher-acks"), _of(settled, MESSAGE, MESSAGE_FIELDS)
     keys, values = (messages.column(name).to_pylist() for name in MESSAGE_FIELDS)
     records = [(topic, key, value, ()) for key, value in zip(keys, values, strict=True)]

@@ -14,9 +14,8 @@ from ackstream.jobs.query import results
 from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, LogSubscription, Selected
 from ackstream.jobs.query.requests import QueryRequest, read
 from ackstream.lake import messages, tables
-from ackstream.lake.messages import Moment
+from ackstream.lake.messages import Moment, Tail
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.lake.tail import Tail
 from ackstream.protocol import queries
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.protocol.queries import BEGINNING, Position
@@ -80,7 +79,7 @@ def _request(command: str = "sow", **headers: str) -> QueryRequest:
 
 
 def _told(spark: SparkSession, lake: Lake, *steps: Step, newest: int = 1, batch: int = 0) -> list[dict[str, Any]]:
-    tail = Tail(spark, lake, "messages")
+    tail = Tail(spark, lake)
     rows = results.records(spark, lake, tail, steps, newest, Moment(batch, 0)).collect()
     return [
         {"to": row.key, "value": row.value and bytes(row.value)} | {name: bytes(value) for name, value in row.headers}
