@@ -40,6 +40,8 @@ SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 Disposed: TypeAlias = "tuple[Received, AckDisposition]"
 """One acknowledgement of a record, with its disposition."""
 
+Decide: TypeAlias = "Callable[[Pending], Decision]"
+
 
 def disposition(
     label: str | None, awaited: Sequence[str], arrived: Iterable[Received] | Iterable[AckText]
@@ -79,12 +81,21 @@ class Decision(msgspec.Struct, frozen=True):
     aggregate: bool = False
 
 
-Applied: TypeAlias = "tuple[list[Disposed], Callable[[], Decision] | None]"
-"""The acknowledgements of a record with their dispositions, and how to decide if the record completed the request."""
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """The effect of a record on an open request; the request itself is unchanged.
+
+    :ivar received: the acknowledgements of the record with their dispositions; the request gets the accepted ones
+    :ivar note: why a response does not count, for the text of a later timeout
+    :ivar decide: decides the request once it has the accepted ones; ``None``: it stays open
+    """
+
+    received: list[Disposed]
+    note: str | None = None
+    decide: Decide | None = None
 
 
 def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
-    """Apply a record to an open request, updating ``pending.received`` and ``pending.note``.
+    """Apply a record to an open request.
 
     :raises DittoError: a header of a response has the wrong type
     """
@@ -93,13 +104,12 @@ def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
     if reading.kind != "acks" and of_twin != (pending.request.kind in TWIN_KINDS):
         reason = FOREIGN
     if reason is not None:
-        pending.note = reason
-        return [(received, "invalid") for received in reading.received], None
+        return Applied([(received, "invalid") for received in reading.received], reason)
     if answer is None:
         return _acknowledge(pending, reading.received)
     # a subscriber's error is a response, the twin's is not
     if reading.kind == "error" and of_twin:
-        return _fail(pending, answer, *reading.received)
+        return _fail(answer, *reading.received)
     return _respond(pending, answer, record)
 
 
@@ -113,8 +123,16 @@ def time_out(pending: Pending) -> Decision:
 
 
 def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
-    disposed = [(received, _receive(pending, received)) for received in acks]
-    return disposed, partial(_aggregate, pending, "acknowledgements") if _complete(pending) else None
+    """Count the first acknowledgement of each awaited label."""
+    awaited, arrived = pending.request.awaited, list(pending.received)
+    disposed: list[Disposed] = []
+    for received in acks:
+        found = disposition(received.label, awaited, arrived)
+        if found == "accepted":
+            arrived.append(received)
+        disposed.append((received, found))
+    complete = pending.request.waits_for_acks and len(arrived) == len(awaited)
+    return Applied(disposed, None, _ACKNOWLEDGED if complete else None)
 
 
 def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
@@ -124,38 +142,22 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     invalid = response_matches(request, response) if request.live else None
     if invalid is not None:
         # not a response to this command; a later timeout gives the reason
-        pending.note = invalid
-        return [(received, "invalid")], None
+        return Applied([(received, "invalid")], invalid)
+    plain = partial(_plain, status=ack.status, response=response)
     if not request.waits_for_acks:
-        pending.received.append(received)
-        return [(received, "accepted")], partial(_plain, pending, ack.status, response)
-    disposed = received, _receive(pending, received)
-    if disposed[1] != "accepted" or not _complete(pending):
-        return [disposed], None
-    if request.awaited in SINGLE:
-        return [disposed], partial(_plain, pending, ack.status, response)
-    return [disposed], partial(_aggregate, pending, "acknowledgements")
+        return Applied([(received, "accepted")], None, plain)
+    applied = _acknowledge(pending, [received])
+    if applied.decide is not None and request.awaited in SINGLE:
+        return Applied(applied.received, None, plain)
+    return applied
 
 
-def _fail(pending: Pending, error: Envelope, received: Received) -> Applied:
+def _fail(error: Envelope, received: Received) -> Applied:
     """End the request with an error of the infrastructure: no further acknowledgements are awaited."""
-    pending.received.append(received)
     if _error_code(error) == COMMAND_TIMEOUT:
-        return [(received, "accepted")], partial(time_out, pending)
-    return [(received, "accepted")], partial(_plain, pending, received.status, error, "error")
-
-
-def _receive(pending: Pending, received: Received) -> AckDisposition:
-    """Count an acknowledgement, if it is the first one of an awaited label; return its disposition."""
-    found = disposition(received.label, pending.request.awaited, pending.received)
-    if found == "accepted":
-        pending.received.append(received)
-    return found
-
-
-def _complete(pending: Pending) -> bool:
-    """Return whether the request waits for acknowledgements and has all of them."""
-    return pending.request.waits_for_acks and len(pending.received) == len(pending.request.awaited)
+        return Applied([(received, "accepted")], None, time_out)
+    plain = partial(_plain, status=received.status, response=error, completed_by="error")
+    return Applied([(received, "accepted")], None, plain)
 
 
 def fail(pending: Pending, error: Exception) -> Decision:
@@ -165,12 +167,14 @@ def fail(pending: Pending, error: Exception) -> Decision:
 
 
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
-    """Return a decision whose reply does not fit with one that fits: 424 for an aggregate, 413 for anything else.
+    """Return a decision with a reply that fits: instead of one that is too large 424 for an aggregate, else 413.
 
-    The largest acknowledgements of an aggregate become entries with 413 that say so, as many as have to.
+    The largest acknowledgements of an aggregate become entries with 413, as few as possible.
 
     :param limit: bytes of a reply
     """
+    if not pending.request.response_required or len(decision.reply) <= limit:
+        return decision
     if decision.aggregate:
         acks, notes = _entries(pending), {}
         excess = len(decision.reply) - limit
@@ -210,6 +214,9 @@ def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label for ack in found if ack.status == REQUEST_TIMEOUT]
     return Decision(status, completed_by, missing, reply, aggregate=True)
+
+
+_ACKNOWLEDGED = partial(_aggregate, completed_by="acknowledgements")
 
 
 def _entries(pending: Pending) -> list[AckText]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ackstream.jobs.correlate.decision import shorten
 from ackstream.jobs.correlate.records import InvalidRequestError, spring_id
 from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
@@ -24,7 +23,7 @@ from ackstream.protocol.record_headers import TRACEPARENT, checked_trace, trace_
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
-    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics
+    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics, Destination
     from ackstream.jobs.correlate.state import Pending, Received, Record
     from ackstream.observe.catalogue import Metric
     from ackstream.observe.figures import Tally
@@ -80,19 +79,17 @@ class Writer:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
         self._ledger(row.correlation_id, LedgerRecord("signal", signal_id, *self._written, signal=row))
 
-    def outcome(self, pending: Pending, decision: Decision, decided_at: int, row: SignalRow | None) -> None:
+    def outcome(
+        self, pending: Pending, decision: Decision, to: Destination, decided_at: int, row: SignalRow | None
+    ) -> None:
         """Reply to a request if it requires a response, and record how it ended.
 
+        :param to: where the reply goes
         :param row: the request's signal row if it is not recorded yet
         """
-        request = pending.request
-        if request.response_required and len(decision.reply) > self._limit:
-            decision = shorten(pending, decision, self._limit)
-        reply = decision.reply if request.response_required else None
-        reply_topic, partition = None, None
-        if reply is not None:
-            chosen = pending.reply_topic, pending.reply_partition
-            reply_topic, partition = self._topics.destination(*chosen, len(reply))
+        request, topic, reply = pending.request, None, None
+        if request.response_required:
+            (topic, partition), reply = to, decision.reply
         outcome = OutcomeRow(
             correlation_id=pending.correlation_id,
             thing_id=request.thing_id,
@@ -104,13 +101,12 @@ class Writer:
             decided_at=decided_at,
             latency_ms=decided_at - pending.started_at,
             reply_id=pending.reply_id,
-            reply_topic=reply_topic,
+            reply_topic=topic,
             reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
         )
         acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
-        if reply is not None and reply_topic is not None:
-            own = pending.spring_correlation, trace_of(pending.headers), partition
-            self._reply(reply_topic, reply, outcome, *own)
+        if reply is not None:
+            self._reply(outcome, reply, partition, (pending.spring_correlation, trace_of(pending.headers)))
         record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
         self._ledger(pending.correlation_id, record)
         self.figures.decided(outcome, len(acks))
@@ -123,16 +119,15 @@ class Writer:
             key = self._identity(record)
         thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
         reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
-        reply_topic, partition = topics.replies, None
-        # what of it is valid counts
+        chosen: Destination = topics.replies, None
+        # each valid choice counts
         with suppress(DittoError):
-            reply_topic = topics.reply_topic(record)
-            partition = topics.reply_partition(record, reply_topic)
-        reply_topic, partition = topics.destination(reply_topic, partition, len(reply))
-        try:
+            chosen = topics.reply_topic(record), None
+            chosen = chosen[0], topics.reply_partition(record, chosen[0])
+        reply_topic, partition = topics.destination(*chosen, len(reply))
+        spring_correlation = None
+        with suppress(DittoError):
             spring_correlation = spring_id(record)
-        except DittoError:
-            spring_correlation = None
         outcome = OutcomeRow(
             correlation_id=key,
             thing_id=thing_id,
@@ -147,8 +142,7 @@ class Writer:
             reply_topic=reply_topic,
             reply=msgspec.Raw(reply),
         )
-        own = spring_correlation, checked_trace(record.headers.get(TRACEPARENT)), partition
-        self._reply(reply_topic, reply, outcome, *own)
+        self._reply(outcome, reply, partition, (spring_correlation, checked_trace(record.headers.get(TRACEPARENT))))
         self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
         self.figures.decided(outcome, 0)
         self.unreadable(record, error)
@@ -176,14 +170,17 @@ class Writer:
         reason = "The correlation-id belongs to a request that is open or was decided recently."
         self.dead_letter(record, DUPLICATE, reason)
 
-    def unused(self, correlation_id: str, entries: list[Disposed], pending: Pending | None) -> None:
+    def unused(
+        self, correlation_id: str, entries: list[Disposed], pending: Pending | None, note: str | None = None
+    ) -> None:
         """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
 
         :param pending: the request they are measured against; ``None``: they get no latency
+        :param note: why they are invalid
         """
         for received, disposition in entries:
             if disposition != "accepted":
-                row = self._ack(correlation_id, received, disposition, pending)
+                row = self._ack(correlation_id, received, disposition, pending, note)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
                 self.figures.dispositions[disposition] += 1
 
@@ -217,17 +214,16 @@ class Writer:
         return f"{self._sources[record.source]}-{record.partition}-{record.offset}"
 
     def _reply(
-        self,
-        topic: str,
-        reply: bytes,
-        outcome: OutcomeRow,
-        spring_correlation: bytes | None,
-        traceparent: bytes | None,
-        partition: int | None,
+        self, outcome: OutcomeRow, reply: bytes, partition: int | None, repeated: tuple[bytes | None, bytes | None]
     ) -> None:
+        """Write a reply to the topic that its outcome names.
+
+        :param repeated: Spring's correlation-id and the trace, which the reply has from its request
+        """
         key, status = outcome.correlation_id.encode(), str(outcome.status)
-        own = (outcome.reply_id, status, outcome.completed_by, spring_correlation, None, traceparent, partition)
-        self.emissions.append(Emission(topic, key, reply, *own))
+        spring, trace = repeated
+        own = (outcome.reply_id, status, outcome.completed_by, spring, None, trace, partition)
+        self.emissions.append(Emission(outcome.reply_topic or self._topics.replies, key, reply, *own))
 
     def _ledger(self, key: str, record: LedgerRecord) -> None:
         value = ledger.encode(record)
@@ -235,7 +231,12 @@ class Writer:
             self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
 
     def _ack(
-        self, correlation_id: str, received: Received, disposition: AckDisposition, pending: Pending | None
+        self,
+        correlation_id: str,
+        received: Received,
+        disposition: AckDisposition,
+        pending: Pending | None,
+        reason: str | None = None,
     ) -> AckRow:
         latency = None if pending is None else max(0, received.timestamp - pending.started_at)
         return AckRow(
@@ -251,8 +252,7 @@ class Writer:
             offset=received.offset,
             index=received.index,
             payload=msgspec.UNSET if received.payload is None else msgspec.Raw(received.payload),
-            # the latest note is that of this record
-            reason=pending.note if pending is not None and disposition == "invalid" else None,
+            reason=reason,
         )
 
 

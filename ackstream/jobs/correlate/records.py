@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from kafka.errors import KafkaError
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from ackstream.settings import Correlate, Kafka, Settings
 
 log = logging.getLogger(__name__)
+
+Destination: TypeAlias = tuple[str, "int | None"]
+"""The topic of a reply, and its partition; ``None``: any."""
 
 OVERHEAD_BYTES = 16_384
 """What a record may have beside its value: the key and the record headers, both of limited length, and Kafka's own."""
@@ -164,7 +167,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
             invalidHeaderKey=SPRING_REPLY_PARTITION,
         )
 
-    def destination(self, topic: str, partition: int | None, size: int) -> tuple[str, int | None]:
+    def destination(self, topic: str, partition: int | None, size: int) -> Destination:
         """Return where a reply of so many bytes goes: as chosen for it, else to any partition, or to ``replies``."""
         if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
             return self.replies, None

@@ -43,7 +43,7 @@ from ackstream.spark.records import guarded, in_order
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ackstream.jobs.correlate.decision import Decision
+    from ackstream.jobs.correlate.decision import Decide
     from ackstream.jobs.correlate.emissions import Writer
     from ackstream.jobs.correlate.records import AckReading, CorrelateTopics
     from ackstream.jobs.correlate.state import Pending
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
+
+    _Closing = tuple[Pending, Decide, int, SignalRow | None]
+    """A request that ends, its decision, the time of the decision, and its signal row if it is not recorded yet."""
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,8 @@ class CorrelateShard:
             time is that much later then, so that claims have been read
         :param store: for open requests that nothing concerns for long; ``None``: all are in the state
         """
+        self._topics = topics
+        self._reply_bytes = topics.value_bytes
         self._reader = RecordReader(limits, topics)
         self._writer = writer
         self._orphan_hold_ms = limits.orphan_hold
@@ -233,22 +238,17 @@ class CorrelateShard:
             # of another command with the same correlation-id, such as a copy of the request
             self._writer.unmatched(reading, "unrequested")
         else:
-            decide = self._apply(pending, reading, record)
-            if decide is not None:
-                self._close(pending, decide, max(record.timestamp, pending.started_at))
+            self._apply(pending, reading, record)
 
-    def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Callable[[], Decision] | None:
-        """Count a record for an open request, or not at all; return the decision if that completes the request."""
-        received, note = len(pending.received), pending.note
-        try:
-            entries, decide = decision.apply(pending, reading, record)
-            self._writer.unused(reading.correlation_id, entries, pending)
-        except Exception:
-            # it becomes a dead letter
-            del pending.received[received:]
-            pending.note = note
-            raise
-        return decide
+    def _apply(self, pending: Pending, reading: AckReading, record: Record) -> None:
+        """Count a record for an open request, and answer the request if that completes it."""
+        applied = decision.apply(pending, reading, record)
+        self._writer.unused(reading.correlation_id, applied.received, pending, applied.note)
+        # nothing fails from here on
+        pending.received += [received for received, found in applied.received if found == "accepted"]
+        pending.note = applied.note or pending.note
+        if applied.decide is not None:
+            self._close(pending, applied.decide, max(record.timestamp, pending.started_at))
 
     def _hold(self, key: str, record: Record) -> None:
         self._held.setdefault(key, []).append(record)
@@ -291,7 +291,7 @@ class CorrelateShard:
 
     def _expire(self, watermark: int) -> None:
         for pending in self._pending.expired(watermark):
-            self._close(pending, partial(decision.time_out, pending), pending.deadline)
+            self._close(pending, decision.time_out, pending.deadline)
         while self._hold_ends and self._hold_ends[0][0] < watermark:
             end, key = heapq.heappop(self._hold_ends)
             self._release(key, end)
@@ -312,19 +312,25 @@ class CorrelateShard:
         # under limits that were lowered since it was held it may be unreadable now
         self._writer.unmatched(self._reader.acknowledgements(record), "orphan")
 
-    def _close(self, pending: Pending, decide: Callable[[], Decision], decided_at: int) -> None:
+    def _close(self, pending: Pending, decide: Decide, decided_at: int) -> None:
         """Answer a request; if that fails, the answer is an error that says so."""
         key = pending.correlation_id
         self._pending.remove(key)
         self._decided[pending.hash] = self._recent.remember(pending)
-        row = self._unrecorded.pop(key, None)
-        emitted = len(self._writer.emissions)
-        try:
-            self._writer.outcome(pending, decide(), decided_at, row)
-        except Exception as error:
-            log.exception("The request %s cannot be answered", key, extra={"correlation_id": key})
-            del self._writer.emissions[emitted:]
-            # nothing of what may have caused it
-            bare = msgspec.structs.replace(pending, received=[])
-            self._writer.outcome(bare, decision.fail(pending, error), decided_at, None)
+        closing = pending, decide, decided_at, self._unrecorded.pop(key, None)
+        guarded(closing, self._answer, self._answer_with_error, (self._writer.emissions,))
         self._take(pending.successors)
+
+    def _answer(self, closing: _Closing) -> None:
+        pending, decide, decided_at, row = closing
+        decided = decision.shorten(pending, decide(pending), self._reply_bytes)
+        to = self._topics.destination(pending.reply_topic, pending.reply_partition, len(decided.reply))
+        self._writer.outcome(pending, decided, to, decided_at, row)
+
+    def _answer_with_error(self, closing: _Closing, error: Exception) -> None:
+        pending, _, decided_at, _ = closing
+        key = pending.correlation_id
+        log.error("The request %s cannot be answered", key, exc_info=error, extra={"correlation_id": key})
+        # without the acknowledgements, one of which may be the cause
+        bare = msgspec.structs.replace(pending, received=[])
+        self._answer((bare, partial(decision.fail, error=error), decided_at, None))
