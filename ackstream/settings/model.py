@@ -26,9 +26,13 @@ from ackstream.settings.routes import RouteSettings
 from ackstream.settings.telemetry import Log, Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from typing_extensions import Self
+
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""A name of a topic of Kafka."""
 
 
 class Local(Part):
@@ -94,13 +98,10 @@ class Correlate(Part):
         # letter keeps of a key and a value is base64
         return 4 * self.max_value_bytes + 2_048 * self.max_labels + 262_144
 
-    def allowed_reply_topics(self, topics: Iterable[str]) -> frozenset[str]:
-        """Return those of the existing topics that a request may choose: a pattern matches the whole name.
-
-        Only existing ones, so that no request can send the sink to a topic that does not exist.
-        """
-        patterns = [re.compile(pattern) for pattern in self.reply_topics]
-        return frozenset(topic for topic in topics if any(pattern.fullmatch(topic) for pattern in patterns))
+    def allows_reply_topic(self, topic: str) -> bool:
+        """Return whether a request may choose a topic for its reply: it is a name of Kafka that a pattern matches."""
+        legal = _TOPIC.fullmatch(topic) is not None
+        return legal and any(re.fullmatch(pattern, topic) for pattern in self.reply_topics)
 
 
 class Clock(Part):

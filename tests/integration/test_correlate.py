@@ -216,7 +216,7 @@ def test_reply_topics_may_come_and_go_while_the_job_runs(spark: SparkSession, ka
             admin.delete_topics([gone])
             forgotten = time.monotonic() + REFRESH_SECONDS
             admin.create_topics({new: {"num_partitions": 1, "replication_factor": 1}})
-            # known to be there after seconds: until then a request for it is refused
+            # known after seconds: until then replies for it go to `replies`
             keys = count()
 
             def accepted() -> bool:
@@ -227,7 +227,7 @@ def test_reply_topics_may_come_and_go_while_the_job_runs(spark: SparkSession, ka
                 # every worker looks for itself
                 return key in system.replies("mine-new") and time.monotonic() > forgotten
 
-            eventually(accepted, "the new topic to be accepted", query)
+            eventually(accepted, "a reply in the new topic", query)
             system.ack("x", "a-ack")
             reply = eventually(lambda: system.replies().get("x"), "the reply whose topic has gone", query)
     assert reply["status"] == 200

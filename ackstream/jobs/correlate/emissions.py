@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from ackstream.jobs.correlate.records import InvalidRequestError, spring_id
+from ackstream.jobs.correlate.records import InvalidRequestError
 from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger
@@ -23,7 +22,7 @@ from ackstream.protocol.record_headers import TRACEPARENT, checked_trace, trace_
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
-    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics, Destination
+    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics, Destination, ReplyAddress
     from ackstream.jobs.correlate.state import Pending, Received, Record
     from ackstream.observe.catalogue import Metric
     from ackstream.observe.figures import Tally
@@ -111,7 +110,7 @@ class Writer:
         self._ledger(pending.correlation_id, record)
         self.figures.decided(outcome, len(acks))
 
-    def invalid(self, record: Record, invalid: InvalidRequestError) -> None:
+    def invalid(self, record: Record, invalid: InvalidRequestError, address: ReplyAddress) -> None:
         """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
         error, topic, topics = invalid.error, invalid.topic, self._topics
         key = record.correlation_id or ""
@@ -119,15 +118,7 @@ class Writer:
             key = self._identity(record)
         thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
         reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
-        chosen: Destination = topics.replies, None
-        # each valid choice counts
-        with suppress(DittoError):
-            chosen = topics.reply_topic(record), None
-            chosen = chosen[0], topics.reply_partition(record, chosen[0])
-        reply_topic, partition = topics.destination(*chosen, len(reply))
-        spring_correlation = None
-        with suppress(DittoError):
-            spring_correlation = spring_id(record)
+        reply_topic, partition = topics.destination(address.topic, address.partition, len(reply))
         outcome = OutcomeRow(
             correlation_id=key,
             thing_id=thing_id,
@@ -142,12 +133,13 @@ class Writer:
             reply_topic=reply_topic,
             reply=msgspec.Raw(reply),
         )
-        self._reply(outcome, reply, partition, (spring_correlation, checked_trace(record.headers.get(TRACEPARENT))))
+        repeated = address.spring_correlation, checked_trace(record.headers.get(TRACEPARENT))
+        self._reply(outcome, reply, partition, repeated)
         self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
         self.figures.decided(outcome, 0)
         self.unreadable(record, error)
 
-    def fail(self, record: Record, error: Exception) -> None:
+    def fail(self, record: Record, error: Exception, address: ReplyAddress) -> None:
         """Record the failure of a record; a signal is answered, too."""
         if isinstance(error, DittoError):
             self.unreadable(record, error)
@@ -156,7 +148,7 @@ class Writer:
         log.error("The record %s cannot be processed", self._identity(record), exc_info=error, extra=about)
         problem = internal_error(type(error).__name__)
         if record.source == SIGNALS:
-            self.invalid(record, InvalidRequestError(problem, None))
+            self.invalid(record, InvalidRequestError(problem, None), address)
         else:
             self.unreadable(record, problem)
 

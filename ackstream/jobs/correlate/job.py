@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, St
 
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.records import CorrelateTopics, ReplyTopics, check_reply_topics, partition_counts
+from ackstream.jobs.correlate.records import CorrelateTopics, check_reply_topics, partition_counts, with_present_topics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Correlate, Settings
+    from ackstream.settings import Correlate, Kafka, Settings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
@@ -91,7 +91,7 @@ _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateSt
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Start the query."""
     with connect_admin(settings.kafka) as admin:
-        chosen = settings.correlate.allowed_reply_topics(admin.list_topics())
+        chosen = set(filter(settings.correlate.allows_reply_topic, admin.list_topics()))
         limits = largest_records(admin, [*chosen, *map(settings.kafka.topic, LIMITED)])
         counts = partition_counts(admin, [settings.kafka.topic("replies"), *chosen & limits.keys()])
     topics = CorrelateTopics.of(settings, limits, counts)
@@ -100,9 +100,8 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
     limit = settings.correlate.max_offsets_per_trigger
     stream = source(spark, settings.kafka, starts, job=NAME, limit=limit, headers=True)
-    reply_topics = ReplyTopics(settings.kafka, settings.correlate)
     aside = Aside.of(spark, settings.lake.checkpoint(NAME))
-    handle = partial(correlate, settings.correlate, topics, reply_topics, settings.clock.slack, aside)
+    handle = partial(correlate, settings.correlate, topics, settings.kafka, settings.clock.slack, aside)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
     return (
         sink_columns(emissions)
@@ -220,7 +219,7 @@ def _is_another(header: Column) -> Column:
 def correlate(
     limits: Correlate,
     topics: CorrelateTopics,
-    reply_topics: ReplyTopics,
+    kafka: Kafka,
     slack_ms: int,
     aside: Aside,
     batch: ShardBatch,
@@ -232,7 +231,7 @@ def correlate(
     :param slack_ms: how much the clocks of brokers may differ
     :param aside: where open requests are that nothing concerns for long
     """
-    topics = reply_topics.refreshed(topics)
+    topics = with_present_topics(topics, kafka, limits)
     writer = Writer(topics, batch.query_id, batch.batch_id)
     store = aside.store(batch.key, batch.batch_id)
     # of a broker whose clock was set back a request would be over before anybody could answer it

@@ -10,7 +10,8 @@ import logging
 import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from kafka.errors import KafkaError
@@ -84,12 +85,21 @@ def check_reply_topics(settings: Settings) -> None:
             )
 
 
+class ReplyAddress(NamedTuple):
+    """The choices of a request for its reply: topic, partition (``None``: any), and Spring's correlation-id."""
+
+    topic: str
+    partition: int | None
+    spring_correlation: bytes | None
+
+
 class CorrelateTopics(msgspec.Struct, frozen=True):
     """The topics of the job with their prefix, and the limits of their records, in bytes.
 
-    ``reply_topics`` are those that a request may choose for its reply, with their limits; ``partitions`` are the
-    numbers of partitions of these topics and of ``replies``; ``record_bytes`` is the limit of the topics that the job
-    writes itself; ``originator_key`` signs who sent a signal.
+    ``reply_topics`` are the present topics that a request may choose for its reply, with their limits; ``partitions``
+    are the numbers of partitions of these topics and of ``replies``; ``record_bytes`` is the limit of the topics that
+    the job writes itself; ``originator_key`` signs who sent a signal. Whether a choice is valid depends on the settings
+    alone: a batch that is replayed after a topic was deleted decides the same.
     """
 
     signals: str = "signals"
@@ -110,7 +120,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         topic = settings.kafka.topic
         replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
         smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
-        allowed = {name: limits[name] for name in sorted(settings.correlate.allowed_reply_topics(limits))}
+        allowed = {name: limits[name] for name in sorted(filter(settings.correlate.allows_reply_topic, limits))}
         return cls(
             topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
             topic("twin-acks"), topic("declarations"), settings.kafka.originator_key, dict(partitions),
@@ -126,49 +136,11 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         """How many bytes the value of a record may have."""
         return self.record_bytes - OVERHEAD_BYTES
 
-    def reply_topic(self, record: Record) -> str:
-        """Return the topic for the reply: the one the request chose, else the replies topic.
-
-        :raises DittoError: 400 ``header.invalid`` if the chosen topic is not allowed
-        """
-        for name in (REPLY_TO, SPRING_REPLY_TOPIC):
-            chosen = record.headers.get(name)
-            if chosen is None:
-                continue
-            topic = chosen.decode("utf-8", "replace")
-            if topic != self.replies and topic not in self.reply_topics:
-                raise DittoError(
-                    400,
-                    "header.invalid",
-                    f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
-                    "Choose an existing topic that matches one of the configured reply topics, or omit the header.",
-                    invalidHeaderKey=name,
-                )
-            return topic
-        return self.replies
-
-    def reply_partition(self, record: Record, topic: str) -> int | None:
-        """Return the partition that the request chose for its reply; ``None``: any.
-
-        :param topic: of the reply
-        :raises DittoError: 400 ``header.invalid`` if the topic has no such partition
-        """
-        chosen = record.headers.get(SPRING_REPLY_PARTITION)
-        if chosen is None:
-            return None
-        partition, count = int.from_bytes(chosen, "big"), self.partitions.get(topic, 0)
-        if len(chosen) == INTEGER_BYTES and partition < count:
-            return partition
-        raise DittoError(
-            400,
-            "header.invalid",
-            f"The value of the header '{SPRING_REPLY_PARTITION}' is no partition of the reply topic '{topic}'.",
-            f"Give one of its {count} partitions as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
-            invalidHeaderKey=SPRING_REPLY_PARTITION,
-        )
-
     def destination(self, topic: str, partition: int | None, size: int) -> Destination:
-        """Return where a reply of so many bytes goes: as chosen for it, else to any partition, or to ``replies``."""
+        """Return where a reply goes: as chosen, else to any partition, or to ``replies``.
+
+        :param size: of the reply in bytes
+        """
         if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
             return self.replies, None
         # a topic that was created anew may have fewer
@@ -178,38 +150,28 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 _Found = tuple[dict[str, int], dict[str, int]]
 """The largest records, and the numbers of partitions, of topics."""
 
-_looked_up: dict[tuple[str, str, tuple[str, ...], frozenset[str]], tuple[float, _Found]] = {}
-"""When a worker has looked up the reply topics of a broker and its patterns, and what it found; by what the start of
-the job had found, too: a worker may have worked for an earlier start."""
+_looked_up: dict[tuple[str, str, tuple[str, ...]], tuple[float, _Found]] = {}
+"""By broker, topic ``replies`` and patterns: when a worker has looked up the reply topics, and the result."""
 
 
-class ReplyTopics:
-    """Looks up the topics that requests may choose, in the workers; at most every :data:`REFRESH_SECONDS`."""
+def with_present_topics(topics: CorrelateTopics, kafka: Kafka, limits: Correlate) -> CorrelateTopics:
+    """Return the topics with the reply topics that exist now, which a worker looks up every :data:`REFRESH_SECONDS`.
 
-    def __init__(self, kafka: Kafka, limits: Correlate) -> None:
-        """Look up by these settings."""
-        self._kafka = kafka
-        self._limits = limits
-
-    def refreshed(self, topics: CorrelateTopics) -> CorrelateTopics:
-        """Return the topics with the reply topics of now; while Kafka does not answer, with those that were known."""
-        patterns = self._limits.reply_topics
-        if not patterns:
-            return topics
-        key = (self._kafka.bootstrap, topics.replies, patterns, frozenset(topics.reply_topics))
-        at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
-        if at is None or time.monotonic() - at >= REFRESH_SECONDS:
-            try:
-                known = self._allowed(topics.replies)
-            except (KafkaError, AckstreamError) as error:
-                log.warning("The reply topics cannot be looked up: %s", error)
-            _looked_up[key] = (time.monotonic(), known)
-        return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
-
-    def _allowed(self, replies: str) -> _Found:
-        with connect_admin(self._kafka) as admin:
-            limits = largest_records(admin, self._limits.allowed_reply_topics(admin.list_topics()))
-            return limits, partition_counts(admin, [replies, *limits])
+    While Kafka does not answer, the former result counts.
+    """
+    if not limits.reply_topics:
+        return topics
+    key = kafka.bootstrap, topics.replies, limits.reply_topics
+    at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
+    if at is None or time.monotonic() - at >= REFRESH_SECONDS:
+        try:
+            with connect_admin(kafka) as admin:
+                sizes = largest_records(admin, list(filter(limits.allows_reply_topic, admin.list_topics())))
+                known = sizes, partition_counts(admin, [topics.replies, *sizes])
+        except (KafkaError, AckstreamError) as error:
+            log.warning("The reply topics cannot be looked up: %s", error)
+        _looked_up[key] = (time.monotonic(), known)
+    return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
 
 
 def partition_counts(admin: Any, topics: Iterable[str]) -> dict[str, int]:
@@ -266,9 +228,9 @@ class RecordReader:
             topic = envelope.topic
             envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
             request, headers = self._request(envelope, record)
-            reply_topic = self._topics.reply_topic(record)
-            reply_partition = self._topics.reply_partition(record, reply_topic)
-            spring_correlation = spring_id(record)
+            reply_topic = self._reply_topic(record)
+            reply_partition = _reply_partition(record)
+            spring_correlation = _spring_id(record)
         except DittoError as error:
             raise InvalidRequestError(error, topic) from None
         key = record.correlation_id or ""
@@ -338,6 +300,37 @@ class RecordReader:
             str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
         )
 
+    def address(self, record: Record) -> ReplyAddress:
+        """Return the valid choices of a request that is refused for its reply."""
+        topic, partition, spring_correlation = self._topics.replies, None, None
+        with suppress(DittoError):
+            topic = self._reply_topic(record)
+            partition = _reply_partition(record)
+        with suppress(DittoError):
+            spring_correlation = _spring_id(record)
+        return ReplyAddress(topic, partition, spring_correlation)
+
+    def _reply_topic(self, record: Record) -> str:
+        """Return the topic for the reply: the one the request chose, else the replies topic.
+
+        :raises DittoError: 400 ``header.invalid`` if the settings do not allow it
+        """
+        for name in (REPLY_TO, SPRING_REPLY_TOPIC):
+            chosen = record.headers.get(name)
+            if chosen is None:
+                continue
+            topic = chosen.decode("utf-8", "replace")
+            if topic != self._topics.replies and not self._limits.allows_reply_topic(topic):
+                raise DittoError(
+                    400,
+                    "header.invalid",
+                    f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
+                    "Choose a topic that matches one of the configured reply topics, or omit the header.",
+                    invalidHeaderKey=name,
+                )
+            return topic
+        return self._topics.replies
+
     def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
         """Read a request; return it, and what an aggregate repeats of its headers."""
         limits, key = self._limits, record.correlation_id or ""
@@ -368,7 +361,27 @@ class RecordReader:
         return record.value
 
 
-def spring_id(record: Record) -> bytes | None:
+def _reply_partition(record: Record) -> int | None:
+    """Return the partition that the request chose for its reply; ``None``: any.
+
+    :raises DittoError: 400 ``header.invalid`` if it is no partition number
+    """
+    chosen = record.headers.get(SPRING_REPLY_PARTITION)
+    if chosen is None:
+        return None
+    partition = int.from_bytes(chosen, "big", signed=True)
+    if len(chosen) == INTEGER_BYTES and partition >= 0:
+        return partition
+    raise DittoError(
+        400,
+        "header.invalid",
+        f"The value of the header '{SPRING_REPLY_PARTITION}' is not the number of a partition.",
+        f"Give the number as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
+        invalidHeaderKey=SPRING_REPLY_PARTITION,
+    )
+
+
+def _spring_id(record: Record) -> bytes | None:
     """Return Spring's correlation-id, which the reply repeats.
 
     :raises DittoError: 400 ``header.invalid`` if it is too long for that

@@ -167,14 +167,17 @@ class CorrelateShard:
     def _take(self, records: Iterable[Record]) -> None:
         """Process records one by one; the failure of one concerns no other."""
         decide = (self._process_signal, self._acknowledge, self._acknowledge, self._declare_labels)
-        refuse, outputs = self._writer.fail, (self._writer.emissions,)
+        refuse, outputs = self._refuse, (self._writer.emissions,)
         for record in records:
             guarded(record, decide[record.source], refuse, outputs)
 
     def _take_held(self, records: Iterable[Record], decide: Callable[[Record], None]) -> None:
-        refuse, outputs = self._writer.fail, (self._writer.emissions,)
+        refuse, outputs = self._refuse, (self._writer.emissions,)
         for record in records:
             guarded(record, decide, refuse, outputs)
+
+    def _refuse(self, record: Record, error: Exception) -> None:
+        self._writer.fail(record, error, self._reader.address(record))
 
     def _process_signal(self, record: Record) -> None:
         key = record.correlation_id
@@ -193,7 +196,7 @@ class CorrelateShard:
         try:
             signal_id, row, opened = self._reader.signal(record)
         except InvalidRequestError as invalid:
-            self._writer.invalid(record, invalid)
+            self._writer.invalid(record, invalid, self._reader.address(record))
             return
         if opened is None:
             self._writer.signal(signal_id, row)

@@ -224,9 +224,7 @@ class _TwinBatch:
         if chosen is None:
             return True
         topic = chosen.decode("utf-8", "replace")
-        if topic == self._settings.kafka.topic("replies"):
-            return True
-        return len(chosen) <= MAX_TOPIC and topic in self._settings.correlate.allowed_reply_topics([topic])
+        return topic == self._settings.kafka.topic("replies") or self._settings.correlate.allows_reply_topic(topic)
 
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
         headers = read_headers(envelope.headers)

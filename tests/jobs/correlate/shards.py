@@ -135,7 +135,8 @@ class Run(ShardRun):
         topics = CorrelateTopics(
             reply_topics=reply_topics or {}, record_bytes=record_bytes, partitions=partitions or {}
         )
-        super().__init__(Correlate(**limits), topics, slack, store)
+        patterns = limits.pop("allowed", tuple(reply_topics or ()))
+        super().__init__(Correlate(reply_topics=patterns, **limits), topics, slack, store)
         self.emissions: list[Emission] = []
 
     def feed(self, *records: Record, watermark: int = 0) -> list[Emission]:

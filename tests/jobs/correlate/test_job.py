@@ -22,7 +22,7 @@ from ackstream.jobs.correlate.job import (
     write_frame,
     write_frames,
 )
-from ackstream.jobs.correlate.records import CorrelateTopics, ReplyTopics
+from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.state import Record
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark.operator import operator
@@ -68,9 +68,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _call(state: State, *batches: Sequence[Record], tick: int | None = None, **limits: Any) -> list[pd.DataFrame]:
-    handle = partial(
-        correlate, Correlate(**limits), CorrelateTopics(), ReplyTopics(Kafka(), Correlate()), 2_000, Aside()
-    )
+    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), Kafka(), 2_000, Aside())
     # of a call for a timeout Spark makes a frame without rows
     frames = [_frame(records) for records in batches or ([],)]
     if tick is not None:

@@ -18,13 +18,13 @@ from ackstream.jobs.correlate.records import (
     BUFFER_BYTES,
     OVERHEAD_BYTES,
     CorrelateTopics,
-    ReplyTopics,
     check_reply_topics,
+    with_present_topics,
 )
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.correlation_ids import MAX_BYTES
-from ackstream.settings import Correlate, Kafka, Settings
+from ackstream.settings import Correlate, Settings
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PREFIXED = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": ["mine-.*"]}})
 
 
-def test_topics_have_the_prefix_and_only_existing_ones_can_be_chosen_for_replies() -> None:
+def test_topics_have_the_prefix_and_those_for_replies_are_the_ones_that_the_settings_allow() -> None:
     limits = {"mine-1": 7, "not-mine-1": 8, "x-signals": 9, "x-ledger": 10_000_000, "x-replies": 9_000_000}
     topics = CorrelateTopics.of(PREFIXED, limits, {"x-replies": 3, "mine-1": 2})
     assert topics == CorrelateTopics(
@@ -291,13 +291,27 @@ def test_a_request_chooses_the_partition_for_its_reply(headers: dict[str, bytes]
     assert {emission.partition for emission in run.emissions if emission.reply_id is None} == {None}
 
 
-@pytest.mark.parametrize("value", [b"\0\0\0\4", b"\xff\xff\xff\xff", b"\0\0\1", b"1", b"\0\0\0\0\1"], ids=bytes.hex)
-def test_a_request_with_a_partition_that_does_not_exist_is_invalid(value: bytes) -> None:
+@pytest.mark.parametrize("value", [b"\xff\xff\xff\xff", b"\0\0\1", b"1", b"\0\0\0\0\1"], ids=bytes.hex)
+def test_a_request_with_a_partition_that_is_no_number_of_one_is_invalid(value: bytes) -> None:
     log, run = Log(), Run(partitions={"replies": 4})
     run.feed(_ask_by(log, {"kafka_replyPartition": value}, requested_acks=["a-ack"]))
     (reply,) = run.replies()
     assert (reply["status"], reply["value"]["error"], reply["in-partition"]) == (400, "header.invalid", None)
-    assert "one of its 4 partitions" in reply["value"]["description"]
+    assert "a big-endian integer of 4 bytes" in reply["value"]["description"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"kafka_replyPartition": b"\0\0\0\4"}, {"reply-to": b"mine"}], ids=["partition", "topic"]
+)
+def test_what_a_request_chooses_decides_nothing_by_its_presence_but_where_the_reply_goes(
+    headers: dict[str, bytes],
+) -> None:
+    """A batch that is replayed after a topic was deleted answers the same, under the same id."""
+    log, run = Log(), Run(allowed=("mine",), partitions={"replies": 4})
+    run.feed(_ask_by(log, headers, requested_acks=["a-ack"]), log.ack(2, "a-ack"))
+    assert [(reply["status"], reply["sent-to"], reply["in-partition"]) for reply in run.replies()] == [
+        (200, "replies", None)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -340,45 +354,34 @@ class _Broker:
         return {name: (self.topics or {})[name] for name in names}
 
 
-def test_a_topic_that_is_new_can_be_chosen_and_one_that_has_gone_cannot_after_seconds(
+def _known(settings: Settings = PREFIXED, topics: CorrelateTopics | None = None) -> CorrelateTopics:
+    return with_present_topics(topics or CorrelateTopics(), settings.kafka, settings.correlate)
+
+
+def test_a_reply_goes_to_a_topic_that_is_new_and_to_none_that_has_gone_after_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kafka, topics, known = _Broker(monkeypatch), CorrelateTopics(), ReplyTopics(PREFIXED.kafka, PREFIXED.correlate)
+    kafka = _Broker(monkeypatch)
     kafka.topics = {"mine-1": 7, "other": 8}
-    assert known.refreshed(topics).reply_topics == {"mine-1": 7}
-    assert known.refreshed(topics).partitions == {"replies": 1, "mine-1": 1}
+    assert _known().reply_topics == {"mine-1": 7}
+    assert _known().partitions == {"replies": 1, "mine-1": 1}
     kafka.topics = {"mine-2": 9}
     kafka.now = 4.9
-    assert known.refreshed(topics).reply_topics == {"mine-1": 7}
+    assert _known().reply_topics == {"mine-1": 7}
     assert kafka.asked == 1
     kafka.now = 5.0
-    # a worker gets a new object with each task
-    assert ReplyTopics(PREFIXED.kafka, PREFIXED.correlate).refreshed(topics).reply_topics == {"mine-2": 9}
-
-
-def test_a_job_that_is_started_again_knows_what_its_start_has_found_whatever_its_worker_knew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kafka, known = _Broker(monkeypatch), ReplyTopics(PREFIXED.kafka, PREFIXED.correlate)
-    kafka.topics = {"mine-1": 7}
-    assert known.refreshed(CorrelateTopics(reply_topics={"mine-1": 7})).reply_topics == {"mine-1": 7}
-    kafka.topics = {"mine-2": 9}
-    assert known.refreshed(CorrelateTopics(reply_topics={"mine-2": 9})).reply_topics == {"mine-2": 9}
+    assert _known().reply_topics == {"mine-2": 9}
 
 
 def test_while_kafka_does_not_answer_the_topics_that_were_known_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, topics, known = (
-        _Broker(monkeypatch),
-        CorrelateTopics(reply_topics={"mine-1": 7}),
-        ReplyTopics(PREFIXED.kafka, PREFIXED.correlate),
-    )
+    kafka, topics = _Broker(monkeypatch), CorrelateTopics(reply_topics={"mine-1": 7})
     kafka.topics = None
-    assert known.refreshed(topics) == topics
-    assert known.refreshed(topics) == topics
+    assert _known(topics=topics) == topics
+    assert _known(topics=topics) == topics
     assert kafka.asked == 1
 
 
 def test_where_no_topic_may_be_chosen_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka, topics = _Broker(monkeypatch), CorrelateTopics()
-    assert ReplyTopics(Kafka(), Correlate()).refreshed(topics) is topics
+    assert _known(Settings(), topics) is topics
     assert kafka.asked == 0
