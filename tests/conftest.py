@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
-from ackstream.cli.console.session import quick_start
+from ackstream.cli.session import quick_start
 from ackstream.local import jars
 from ackstream.local.class_data import archive_classes
 from ackstream.local.submit import JAVA_OPTIONS

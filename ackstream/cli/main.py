@@ -12,9 +12,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream import __version__
-from ackstream.cli import access, local, messages, monitoring, parties, readers, send, services, sql, submission, tables
-from ackstream.cli.console.arguments import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT
-from ackstream.cli.console.terminal import Terminal, echo, show_error
+from ackstream.cli import administration, messages, monitoring, programs, requests, tables
+from ackstream.cli.terminal import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT, Terminal, echo, show_error
 from ackstream.errors import (
     AckstreamError,
     BadParameterError,
@@ -130,32 +129,19 @@ def conformance(
     raise typer.Exit(conformance_runner().main(paths))
 
 
-# in the order of the help text
-command: Callable[..., None]
-for command in (local.up, local.down, local.status):
-    app.command()(command)
-app.command("settings")(local.print_settings)
-app.command("jars")(local.print_jars)
-app.command("run")(submission.run_together)
-for command in (
-    submission.submit,
-    services.gateway,
-    services.connect,
-    services.route,
-    send.send,
-    parties.ack,
-    parties.respond,
-    messages.publish,
-    messages.read,
-    messages.consume,
-    monitoring.watch,
-    monitoring.inflight,
-    tables.outcomes,
-    sql.sql,
-    tables.maintain,
-    tables.migrate,
-):
-    app.command()(command)
-app.add_typer(readers.readers, name="readers")
-for command in (access.topics, access.acls, access.password, conformance):
-    app.command()(command)
+NAMES = {"print_settings": "settings", "print_jars": "jars", "run_together": "run"}
+"""Commands with another name than their function."""
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(administration.up, administration.down, administration.status),
+    *(administration.print_settings, administration.print_jars),
+    *(programs.run_together, programs.submit, programs.gateway, programs.connect, programs.route),
+    *(requests.send, requests.ack, requests.respond),
+    *(messages.publish, messages.read, messages.consume),
+    *(monitoring.watch, monitoring.inflight),
+    *(tables.outcomes, tables.sql, tables.maintain, tables.migrate),
+    *(administration.topics, administration.acls, administration.password, conformance),
+)
+"""In the order of the help text."""
+for command in COMMANDS:
+    app.command(NAMES.get(command.__name__))(command)
+app.add_typer(messages.readers, name="readers")

@@ -1,4 +1,4 @@
-"""``ackstream publish``, ``read``, ``consume``: publishers' messages from a terminal."""
+"""``ackstream publish``, ``read``, ``consume``, ``readers``: publishers' messages from a terminal."""
 
 from __future__ import annotations
 
@@ -8,38 +8,55 @@ from collections import deque
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from msgspec.structs import asdict
 
-from ackstream.cli.console.arguments import AsJson, Count, milliseconds, name_and_value
-from ackstream.cli.console.terminal import Terminal, data, echo, echo_json, log_warnings
+from ackstream.cli.terminal import (
+    AsJson,
+    Count,
+    Headers,
+    Interrupts,
+    PlainTable,
+    Terminal,
+    Timeout,
+    data,
+    echo,
+    echo_json,
+    log_warnings,
+    milliseconds,
+    moment,
+    name_and_value,
+    plain,
+    span,
+)
 from ackstream.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from ackstream.client import Message, Receipt
+    from ackstream.protocol.readers import KnownReader
 
 POLL_SECONDS = 0.5
 
-Name = Annotated[str, typer.Option(help="Who it is; a later one of the name ends the earlier.", metavar="NAME")]
+Name = Annotated[
+    str, typer.Option(help="Client name; a newer client with the same name replaces this one.", metavar="NAME")
+]
 Outcome = Literal["accepted", "failed", "rejected"]
 
 
 def publish(
     value: Annotated[
-        str | None, typer.Argument(help="The message; without it, each line of standard input is one.", metavar="VALUE")
+        str | None, typer.Argument(help="The message; without it, each line of standard input.", metavar="VALUE")
     ] = None,
     *,
-    topic: Annotated[str | None, typer.Option(help="The subject that readers choose by.", metavar="TOPIC")] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic by which readers select messages.", metavar="TOPIC")] = None,
     key: Annotated[str | None, typer.Option(help="The key of each message.", metavar="KEY")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", help="A record header of your own; repeatable.", metavar="NAME=VALUE"),
-    ] = None,
+    header: Headers = None,
     name: Name = "terminal",
     stage: Annotated[
         Literal["persisted", "accepted"],
-        typer.Option(help="Wait until the tables have it, or Kafka alone.", metavar="STAGE"),
+        typer.Option(help="Wait until the message is in the tables, or only in Kafka.", metavar="STAGE"),
     ] = "persisted",
     timeout: Annotated[str, typer.Option(help="How long to wait for each receipt.", metavar="DURATION")] = "60s",
     as_json: AsJson = False,
@@ -61,23 +78,23 @@ def publish(
     log_warnings()
     with client.Publisher(load().kafka, name=name, stage=stage, logon_timeout=seconds) as publisher:
         options: dict[str, Any] = {"topic": topic, "key": None if key is None else key.encode(), "headers": own}
-        receipts = Receipts(name, seconds, as_json=as_json)
+        receipts = _Receipts(name, seconds, as_json=as_json)
         for each in values:
             since = time.monotonic()
             seq, future = publisher.next_seq, publisher.publish(each, ack_immediately=value is not None, **options)
-            receipts.add(Sent(seq, since, future))
+            receipts.add(_Sent(seq, since, future))
         receipts.finish()
     if receipts.refused:
         raise typer.Exit(1)
 
 
-class Sent:
+class _Sent:
     """A message on its way; times are of the monotonic clock, in seconds."""
 
     def __init__(self, seq: int, since: float, future: Future[Receipt]) -> None:
         self.seq, self.future = seq, future
         self._since, self._until = since, 0.0
-        # it may be printed long after that: when the next line is read
+        # its line is printed later: after the next line of the input was read
         future.add_done_callback(self._end)
 
     def _end(self, _: Future[Receipt]) -> None:
@@ -85,80 +102,79 @@ class Sent:
 
     @property
     def took(self) -> float:
-        """From sending it to its receipt."""
+        """From sending the message to its receipt."""
         # a thread that waits for a future may go on before the callbacks
         return (self._until or time.monotonic()) - self._since
 
 
-class Receipts:
-    """Prints what became of messages, in their order."""
+class _Receipts:
+    """Prints the receipts of messages, in the order of the messages."""
 
     def __init__(self, name: str, seconds: float, *, as_json: bool) -> None:
         self.refused = 0
         self._name, self._seconds, self._as_json = name, seconds, as_json
-        self._open: deque[Sent] = deque()
+        self._open: deque[_Sent] = deque()
 
-    def add(self, sent: Sent) -> None:
-        """Wait for one more; print those that have come."""
+    def add(self, sent: _Sent) -> None:
+        """Wait for one more; print those that have arrived."""
         self._open.append(sent)
         while self._open and self._open[0].future.done():
             self._print(self._open.popleft())
 
     def finish(self) -> None:
-        """Print the others as they come.
+        """Print the others as they arrive.
 
-        :raises AcknowledgementTimeout: one did not come in time
+        :raises AcknowledgementTimeout: one did not arrive in time
         """
         while self._open:
             self._print(self._open.popleft())
 
-    def _print(self, sent: Sent) -> None:
+    def _print(self, sent: _Sent) -> None:
         from concurrent.futures import TimeoutError as FutureTimeout
 
         from ackstream.client import AcknowledgementTimeout, RefusedError
 
+        message = f"{self._name}/{sent.seq}"
         try:
             receipt = sent.future.result(self._seconds)
         except RefusedError as error:
             self.refused += 1
             if self._as_json:
-                echo_json({"message": f"{self._name}/{sent.seq}", "stage": "refused", "reason": error.reason})
+                echo_json({"message": message, "stage": "refused", "reason": error.reason})
             else:
-                echo(f"{self._name}/{sent.seq} {error}")
+                echo(f"{message} {error}")
             return
         except FutureTimeout:
             raise AcknowledgementTimeout(
                 f"{self._name}/{sent.seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
                 "later: is persist running?"
             ) from None
-        took = sent.took
         if self._as_json:
-            shown = {"message": f"{self._name}/{receipt.seq}", "stage": receipt.stage, "duplicate": receipt.duplicate}
-            echo_json(shown | {"seconds": round(took, 3)})
+            shown = {"message": message, "stage": receipt.stage, "duplicate": receipt.duplicate}
+            echo_json(shown | {"seconds": round(sent.took, 3)})
         else:
-            echo(f"{self._name}/{receipt.seq} {receipt.stage} after {took:.2f} s")
+            echo(f"{message} {receipt.stage} after {sent.took:.2f} s")
 
 
 def read(
     *,
     name: Name = "terminal",
     topic: Annotated[
-        list[str] | None, typer.Option(help="A subject, with * for any characters; repeatable.", metavar="TOPIC")
+        list[str] | None, typer.Option(help="Topic pattern, with * for any characters; repeatable.", metavar="TOPIC")
     ] = None,
     publisher: Annotated[
-        list[str] | None, typer.Option(help="Whose messages, likewise; repeatable.", metavar="NAME")
+        list[str] | None, typer.Option(help="Publisher name pattern; repeatable.", metavar="NAME")
     ] = None,
-    role: Annotated[str | None, typer.Option(help="The required subscription that it serves.", metavar="ROLE")] = None,
+    role: Annotated[str | None, typer.Option(help="Required subscription that it serves.", metavar="ROLE")] = None,
     durable: Annotated[
-        bool,
-        typer.Option("--durable", help="Keep messages for this name while it is away, until `readers forget`."),
+        bool, typer.Option("--durable", help="Keep messages for this name while it is away, until `readers forget`.")
     ] = False,
     count: Count = None,
     as_json: AsJson = False,
 ) -> None:
     """Print publishers' messages from now on, and acknowledge each after it is printed; Ctrl-C stops it.
 
-    With --durable it goes on after the last message that it acknowledged. Example: ackstream read --topic 'orders*'
+    With --durable it continues after the last message that it acknowledged. Example: ackstream read --topic 'orders*'
     """
     from ackstream import client
     from ackstream.settings import load
@@ -166,7 +182,7 @@ def read(
     settings = load()
 
     def printed(reader: Any, show: Callable[[Message], None]) -> bool:
-        # one by one: what is printed is acknowledged
+        # one by one: a message is acknowledged when it is printed
         with reader.loan(1, POLL_SECONDS) as samples:
             for sample in samples:
                 show(sample)
@@ -223,7 +239,7 @@ def consume(
         return True
 
     declared = () if outcome == "accepted" else (outcome,)
-    # no more than it prints belongs to it
+    # with --count, no message is delivered that is not printed
     made = client.QueueConsumer(
         settings.kafka, queue=queue, name=name, outcomes=declared, lake=settings.lake, backlog=1 if count else None
     )
@@ -239,8 +255,6 @@ def _print_all(
     as_json: bool,
 ) -> None:
     """Print messages until Ctrl-C, or until there were ``count``."""
-    from ackstream.cli.console.interrupts import Interrupts
-
     console = Terminal(soft_wrap=True)
 
     def show(message: Message) -> None:
@@ -262,8 +276,6 @@ def _print_all(
 
 def _fields(message: Any) -> dict[str, Any]:
     """Return a message for programs: bytes as texts, or base64 where they are not UTF-8."""
-    from ackstream.cli.console.display import plain
-
     names = ("publisher", "seq", "topic", "key", "value", "headers")
     found = {name: plain(getattr(message, name)) for name in names}
     delivery = {"delivery": message.count} if hasattr(message, "count") else {}
@@ -271,8 +283,6 @@ def _fields(message: Any) -> dict[str, Any]:
 
 
 def _line(message: Any) -> Iterable[Any]:
-    from ackstream.cli.console.display import moment, plain
-
     yield data(moment(message.timestamp_ms), "dim")
     yield data(f"{message.publisher}/{message.seq}", "bold")
     if message.topic:
@@ -282,3 +292,49 @@ def _line(message: Any) -> Iterable[Any]:
     if getattr(message, "redelivered", False):
         yield data(f"delivery {message.count}", "yellow")
     yield data("" if message.value is None else plain(message.value))
+
+
+readers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Readers of publishers' messages.")
+
+
+@readers.command()
+def forget(
+    name: Annotated[str, typer.Argument(help="The name of the reader.", metavar="NAME")], timeout: Timeout = "60s"
+) -> None:
+    """Remove a durable reader that will not return: writers stop waiting for it.
+
+    A running reader ends with an error. Acknowledgements for its required roles still count.
+    """
+    from ackstream.client import delete_durable_subscription
+    from ackstream.settings import load
+
+    console, seconds = Terminal(), milliseconds("--timeout", timeout) / 1000
+    with console.status(data(f"Waiting for the settle job to remove {name}")):
+        delete_durable_subscription(load().kafka, name=name, timeout=seconds)
+    console.print(data(f"The reader {name} is removed."))
+
+
+@readers.command("list")
+def list_readers(timeout: Timeout = "60s", *, as_json: AsJson = False) -> None:
+    """Show the readers, the longest silent first, and the number of messages kept for each."""
+    from ackstream.client import known_readers
+    from ackstream.settings import load
+
+    seconds = milliseconds("--timeout", timeout) / 1000
+    with Terminal(stderr=True).status("Waiting for the settle job"):
+        found = known_readers(load().kafka, timeout=seconds)
+    if as_json:
+        for reader in found:
+            echo_json(asdict(reader))
+        return
+    Terminal().print(readers_table(found, time.time_ns() // 1_000_000))
+
+
+def readers_table(found: Sequence[KnownReader], now: int) -> PlainTable:
+    """Return one row per reader of publishers' messages; ``now`` is in epoch milliseconds."""
+    table = PlainTable("reader", "kind", "role", "silent for", "not acknowledged", right=[3, 4])
+    for reader in found:
+        kind = "durable" if reader.durable else "temporary" if reader.present else "gone"
+        silent = span(max(0, now - reader.seen))
+        table.add_row(reader.reader, kind, reader.role or "", silent, f"{reader.unacknowledged:,}")
+    return table

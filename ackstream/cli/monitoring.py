@@ -1,21 +1,37 @@
-"""``ackstream watch``, ``inflight``: what all planes do, and the requests that are open."""
+"""``ackstream watch``, ``inflight``: the activity of all planes, and the open requests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
-from ackstream.cli.console.arguments import AsJson, milliseconds
-from ackstream.cli.console.terminal import Terminal, echo, echo_json
+from ackstream.cli.terminal import AsJson, PlainTable, Terminal, data, echo, echo_json, milliseconds, moment, span
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
-    from ackstream.observe.feeds import Overview, Watching
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from ackstream.jobs.correlate.job import InFlight
+    from ackstream.observe.feeds import JobSign, Overview, Watching
+    from ackstream.observe.meter import Snapshot, Verdict
+    from ackstream.observe.planes import PlanesView
 
 REFRESH_SECONDS = 1.0
-SHOWN = 20
-"""The open requests in a table, unless ``--limit`` says otherwise."""
+SHOWN_REQUESTS = 20
+"""The open requests in a table, unless ``--limit`` has another number."""
+
+SHOWN, LETTERS, REASON_CHARACTERS, CONTENT_CHARACTERS = 5, 3, 50, 40
+"""The number of publishers, readers and queues, of dead letters, and of characters of a letter that fit a terminal."""
+
+BARS = 30
+"""The latest minutes of a trend."""
+
+STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
 
 
 def watch(
@@ -26,7 +42,7 @@ def watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show live what all planes do: requests, jobs, publishers, readers, queues, dead letters, and their trends.
+    """Show all planes live: requests, jobs, publishers, readers, queues, dead letters, and their trends.
 
     Latency is measured from the request to its reply, by the broker's clock. Counting starts one window (at least the
     default timeout) before now; Ctrl-C stops it. Example: ackstream watch --once --json
@@ -37,10 +53,10 @@ def watch(
     from ackstream.observe.feeds import Watching
     from ackstream.settings import load
 
-    span = milliseconds("--window", window)
+    span_ms = milliseconds("--window", window)
     settings = load()
     console = Terminal()
-    with Watching(settings, span) as watching:
+    with Watching(settings, span_ms) as watching:
         try:
             watching.read_to_end()
             if as_json or once or not console.is_terminal:
@@ -57,8 +73,6 @@ def watch(
 
 
 def _show(console: Terminal, watched: Overview, *, as_json: bool) -> None:
-    from ackstream.cli.console.display import watch_screen
-
     if as_json:
         shown = watched._asdict()
         note = shown.pop("note")
@@ -70,8 +84,6 @@ def _show(console: Terminal, watched: Overview, *, as_json: bool) -> None:
 def _watch(console: Terminal, watching: Watching) -> None:
     from rich.live import Live
 
-    from ackstream.cli.console.display import watch_screen
-
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             live.update(watch_screen(watching.now()), refresh=True)
@@ -82,15 +94,14 @@ def inflight(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"Show so many at most, oldest first.  [default: {SHOWN}; all with --json]", metavar="N"
+            min=1, help=f"Maximum number, oldest first.  [default: {SHOWN_REQUESTS}; all with --json]", metavar="N"
         ),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
-    from ackstream.cli.console.display import inflight_table
-    from ackstream.cli.console.session import quiet_session
+    from ackstream.cli.session import quiet_session
     from ackstream.jobs.correlate.job import inflight as read
     from ackstream.observe.meter import epoch_milliseconds
     from ackstream.settings import load
@@ -103,7 +114,109 @@ def inflight(
         for entry in found[:limit]:
             echo_json(entry)
         return
-    shown = found[: limit or SHOWN]
+    shown = found[: limit or SHOWN_REQUESTS]
     Terminal().print(inflight_table(shown, now) if found else "No request is open.")
     if len(found) > len(shown):
         echo(f"{len(found) - len(shown):,} more are open; --limit {len(found)} shows all.")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def requests_table(snapshot: Snapshot) -> PlainTable:
+    """Return one row per verdict and one for open requests; fits in 40 columns."""
+    table = PlainTable("", f"last {span(snapshot.window)}", "total", "p50", "p95", right=range(1, 5)).cut_lines()
+    for how, style in STYLES.items():
+        count = snapshot.counts[how]
+        cells = f"{count.recent:,}", f"{count.total:,}", span(count.p50), span(count.p95)
+        table.add_row(Text(how, style=style), *cells)
+    table.add_row(Text("in flight", style="cyan"), f"{snapshot.in_flight:,}")
+    if snapshot.oldest is not None:
+        table.caption, table.caption_justify = f"oldest {span(snapshot.oldest)}", "left"
+    return table
+
+
+def watch_screen(watched: Overview) -> Group:
+    """Return the tables of requests, jobs and all planes that have something to show, and a note."""
+    now, planes = watched.now, watched.planes
+    requests = requests_table(watched.requests)
+    age = "nothing decided yet" if watched.newest is None else f"newest {_age(watched.newest, now)} ago"
+    requests.caption = ", ".join(filter(None, (str(requests.caption or ""), age)))
+    requests.caption_justify = "left"
+    tables = [requests, _jobs_table(watched.jobs), *(_plane_tables(planes, now) if planes else ())]
+    tables.append(_trends_table([*watched.trends.items(), *(planes.trends.items() if planes else ())]))
+    shown: list[RenderableType] = []
+    for table in tables:
+        if table.row_count:
+            shown += [table, Text()]
+    return Group(*shown, data(watched.note, "red"))
+
+
+def _age(at: int, now: int) -> str:
+    """Format the age in whole seconds: the clocks of two machines differ."""
+    return span(max(0, now - at) // 1000 * 1000)
+
+
+def _alarm(count: int) -> Text:
+    return Text(f"{count:,}", style="red" if count else "")
+
+
+def _behind(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _jobs_table(jobs: Sequence[JobSign]) -> PlainTable:
+    table = PlainTable("job", "", "records still to be read")
+    for job in jobs:
+        state = Text("alive", style="green") if job.alive else data(f"silent for {span(job.silent)}", "red")
+        table.add_row(job.job, state, ", ".join(f"{lag.topic} {lag.records:,}" for lag in job.lags))
+    return table
+
+
+def _plane_tables(planes: PlanesView, now: int) -> list[PlainTable]:
+    publishers = PlainTable("publisher", "number", "stored now", "refused now", "newest", right=range(1, 5))
+    for publisher in planes.publishers[:SHOWN]:
+        counts = f"{publisher.last:,}", f"{publisher.stored:,}", _alarm(publisher.refused)
+        publishers.add_row(publisher.client, *counts, _age(publisher.at, now))
+    readers = PlainTable("reader", "role", "acknowledged", "behind", "newest", right=range(2, 5))
+    for reader in planes.readers[:SHOWN]:
+        acknowledged, behind = f"{reader.acknowledged:,}", _behind(reader.behind)
+        readers.add_row(reader.reader, reader.role or "", acknowledged, behind, _age(reader.at, now))
+    queues = PlainTable("queue", "consumers", "held", "oldest", "again", "settled", "dead", right=range(1, 7))
+    for queue in planes.queues[:SHOWN]:
+        held = f"{queue.consumers:,}", f"{queue.held:,}", span(queue.oldest)
+        queues.add_row(queue.queue, *held, f"{queue.redelivered:,}", f"{queue.settled:,}", _alarm(queue.dead))
+    lakes = PlainTable("further lake", "batches behind", right=[1])
+    for lake in planes.destinations:
+        lakes.add_row(lake.destination, _behind(lake.behind))
+    # one line each: the page and the topic have the rest
+    letters = PlainTable("dead letter", "from", "reason", "content").cut_lines()
+    for letter in planes.dead_letters[:LETTERS]:
+        texts = letter.reason[:REASON_CHARACTERS], letter.content[:CONTENT_CHARACTERS]
+        letters.add_row(moment(letter.at), letter.origin, *texts)
+    return [publishers, readers, queues, lakes, letters]
+
+
+def _trends_table(trends: Sequence[tuple[str, list[int]]]) -> PlainTable:
+    from ackstream.observe.meter import sparkline
+
+    table = PlainTable("last ten minutes", "", "", right=[1])
+    for name, counts in trends:
+        if any(counts):
+            table.add_row(name, f"{sum(counts):,}", Text(sparkline(counts[-BARS:]), style="cyan"))
+    return table
+
+
+def inflight_table(found: Sequence[InFlight], now: int) -> PlainTable:
+    """Return one row per open request; ``now`` is in epoch milliseconds."""
+    table = PlainTable("correlation-id", "age", "left", "thing", "missing")
+    for entry in found:
+        left = entry.deadline - now
+        table.add_row(
+            entry.correlation_id,
+            span(max(0, now - entry.started_at)),
+            span(left) if left >= 0 else Text(f"-{span(-left)}", style="red"),
+            entry.thing_id or "",
+            ", ".join(entry.missing) or "the response",
+        )
+    return table

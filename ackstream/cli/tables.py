@@ -1,23 +1,53 @@
-"""``ackstream outcomes``, ``maintain``, ``migrate``: tables and checkpoints."""
+"""``ackstream outcomes``, ``sql``, ``maintain``, ``migrate``: questions to the tables, and their upkeep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
+from itertools import chain, islice
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Group
 
-from ackstream.cli.console.arguments import FAILED, AsJson, milliseconds
-from ackstream.cli.console.terminal import PlainTable, Terminal, echo, echo_json
+from ackstream.cli.terminal import (
+    FAILED,
+    AsJson,
+    PlainTable,
+    Terminal,
+    cell,
+    data,
+    echo,
+    echo_csv,
+    echo_json,
+    milliseconds,
+    plain,
+    read_file,
+    result_table,
+)
 from ackstream.errors import InputError
 
 if TYPE_CHECKING:
-    from ackstream.settings import Settings
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from duckdb import DuckDBPyConnection
+    from rich.text import Text
+
+    from ackstream.settings import Lake, Settings
 
 STORY = "story"
 """The question about one request."""
+
+SHOWN = 1_000
+"""Maximum number of rows of a table in the terminal; CSV and JSON have all."""
+
+ROWS = 10_000
+"""Number of rows fetched at a time."""
 
 
 def _questions(incomplete: str) -> list[str]:
@@ -50,7 +80,6 @@ def outcomes(
     Exit 1 if a request, message or trace is asked for that is in no table. Example: ackstream outcomes
     unfinished-samples
     """
-    from ackstream.cli.console.display import result_table, story
     from ackstream.lake import questions
     from ackstream.settings import load
     from ackstream.settings.base import nearest
@@ -71,7 +100,7 @@ def outcomes(
         for record in records:
             echo_json(record)
     elif name == STORY and records:
-        Terminal(soft_wrap=True).print(story(records))
+        Terminal(soft_wrap=True).print(_story(records))
     else:
         Terminal().print(result_table(columns, rows) if rows else "No rows match.")
     raise typer.Exit(FAILED if argument is not None and not rows else 0)
@@ -90,6 +119,165 @@ def _list_questions(*, as_json: bool) -> None:
     for question in questions.QUESTIONS.values():
         shown = {"question": question.name, "plane": question.plane, "about": question.about}
         echo_json(shown | {"tables": question.tables, "columns": question.columns})
+
+
+def ask(
+    settings: Settings, name: str, values: Mapping[str, Any] | None = None
+) -> tuple[list[str], Sequence[Sequence[Any]]]:
+    """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB for a local lake, else with Spark.
+
+    Both return the same columns and rows, with times in UTC; DuckDB needs no JVM and answers at once.
+
+    :param values: of the question's parameters
+    :raises StartError: a table does not exist yet
+    """
+    from ackstream.lake import questions, reading
+
+    rows: Sequence[Sequence[Any]]
+    if "://" in settings.lake.path:
+        from ackstream.cli.session import quiet_session
+
+        with quiet_session(settings, "outcomes") as spark:
+            frame = questions.ask(spark, settings.lake, name, values)
+            columns, rows = frame.columns, frame.collect()
+    else:
+        with reading.database(settings.lake, questions.QUESTIONS[name].tables) as connection:
+            found = questions.answer(connection, settings.lake, name, values)
+            columns, rows = [column[0] for column in found.description], found.fetchall()
+    # Spark returns naive times in the local zone
+    in_utc = [
+        [value.astimezone(timezone.utc) if isinstance(value, datetime) else value for value in row] for row in rows
+    ]
+    return columns, in_utc
+
+
+def _story(records: Sequence[Mapping[str, Any]]) -> Group:
+    """Return the events of a request, each with its content, indented where it is JSON."""
+    shown: list[Text] = []
+    for record in records:
+        words = (cell("occurred_at", record["occurred_at"]), record["event"], record["label"], record["status"])
+        shown.append(data(" ".join(str(word) for word in words if word is not None), "bold"))
+        trace = record["traceparent"] and f"traceparent {record['traceparent']}"
+        shown += [data(f"  {text}") for text in (record["detail"], record["id"], trace) if text]
+        shown += [data(f"  {line}", "dim") for line in _indented(record["content"]).splitlines()]
+    return Group(*shown)
+
+
+def _indented(content: str | None) -> str:
+    try:
+        # numbers and texts stay as they were written
+        return msgspec.json.format(content or "", indent=2)
+    except (msgspec.DecodeError, UnicodeError):
+        return content or ""
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------------
+
+
+def sql(
+    query: Annotated[
+        str | None, typer.Argument(help="SQL of DuckDB; without it, that of standard input.", metavar="SQL")
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file with SQL; - for standard input.", metavar="FILE")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a line of headings.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Query the Delta tables with SQL, by DuckDB: each table is a view of its name. Without a query, list the tables.
+
+    Times are in UTC; bytes are text where they are UTF-8, else base64. Of several statements, separated by semicolons,
+    each result is printed. Example: ackstream sql "SELECT status, count(*) FROM outcomes GROUP BY status"
+    """
+    from ackstream.settings import load
+
+    if as_csv and as_json:
+        raise InputError("--csv and --json exclude each other: choose one.")
+    if query is not None and file is not None:
+        raise InputError("The SQL is given twice: leave out the argument or --file.")
+    lake = load().lake
+    if query is None and (file is not None or not sys.stdin.isatty()):
+        try:
+            query = read_file("-" if file is None else str(file)).decode()
+        except UnicodeDecodeError:
+            raise InputError("The SQL is not UTF-8: save the file as UTF-8.") from None
+    if query is None or not query.strip():
+        _list_tables(lake, as_csv=as_csv, as_json=as_json)
+        return
+    with _answering(lake) as connection:
+        for statement in connection.extract_statements(query):
+            found = connection.execute(statement)
+            columns, rows = [column[0] for column in found.description or ()], _rows(found)
+            first = next(rows, None)
+            # SET and the like answer nothing
+            if first is not None or statement.type.name == "SELECT":
+                _show(columns, chain([] if first is None else [first], rows), as_csv=as_csv, as_json=as_json)
+
+
+@contextmanager
+def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
+    """Open the tables, and turn errors of DuckDB into sentences."""
+    import duckdb
+
+    from ackstream.lake.reading import database
+    from ackstream.lake.schemas import ALL_TABLES, absent
+
+    with database(lake) as connection:
+        try:
+            yield connection
+        except RuntimeError as error:
+            # Ctrl-C while it computes
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            raise
+        except duckdb.CatalogException as error:
+            names = [name for name in ALL_TABLES if f"Table with name {name} does not exist" in str(error)]
+            raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None
+        except duckdb.Error as error:
+            raise InputError(str(error)) from None
+
+
+def _rows(found: Any) -> Iterator[Sequence[Any]]:
+    while rows := found.fetchmany(ROWS):
+        yield from rows
+
+
+def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
+    from ackstream.lake.reading import views
+    from ackstream.lake.schemas import ALL_TABLES, in_full
+
+    with _answering(lake) as connection:
+        present = views(connection)
+        if not present:
+            place = in_full(lake.path)
+            echo(f"{place} has no tables: start the jobs, or name another lake as ACKSTREAM_LAKE_PATH.", err=True)
+        rows = []
+        for name, entry in ALL_TABLES.items():
+            counted = connection.execute(f"SELECT count(*) FROM {name}").fetchone() if name in present else None  # noqa: S608 - its name is ours
+            rows.append((name, None if counted is None else counted[0], entry.writer, entry.comment))
+    _show(("table", "rows", "written_by", "about"), rows, as_csv=as_csv, as_json=as_json)
+
+
+def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> None:
+    cells = (tuple(map(plain, row)) for row in rows)
+    if as_json:
+        if twice := [name for name, number in Counter(columns).items() if number > 1]:
+            raise InputError(f"Several columns are named {twice[0]}: give them names of their own with AS.")
+        for row in cells:
+            echo_json(dict(zip(columns, row, strict=True)))
+    elif as_csv:
+        echo_csv(columns)
+        for row in cells:
+            echo_csv(row)
+    else:
+        shown = list(islice(cells, SHOWN))
+        Terminal().print(result_table(columns, shown) if shown else "No rows match.")
+        if next(cells, None) is not None:
+            echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
+
+
+# -- upkeep ------------------------------------------------------------------------------------------------------------
 
 
 def maintain(
@@ -112,8 +300,7 @@ def maintain(
 
     If a table fails, the others are maintained, and the exit code is 1.
     """
-    from ackstream.cli.console.display import result_table
-    from ackstream.cli.console.session import quiet_session
+    from ackstream.cli.session import quiet_session
     from ackstream.lake import maintenance
     from ackstream.settings import load
 
@@ -147,7 +334,7 @@ def migrate(
     The new values are those of the settings. Open requests, offsets and time are kept; the former checkpoint stays
     beside the new one. A migration that was interrupted can be repeated.
     """
-    from ackstream.cli.console.session import quiet_session
+    from ackstream.cli.session import quiet_session
     from ackstream.jobs.correlate.job import JOB as CORRELATE
     from ackstream.jobs.queues.job import JOB as QUEUES
     from ackstream.jobs.settle.job import JOB as SETTLE
@@ -171,43 +358,3 @@ def migrate(
     for key, (before, now) in found.changed.items():
         echo(f"{key}: {before} -> {now}")
     echo(f"Start {job} again; delete {found.former} when it runs.")
-
-
-Answer = tuple[list[str], Sequence[Sequence[Any]]]
-"""Columns and rows."""
-
-
-def ask(settings: Settings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
-    """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB for a local lake, else with Spark.
-
-    Both give the same rows, with times in UTC; DuckDB needs no JVM and answers at once.
-
-    :param values: of the question's parameters
-    :raises StartError: a table does not exist yet
-    """
-    local = "://" not in settings.lake.path
-    columns, rows = (ask_duckdb if local else ask_spark)(settings, name, values)
-    # Spark returns naive times in the local zone
-    in_utc = [
-        [value.astimezone(timezone.utc) if isinstance(value, datetime) else value for value in row] for row in rows
-    ]
-    return columns, in_utc
-
-
-def ask_duckdb(settings: Settings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
-    """Answer without a JVM."""
-    from ackstream.lake import questions, reading
-
-    with reading.database(settings.lake, questions.QUESTIONS[name].tables) as connection:
-        found = questions.answer(connection, settings.lake, name, values)
-        return [column[0] for column in found.description], found.fetchall()
-
-
-def ask_spark(settings: Settings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
-    """Answer with Spark, wherever the tables are stored."""
-    from ackstream.cli.console.session import quiet_session
-    from ackstream.lake import questions
-
-    with quiet_session(settings, "outcomes") as spark:
-        frame = questions.ask(spark, settings.lake, name, values)
-        return frame.columns, frame.collect()

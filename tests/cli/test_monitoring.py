@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaProducer
 from typer.testing import CliRunner
 
-from ackstream.cli.console import session
+from ackstream.cli import session
 from ackstream.cli.main import app
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ackstream.cli.main import app
-from ackstream.cli.sql import SHOWN
+from ackstream.cli.tables import SHOWN
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.settings import Lake
 from tests.lake import planes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from ackstream.cli import together
 from ackstream.cli.main import app
+from ackstream.cli.together import __main__ as together
 from ackstream.local import installation, jars, submit
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_several_jobs_run_in_one_session(ran: Ran):
     assert result.exit_code == 0, result.stderr
     ((command, _),) = ran
     assert following(command, "--name") == "ackstream correlate+twin"
-    assert command[-3:] == [str(Path(together.__file__).with_name("__main__.py")), "correlate", "twin"]
+    assert command[-3:] == [together.__file__, "correlate", "twin"]
     assert [job.name for job in together.named(command[-2:])] == ["correlate", "twin", "twin-index"]
 
 

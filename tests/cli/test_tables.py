@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from ackstream.cli import session
 from ackstream.cli import tables as tables_cli
-from ackstream.cli.console import session
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import maintenance, tables
@@ -110,9 +110,10 @@ def test_an_answer_may_be_json_lines_with_times_in_utc():
 
 
 def test_both_engines_give_the_same_answer(filled: Lake):
-    settings = Settings(lake=filled)
+    # a lake with a scheme is that of a cluster, which Spark reads
+    local, remote = Settings(lake=filled), Settings(lake=Lake(path=f"file://{filled.path}"))
     for name in ("outcomes_by_status", "timeouts_by_hour"):
-        duckdb, spark = tables_cli.ask_duckdb(settings, name), tables_cli.ask_spark(settings, name)
+        duckdb, spark = tables_cli.ask(local, name), tables_cli.ask(remote, name)
         assert list(duckdb[0]) == list(spark[0])
         assert len(duckdb[1]) == len(spark[1]) > 0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.cli.console.terminal import echo
+from ackstream.cli.terminal import echo
 from ackstream.errors import InputError
 from ackstream.jobs.correlate import decision as correlate_decision
 from ackstream.protocol.ditto import connections

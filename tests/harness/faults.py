@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from ackstream.cli.console.session import QUICK_START
+from ackstream.cli.session import QUICK_START
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
 from tests.harness.kafka import committed, records

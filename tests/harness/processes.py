@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ackstream.cli.console.session import QUICK_START
+from ackstream.cli.session import QUICK_START
 from ackstream.settings.base import Part
 from ackstream.settings.security import Secret
 

@@ -1,48 +1,70 @@
-"""Run the demo from start to summary."""
+"""The demo from start to summary, with its own Kafka, lake and checkpoints; other data stays untouched."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import shlex
+import shutil
+import sys
+import threading
 import time
-from contextlib import ExitStack
+from collections import Counter
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-from ackstream.cli.console.interrupts import Interrupts
-from ackstream.cli.console.session import kill, quiet_session
-from ackstream.cli.demo import summary
-from ackstream.cli.demo.check import caught_up, check, gather
-from ackstream.cli.demo.environment import as_party, environment, serve_gateway
-from ackstream.cli.demo.traffic import LABELS, fleet, respond, send_all
+from kafka.errors import KafkaError
+from rich.text import Text
+
+from ackstream.cli.demo.fleet import HABITS, LABELS, check, fleet, gather, respond, send_all
+from ackstream.cli.monitoring import STYLES
+from ackstream.cli.session import kill, quiet_session
+from ackstream.cli.terminal import Interrupts, PlainTable, data, span
 from ackstream.client import Command, Requester, Responder
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, LocalError, UnreachableError
+from ackstream.gateway import dependencies as gateway
+from ackstream.gateway.server import Server
 from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
+from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.local.broker import Broker
+from ackstream.local.process import is_free, locked
 from ackstream.local.secured import SecuredBroker
+from ackstream.observe.meter import percentiles, verdict
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
+from ackstream.settings import Gateway, Kafka, Lake
+from ackstream.spark.progress import consumed_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from kafka import KafkaAdminClient
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
+    from ackstream.cli.demo.fleet import Finding, Sent
     from ackstream.settings import Settings
 
+TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *archive.JOB.topics, *gateway.TOPICS)))
 DEVICES = 50
 START_SECONDS = 60.0
 CATCH_UP_SECONDS = 60.0
 GRACE_SECONDS = 60.0
-"""How far Spark may lag on a busy machine; replies do not change, since the broker's clock decides."""
+"""The lag of Spark that the requester tolerates; replies do not change, since the broker's clock decides."""
 
 POLL_SECONDS = 0.2
+PERCENTILES = (0.5, 0.95, 0.99)
+EXAMPLES = 5
+"""Number of wrong ids that a failed check names."""
 
 
 def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
@@ -79,13 +101,10 @@ def _reason(error: BaseException) -> BaseException:
 def _demo(own: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack) -> bool:
     began = time.monotonic()
     _log_to(own.local.data / "logs" / "demo.log")
-    prefix, secured = own.kafka.topic_prefix, own.kafka.security.logs_in
-    how = "which was running" if prefix else "started for the demo" + (", with a login for each party" * secured)
-    console.print(
-        f"Kafka at {own.kafka.bootstrap}, {how}",
-        f"To watch from another terminal: {_environment(own)}{summary.invocation()} watch",
-        sep="\n", highlight=False,
-    )  # fmt: skip
+    how = "which was running" if own.kafka.topic_prefix else "started for the demo"
+    how += ", with a login for each party" * own.kafka.security.logs_in
+    console.print(f"Kafka at {own.kafka.bootstrap}, {how}", highlight=False)
+    console.print(f"To watch from another terminal: {_environment(own)}{invocation()} watch", highlight=False)
     spark = stack.enter_context(quiet_session(own, "demo"))
     # PySpark installs its own Ctrl-C handler
     interrupts.listen()
@@ -95,8 +114,7 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         keeping, indexing = stack.enter_context(twin.running(spark, as_party(own, "twin")))
         # stop() waits for the running batch; after an error there is no point in that
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
-        queries = [correlating, archiving, keeping, indexing]
-        healthy = _health(queries, interrupts, own.local.data / "logs" / "spark-demo.log")
+        healthy = partial(_check_health, [correlating, archiving, keeping, indexing], interrupts, own)
         _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
         devices = fleet(DEVICES)
         things = list(devices)
@@ -110,35 +128,30 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         "and twin (commands → things, events)",
         f"The gateway is at {address}: the live page at /, the API at /doc. Try it while commands are being sent:",
         f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42",
+        f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second",
+        "",
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
-    fleet_settings = as_party(own, "responder")
-    responder = stack.enter_context(Responder(fleet_settings.kafka, handler=partial(respond, devices), labels=LABELS))
-    console.print(f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second", highlight=False)
-    console.print()
-    tally = send_all(requester, things, number, rate, console, healthy)
+    party = as_party(own, "responder")
+    responder = stack.enter_context(Responder(party.kafka, handler=partial(respond, devices), labels=LABELS))
+    sent = send_all(requester, things, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
         _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
         reads = {keeping: ("signals",), correlating: ("signals", "acks", "twin-acks"), archiving: ("ledger",)}
         with connect_admin(own.kafka) as client:
             complete = _wait(lambda: caught_up(client, own.kafka, reads), healthy, CATCH_UP_SECONDS)
-        evidence = gather(spark, own, tally)
+        findings = check(gather(spark, own, sent))
         own_tables = [name for name, table in ALL_TABLES.items() if table.writer in ("archive", "twin")]
         rows = {name: tables.read(spark, own.lake, name).count() for name in own_tables}
-    findings = check(evidence)
-    summary.show(console, tally, devices)
-    summary.show_tables(console, own, rows)
-    summary.show_findings(console, findings, caught_up=complete)
-    summary.show_queries(console, own)
-    console.print(f"The whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
-    return all(not finding.differences for finding in findings)
-
-
-def _environment(own: Settings) -> str:
-    """Return the variable that another terminal needs to reach the Kafka of the demo, as a shell takes it."""
-    if own.kafka.security.logs_in:
-        return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
-    return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
+    show(console, own, sent, devices, rows)
+    show_findings(console, findings, caught_up=complete)
+    _title(console, "How to query them")
+    for name, line in shell_queries(own):
+        console.print(Text(f"# {name}", style="dim"))
+        # unwrapped, so that it can be copied
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
+    return not any(finding.wrong for finding in findings)
 
 
 def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:
@@ -153,15 +166,13 @@ def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], N
             raise AckstreamError(f"The twin did not create {reply.envelope.topic.thing_id}: {reply.explanation}")
 
 
-def _health(queries: list[StreamingQuery], interrupts: Interrupts, log: Path) -> Callable[[], None]:
-    def healthy() -> None:
-        interrupts.check()
-        for query in queries:
-            if not query.isActive:
-                why = str(query.exception() or "without an error").strip().partition("\n")[0]
-                raise AckstreamError(f"The job {query.name} has stopped unexpectedly: {why} (see {log}).")
-
-    return healthy
+def _check_health(queries: Sequence[StreamingQuery], interrupts: Interrupts, own: Settings) -> None:
+    interrupts.check()
+    for query in queries:
+        if not query.isActive:
+            why = str(query.exception() or "without an error").strip().partition("\n")[0]
+            log = own.local.data / "logs" / "spark-demo.log"
+            raise AckstreamError(f"The job {query.name} has stopped unexpectedly: {why} (see {log}).")
 
 
 def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float = math.inf) -> bool:
@@ -173,8 +184,221 @@ def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float 
     return found
 
 
+def caught_up(client: KafkaAdminClient, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
+    """Return whether each query has read its topics to the end, in order, since each writes what the next reads."""
+    for query, names in queries.items():
+        ends = topics.ends(client, topics.of_topics(client, map(kafka.topic, names)))
+        consumed = consumed_offsets(query)
+        if any(consumed.get(partition, 0) < end for partition, end in ends.items()):
+            return False
+    return True
+
+
 def _log_to(path: Path) -> None:
     """Redirect library logs to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=path, filemode="w", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.captureWarnings(capture=True)
+
+
+# -- the environment ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def environment(settings: Settings, console: Console, *, secure: bool = False) -> Iterator[Settings]:
+    """Provide Kafka and empty directories for the duration of the block; yield the settings that use them.
+
+    A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards: these settings have
+    a topic prefix. Otherwise one is started and stopped again. The lake is kept.
+
+    :param secure: start one with TLS, and a login and ACLs for each party; the settings have the operator's login
+    :raises LocalError: no Java, no jars, a port in use, or another demo is running; names the remedy
+    """
+    home = settings.local.data / "demo"
+
+    def refuse() -> NoReturn:
+        raise LocalError(
+            f"Another demo is running in {home}: wait for it to end, or set local.data (ACKSTREAM_LOCAL_DATA) and "
+            f"local.port (ACKSTREAM_LOCAL_PORT) to other values."
+        )
+
+    with ExitStack() as stack:
+        stack.enter_context(locked(home / "lock", "set local.data (ACKSTREAM_LOCAL_DATA) to one that can", refuse))
+        borrowed = not secure and Broker(settings).answers()
+        own = demo_settings(settings, home, f"demo-{int(time.time())}-" if borrowed else "")
+        broker: Broker = SecuredBroker(own) if secure else Broker(own)
+        # left over from a killed demo
+        for left in (Broker(own), SecuredBroker(own)):
+            left.stop()
+        logins = home / SecuredBroker.HOME
+        for path in (home / "kafka" / "data", logins, Path(own.lake.path), Path(own.lake.checkpoints)):
+            shutil.rmtree(path, ignore_errors=True)
+        if borrowed:
+            stack.callback(_delete_topics, own)
+        else:
+            # an interruption of the start leaves nothing running
+            stack.callback(broker.stop)
+            broker.start(console)
+        if isinstance(broker, SecuredBroker):
+            own = broker.as_operator(own)
+        topics.ensure_topics(own, TOPICS)
+        if isinstance(broker, SecuredBroker):
+            broker.admit(own)
+        yield own
+
+
+def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings:
+    """Return settings that keep all data below ``home`` and use the local Kafka."""
+    bootstrap, partitions = f"localhost:{settings.local.port}", settings.kafka.partitions
+    return settings.model_copy(
+        update={
+            "kafka": Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions),
+            "local": settings.local.model_copy(update={"data": home}),
+            "lake": Lake(path=str(home / "lake"), checkpoints=str(home / "checkpoints")),
+            # an archive batch keeps a core busy for seconds, and here it shares two cores with correlate
+            "archive": settings.archive.model_copy(update={"trigger": 10_000}),
+        }
+    )
+
+
+def as_party(settings: Settings, party: str) -> Settings:
+    """Return the settings of one party of the demo, with a login of its own where there are logins."""
+    secured = settings.kafka.security.logs_in
+    return SecuredBroker(settings).as_user(settings, party) if secured else settings
+
+
+def _delete_topics(settings: Settings) -> None:
+    try:
+        with connect_admin(settings.kafka) as client:
+            client.delete_topics([settings.kafka.topic(name) for name in TOPICS])
+    except (KafkaError, UnreachableError):
+        # the broker is gone, and the topics with it
+        return
+
+
+@contextmanager
+def serve_gateway(settings: Settings) -> Iterator[str]:
+    """Serve the gateway for the duration of the block and yield its address.
+
+    If the configured port is in use, a free one is taken.
+
+    :raises LocalError: no port can be bound
+    """
+    # no password: the gateway listens on the loopback address only
+    port = settings.gateway.port
+    own = settings.model_copy(update={"gateway": Gateway(port=port if is_free(port) else 0)})
+    address: Future[str] = Future()
+    with gateway.connected(own) as dependencies:
+        server = Server(dependencies, address.set_result)
+        thread = threading.Thread(target=_serve, args=(server, address), name="ackstream-gateway", daemon=True)
+        thread.start()
+        try:
+            yield address.result()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _serve(server: Server, address: Future[str]) -> None:
+    try:
+        asyncio.run(server.serve())
+    except SystemExit:
+        # uvicorn exits when it cannot listen
+        address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
+
+
+def _title(console: Console, text: str) -> None:
+    console.rule(Text(text, style="bold"), align="left", style="dim")
+
+
+def show(
+    console: Console, settings: Settings, sent: Mapping[str, Sent], devices: Mapping[str, str], rows: Mapping[str, int]
+) -> None:
+    """Print how the commands ended, by verdict and by habit, and the row counts of the tables."""
+    latencies: dict[str, list[int]] = {how: [] for how in STYLES}
+    answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
+    for each in sent.values():
+        if reply := each.reply:
+            how = verdict(reply.status, reply.completed_by)
+            latencies[how].append(each.latency)
+            answers[devices[reply.envelope.topic.thing_id]][f"{how} {reply.status}"] += 1
+    ended = PlainTable("", "commands", "share", *(f"p{round(each * 100)}" for each in PERCENTILES), right=range(1, 6))
+    for how, style in STYLES.items():
+        found = latencies[how]
+        spans = map(span, percentiles(found, *PERCENTILES))
+        ended.add_row(Text(how, style=style), f"{len(found):,}", f"{len(found) / len(sent):.1%}", *spans)
+    if lost := len(sent) - sum(map(len, latencies.values())):
+        ended.add_row(Text("without a reply", style="bold red"), f"{lost:,}", f"{lost / len(sent):.1%}")
+    ended.add_row("sent", f"{len(sent):,}")
+    behaved = PlainTable("devices", "", "behaviour", "answers", right=[1])
+    for habit, (about, *_) in HABITS.items():
+        counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
+        number = sum(each == habit for each in devices.values())
+        behaved.add_row(habit, str(number), Text(about, style="dim"), counts)
+    stored = PlainTable("table", "rows", "", right=[1])
+    for name, number in rows.items():
+        stored.add_row(name, f"{number:,}", Text(ALL_TABLES[name].comment, style="dim"))
+    _title(console, "How the commands ended")
+    console.print(ended, "", behaved, "", sep="\n")
+    _title(console, f"Delta tables in {settings.lake.path}")
+    console.print(stored, "", sep="\n")
+
+
+def show_findings(console: Console, findings: Sequence[Finding], *, caught_up: bool) -> None:
+    """Print each check, and for a failed one some of the wrong ids."""
+    _title(console, "Does it add up?")
+    if not caught_up:
+        console.print(Text("The jobs did not catch up in time; their remaining work is missing below.", "red"))
+    for text, wrong in findings:
+        console.print(Text.assemble(("NO   ", "bold red") if wrong else ("yes  ", "green"), text))
+        if wrong:
+            console.print(data(f"     {len(wrong):,} differ: {', '.join(wrong[:EXAMPLES])}", "red"))
+    console.print()
+
+
+def shell_queries(settings: Settings) -> list[tuple[str, str]]:
+    """Return named shell commands that query the tables, runnable from the current directory."""
+    python, lake = _short(Path(sys.executable)), settings.lake.path
+    outcomes = settings.lake.table("outcomes")
+    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
+    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
+    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
+    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
+    spark = (
+        "from ackstream.local import jars; from ackstream.settings import load; "
+        "from ackstream.spark.session import session; "
+        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
+        "outcomes.groupBy('completed_by', 'status').count().show()"
+    )
+    return [
+        ("predefined questions", f"{program} outcomes slowest-labels"),
+        ("SQL", f'{program} sql "{question}"'),
+        ("pandas", f'{python} -c "{pandas}"'),
+        ("Spark", f'{python} -c "{spark}"'),
+    ]
+
+
+def _environment(own: Settings) -> str:
+    """Return the variable that another terminal needs to reach the Kafka of the demo, as a shell takes it."""
+    if own.kafka.security.logs_in:
+        return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
+    return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
+
+
+def invocation() -> str:
+    """Return how to invoke this program again."""
+    beside = Path(sys.executable).with_name("ackstream")
+    found = shutil.which("ackstream")
+    if found is not None and Path(found).absolute() == beside.absolute():
+        return "ackstream"
+    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
+
+
+def _short(path: Path) -> str:
+    """Quote a path for the shell, relative to the working directory if it is below it."""
+    path = path.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -1,9 +1,31 @@
-"""The program that ``ackstream run`` submits, in a directory of its own: Python looks for modules there first."""
+"""The program of ``ackstream run``: jobs in one Spark session.
+
+It has a directory of its own, in which Python looks for modules first.
+"""
+
+from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ackstream.cli.together import named
+from ackstream.jobs.twin.job import INDEX
 from ackstream.spark.job import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackstream.spark.job import Job
+
+
+def named(names: Iterable[str]) -> list[Job]:
+    """Return jobs by their names; the twin is followed by its index."""
+    found: list[Job] = []
+    for name in names:
+        found.append(import_module(f"ackstream.jobs.{name}.job").JOB)
+        found += [INDEX] if name == "twin" else []
+    return found
+
 
 if __name__ == "__main__":
     main(*named(sys.argv[1:]))

@@ -1,13 +1,123 @@
-"""What a demo that goes wrong says."""
-
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import io
+import json
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from ackstream.cli.demo.run import _reason
+from ackstream.cli.demo import run
+from ackstream.cli.demo.fleet import Finding, Sent, fleet
+from ackstream.cli.demo.run import _reason, demo_settings, environment
+from ackstream.client import NotSentError, Reply
 from ackstream.errors import LocalError
+from ackstream.settings import Archive, Kafka, Lake, Local, Settings
+from ackstream.settings.security import KafkaSecurity
+
+
+class Machine:
+    """In place of brokers: notes what happens to them, by their data directories."""
+
+    def __init__(self) -> None:
+        self.answers = False
+        self.events: list[str] = []
+
+    def __call__(self, settings: Settings) -> Machine.Broker:
+        return Machine.Broker(self, settings.local)
+
+    class Broker:
+        def __init__(self, machine: Machine, local: Local) -> None:
+            self.machine = machine
+            self.local = local
+
+        def answers(self) -> bool:
+            return self.machine.answers
+
+        def start(self, _console: Console) -> None:
+            self.machine.events.append(f"start {self.local.data}")
+
+        def stop(self) -> None:
+            self.machine.events.append(f"stop {self.local.data}")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    monkeypatch.chdir(tmp_path)
+    machine = Machine()
+    monkeypatch.setattr(run, "Broker", machine)
+    monkeypatch.setattr(run.topics, "ensure_topics", lambda *_: machine.events.append("topics"))
+    monkeypatch.setattr(run, "_delete_topics", lambda own: machine.events.append(own.kafka.topic_prefix))
+    return machine
+
+
+def test_a_kafka_of_its_own_is_started_and_stopped(machine: Machine):
+    with environment(Settings(), Console()) as own:
+        assert own.kafka.topic_prefix == ""
+        # one that a killed demo left behind is stopped first
+        assert machine.events == ["stop .ackstream/demo", "start .ackstream/demo", "topics"]
+    assert machine.events[3:] == ["stop .ackstream/demo"]
+
+
+def test_a_kafka_that_runs_is_used_and_its_topics_are_taken_away(machine: Machine):
+    machine.answers = True
+    with environment(Settings(), Console()) as own:
+        prefix = own.kafka.topic_prefix
+        assert prefix.startswith("demo-")
+    assert machine.events == ["stop .ackstream/demo", "topics", prefix]
+
+
+@pytest.mark.usefixtures("machine")
+def test_it_starts_empty_and_touches_nothing_else():
+    own = [Path(".ackstream/demo") / name for name in ("kafka/data/x", "lake/outcomes", "checkpoints/correlate")]
+    others = [
+        Path(".ackstream") / name for name in ("kafka/data/x", "lake/outcomes", "checkpoints/correlate", "demo/logs/x")
+    ]
+    for path in own + others:
+        path.mkdir(parents=True)
+    with environment(Settings(), Console()):
+        assert not any(path.exists() for path in own)
+    assert all(path.exists() for path in others)
+
+
+@pytest.mark.usefixtures("machine")
+def test_one_demo_runs_at_a_time():
+    with environment(Settings(), Console()):
+        pass
+    with Path(".ackstream/demo/lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with (
+            pytest.raises(LocalError, match=r"Another demo is running in .ackstream/demo"),
+            environment(Settings(), Console()),
+        ):
+            pass
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_directory_that_cannot_be_written_is_a_sentence():
+    Path("file").touch()
+    settings = Settings(local=Local(data=Path("file")))
+    with pytest.raises(LocalError, match="cannot be written"), environment(settings, Console()):
+        pass
+
+
+def test_its_settings_are_those_of_the_user_where_nobody_is_disturbed():
+    changes: dict[str, Any] = {
+        "local": Local(port=1234, heap="300m"),
+        "kafka": Kafka(bootstrap="far.away:9092", partitions=7, security=KafkaSecurity(protocol="SSL")),
+        "lake": Lake(path="s3://bucket/lake", checkpoints="s3://bucket/checkpoints"),
+        "archive": Archive(max_offsets_per_trigger=7),
+    }
+    own = demo_settings(Settings(**changes), Path("home"), "p-")
+    assert own.kafka == Kafka(bootstrap="localhost:1234", topic_prefix="p-", partitions=7)
+    assert own.local == Local(port=1234, heap="300m", data=Path("home"))
+    assert (own.lake.path, own.lake.checkpoints) == ("home/lake", "home/checkpoints")
+    assert own.archive.max_offsets_per_trigger == 7
 
 
 def _refuse() -> None:
@@ -26,3 +136,75 @@ def test_what_fails_while_everything_is_taken_down_does_not_hide_a_sentence(
         stack.callback(_refuse)
         raise first
     assert isinstance(_reason(raised.value), told)
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
+
+DEVICES = fleet(50)
+THINGS = list(DEVICES)
+
+
+def reply(number: int, status: int, completed_by: str) -> Reply:
+    name = THINGS[number].replace(":", "/")
+    value: Any = {"status": status, "error": "things:thing.notfound", "message": "The thing was not found."}
+    value = value if completed_by == "error" else {"a:b": {"status": status, "headers": {}}}
+    kind = "errors" if completed_by == "error" else "acks"
+    message = {"topic": f"{name}/things/twin/{kind}", "path": "/", "value": value, "status": status}
+    return Reply(f"demo-{number}", f"r-{number}", status, completed_by, json.dumps(message).encode())
+
+
+def sent() -> dict[str, Sent]:
+    found = {}
+    for answer in (
+        reply(0, 200, "acknowledgements"),
+        reply(1, 200, "acknowledgements"),
+        reply(8, 424, "timeout"),
+        reply(4, 424, "timeout"),
+        reply(11, 404, "error"),
+    ):
+        future: Future[Reply] = Future()
+        future.set_result(answer)
+        found[answer.correlation_id] = Sent(future, 20)
+    lost: Future[Reply] = Future()
+    lost.set_exception(NotSentError("Kafka did not take it.", "demo-12"))
+    return found | {"demo-12": Sent(lost)}
+
+
+def shown(width: int = 80) -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, width=width), file
+
+
+def test_the_summary_has_numbers_shares_habits_and_rows() -> None:
+    console, file = shown()
+    run.show(console, Settings(lake=Lake(path="somewhere")), sent(), DEVICES, {"signals": 2_000, "outcomes": 0})
+    rows = [line.split() for line in file.getvalue().splitlines()]
+    assert [row[:4] for row in rows if row[:1] == ["answered"]] == [["answered", "2", "33.3%", "20ms"]]
+    assert [row[:4] for row in rows if row[:2] == ["timed", "out"]] == [["timed", "out", "2", "33.3%"]]
+    assert ["without", "a", "reply", "1", "16.7%"] in rows
+    assert ["sent", "6"] in rows
+    assert [row[-3:] for row in rows if row[:1] == ["gone"]] == [["1", "failed", "404"]]
+    assert "Delta tables in somewhere" in file.getvalue()
+    assert ["signals", "2,000", "One", "row", "per", "request."] in rows
+    assert all(len(line) <= 80 for line in file.getvalue().splitlines())
+
+
+def test_a_check_that_fails_names_some_ids() -> None:
+    console, file = shown()
+    findings = [Finding("all is sent", []), Finding("all is there", [f"c-{number}" for number in range(1_000)])]
+    run.show_findings(console, findings, caught_up=False)
+    assert "yes  all is sent\nNO   all is there\n     1,000 differ: c-0, c-1, c-2, c-3, c-4\n" in file.getvalue()
+    assert "The jobs did not catch up in time" in file.getvalue()
+
+
+def test_commands_are_shown_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program, python = tmp_path / "bin" / "ackstream", tmp_path / "bin" / "python"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run.invocation() == "bin/python -m ackstream"
+    program.parent.mkdir()
+    program.touch(0o700)
+    assert run.invocation() == "bin/ackstream"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert run.invocation() == "ackstream"

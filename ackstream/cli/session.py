@@ -9,8 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
-from ackstream.cli.console.interrupts import uninterrupted
-from ackstream.cli.console.terminal import Terminal
+from ackstream.cli.terminal import Terminal, uninterrupted
 from ackstream.errors import LocalError
 from ackstream.local import installation, jars, submit
 from ackstream.local.submit import JAVA_OPTIONS
@@ -25,9 +24,12 @@ if TYPE_CHECKING:
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseParallelGC"
 """Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code.
 
-The code of four queries exceeds the 48 MB that are then the default, and the compiler would stop. The parallel
-collector takes a fifth less processor time than the default one, whose pauses are shorter.
+The code of four queries exceeds the default of 48 MB, at which the compiler would stop. The parallel collector takes a
+fifth less processor time than the default one, whose pauses are shorter.
 """
+
+END_SECONDS = 10
+"""How long to wait for a JVM to end before it is killed."""
 
 
 def quick_start() -> str:
@@ -35,16 +37,12 @@ def quick_start() -> str:
     return f"{QUICK_START} {submit.java_options()}".strip()
 
 
-END_SECONDS = 10
-"""How long to wait for a JVM to end before it is killed."""
-
-
 @contextmanager
 def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     """Start Spark for the duration of the block; an active session is used instead and left running.
 
     The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. If the
-    block raises, the JVM is killed: nothing it still does is worth waiting for.
+    block raises, the JVM is killed.
 
     :raises LocalError: no Java, a jar that cannot be fetched, Spark does not start; with the remedy
     """
@@ -84,7 +82,7 @@ def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
     """End the JVM of a session; kill it after ``patience`` seconds."""
     gateway = SparkContext._gateway  # noqa: SLF001 - see above
     if gateway is not None:
-        # what is collected from now on is not told to the JVM, which would be reported as an error
+        # Python would report to the JVM each object that it collects from now on, and print that this failed
         gateway._gateway_client.is_connected = False  # noqa: SLF001
     for process in launched:
         if process.stdin is not None:

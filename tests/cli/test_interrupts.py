@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ackstream.cli.console.interrupts import SIGNALS, Interrupts, uninterrupted
+from ackstream.cli.terminal import SIGNALS, Interrupts, uninterrupted
 
 
 @pytest.mark.parametrize("number", SIGNALS)

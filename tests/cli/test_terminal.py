@@ -13,11 +13,13 @@ from rich.live import Live
 from rich.text import Text
 
 from ackstream.cli import monitoring
-from ackstream.cli.console.display import inflight_table, readers_table, result_table, watch_screen
-from ackstream.cli.console.terminal import PlainTable, Terminal, data, echo, echo_json, escaped
+from ackstream.cli.messages import readers_table
+from ackstream.cli.monitoring import inflight_table, watch_screen
+from ackstream.cli.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, result_table
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.protocol.readers import KnownReader
-from tests.cli.console.test_display import watched
+from tests.cli.test_display import watched
+from tests.conformance import runner
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -125,8 +127,8 @@ def test_an_error_of_the_program_is_printed_with_its_stack_but_without_control_c
     assert_harmless(finished.stderr)
 
 
-PACKAGE = Path(monitoring.__file__).parents[1]
-MODULES = [*PACKAGE.glob("cli/**/*.py"), *PACKAGE.glob("conformance/*.py")]
+PACKAGE = Path(monitoring.__file__).parent
+MODULES = [*PACKAGE.glob("**/*.py"), Path(runner.__file__)]
 DIRECT = {
     "typer.echo",
     "typer.secho",
@@ -139,7 +141,7 @@ DIRECT = {
 }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_commands_print_through_the_terminal_alone(path: Path) -> None:
     if path.name == "terminal.py":
         return

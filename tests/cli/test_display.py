@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ackstream.cli.console.display import moment, plain, result_table, span, story, watch_screen
-from ackstream.cli.console.terminal import Terminal, escaped
+from ackstream.cli.monitoring import watch_screen
+from ackstream.cli.tables import _story as story
+from ackstream.cli.terminal import Terminal, escaped, moment, plain, result_table, span
 from ackstream.observe.feeds import JobSign, Lag, Overview
 from ackstream.observe.meter import Meter
 from ackstream.observe.planes import DeadLetter, DestinationLine, PlanesView

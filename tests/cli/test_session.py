@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark import java_gateway
 
-from ackstream.cli.console import session
-from ackstream.cli.console.session import quiet_session
+from ackstream.cli import session
+from ackstream.cli.session import quiet_session
 from ackstream.errors import LocalError
 from ackstream.settings import Settings
 

@@ -1,25 +1,54 @@
-"""``ackstream send``: send a request from the terminal."""
+"""``ackstream send``, ``ack``, ``respond``: both sides of a request, played from a terminal."""
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import UNSET
+from rich.text import Text
 
-from ackstream.cli.console.arguments import FAILED, AsJson, json_text, name_and_value, read_file
-from ackstream.cli.console.terminal import Terminal, data, echo_json
+from ackstream.cli.terminal import (
+    FAILED,
+    AsJson,
+    Count,
+    Headers,
+    Interrupts,
+    Terminal,
+    data,
+    echo_json,
+    json_text,
+    log_warnings,
+    milliseconds,
+    moment,
+    name_and_value,
+    read_file,
+)
 from ackstream.errors import AckstreamError, InputError
 from ackstream.observe.logs import escaped
 
 if TYPE_CHECKING:
-    from ackstream.client import Reply
+    from collections.abc import Callable
+
+    from ackstream.client import Answer, Reply, Signal
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
 
 ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
+
+Status = Annotated[
+    int, typer.Option(min=100, max=599, help="The HTTP status: below 400 positive, else negative.", metavar="STATUS")
+]
+After = Annotated[str | None, typer.Option(help="How long to wait before each answer, such as 2s.", metavar="DURATION")]
+Group = Annotated[
+    str | None,
+    typer.Option(help="A consumer group that shares the signals; else all of them. Not with --count.", metavar="NAME"),
+]
+
+POLL_SECONDS = 0.2
 
 
 def send(  # noqa: PLR0913 - the options of a command line
@@ -41,16 +70,11 @@ def send(  # noqa: PLR0913 - the options of a command line
         str | None, typer.Option(help="Send a message with this subject instead of a command.", metavar="SUBJECT")
     ] = None,
     action: Annotated[str | None, typer.Option(help=f"The command: {', '.join(ACTIONS)}.", metavar="ACTION")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", help="An additional header; repeatable.", metavar="NAME=VALUE"),
-    ] = None,
+    header: Headers = None,
     no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file", "-f", help="A file with a Ditto Protocol message; - for standard input.", metavar="FILE"
-        ),
+        typer.Option("--file", "-f", help="File with a Ditto Protocol message; - for standard input.", metavar="FILE"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,12 +84,19 @@ def send(  # noqa: PLR0913 - the options of a command line
     Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived. Example: ackstream send org.acme:lamp
     /attributes/on true --ack fleet:done
     """
+    from ackstream.protocol.ditto import headers
     from ackstream.protocol.ditto.envelopes import decode
-    from ackstream.protocol.ditto.headers import read_headers
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import load
 
     settings = load()
+    given: dict[str, Any] = dict(name_and_value("--header", text) for text in header or ())
+    if ack:
+        given[headers.REQUESTED_ACKS] = [_label(label) for label in ack]
+    if timeout is not None:
+        given[headers.TIMEOUT] = timeout
+    if no_response:
+        given[headers.RESPONSE_REQUIRED] = False
     try:
         if file is None:
             envelope = _from_arguments(thing, path, value, live=live, message=message, action=action)
@@ -73,7 +104,7 @@ def send(  # noqa: PLR0913 - the options of a command line
             raise InputError("--file contains the whole message: omit the thing, --live, --message and --action.")
         else:
             envelope = decode(read_file(str(file)))
-        envelope.headers |= read_headers(_headers(ack, timeout, header, no_response=no_response))
+        envelope.headers |= headers.read_headers(given)
     except DittoError as error:
         raise InputError(f"{error.message} {error.description or ''}".strip()) from None
     except ValueError as error:
@@ -82,13 +113,7 @@ def send(  # noqa: PLR0913 - the options of a command line
 
 
 def _from_arguments(
-    thing: str | None,
-    path: str | None,
-    value: str | None,
-    *,
-    live: bool,
-    message: str | None,
-    action: str | None,
+    thing: str | None, path: str | None, value: str | None, *, live: bool, message: str | None, action: str | None
 ) -> Envelope:
     from ackstream.client import Command
 
@@ -106,24 +131,6 @@ def _from_arguments(
         raise InputError(f"The path is {path!r}: it must begin with a slash, such as /attributes/on.")
     content = UNSET if value is None else json_text("value", value)
     return Command.on_thing(chosen, thing, path, content, channel="live" if live else "twin")
-
-
-def _headers(
-    acks: list[str] | None, timeout: str | None, further: list[str] | None, *, no_response: bool
-) -> dict[str, Any]:
-    from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
-
-    headers: dict[str, Any] = {}
-    for text in further or ():
-        name, content = name_and_value("--header", text)
-        headers[name] = content
-    if acks:
-        headers[REQUESTED_ACKS] = [_label(label) for label in acks]
-    if timeout is not None:
-        headers[TIMEOUT] = timeout
-    if no_response:
-        headers[RESPONSE_REQUIRED] = False
-    return headers
 
 
 def _label(text: str) -> str:
@@ -165,9 +172,7 @@ def _ask(settings: Settings, envelope: Envelope, *, as_json: bool) -> int:
 def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) -> None:
     from http.client import responses
 
-    from rich.text import Text
-
-    from ackstream.cli.console.display import STYLES
+    from ackstream.cli.monitoring import STYLES
     from ackstream.observe.meter import verdict
     from ackstream.protocol.errors import DittoError
 
@@ -187,3 +192,112 @@ def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) ->
     progress.print(line, data(reply.correlation_id, "dim"), sep="\n", soft_wrap=True)
     if value is not None:
         Terminal(soft_wrap=True).print_json(data=value, indent=2)
+
+
+# -- the other side ----------------------------------------------------------------------------------------------------
+
+
+def ack(
+    labels: Annotated[list[str], typer.Argument(help="The labels to issue, such as fleet:done.", metavar="LABEL...")],
+    *,
+    status: Status = 200,
+    payload: Annotated[str | None, typer.Option(help="The payload, as JSON.", metavar="JSON")] = None,
+    delay: After = None,
+    group: Group = None,
+    count: Count = None,
+    as_json: AsJson = False,
+) -> None:
+    """Acknowledge every command and message that requests one of the labels, and print it; Ctrl-C stops it.
+
+    The labels are declared as this client's while it runs. Example: ackstream ack fleet:done --status 204
+    """
+    from ackstream.client import Ack
+
+    answer = Ack(status, UNSET if payload is None else json_text("payload", payload))
+    player = _Player(lambda signal: answer if signal.labels else None, status, delay, count, as_json=as_json)
+    player.play(labels, group)
+
+
+def respond(
+    value: Annotated[str | None, typer.Argument(help="The value of the response, as JSON.", metavar="JSON")] = None,
+    *,
+    status: Status = 200,
+    delay: After = None,
+    group: Group = None,
+    count: Count = None,
+    as_json: AsJson = False,
+) -> None:
+    """Respond to every live command and live message that wants a response, as its device; Ctrl-C stops it.
+
+    Example: ackstream respond '{"temperature": 21}' while another terminal runs ackstream send org.acme:lamp --live
+    """
+    from ackstream.client import Response
+    from ackstream.protocol.ditto.labels import LIVE_RESPONSE
+
+    answer = Response(status, UNSET if value is None else json_text("value", value))
+    player = _Player(lambda signal: answer if signal.response_wanted else None, status, delay, count, as_json=as_json)
+    player.play([LIVE_RESPONSE], group)
+
+
+class _Player:
+    """Answers signals, and prints those that it answers, up to ``count`` of them."""
+
+    def __init__(
+        self, answer: Callable[[Signal], Answer], status: int, delay: str | None, count: int | None, *, as_json: bool
+    ) -> None:
+        self._answer, self._status, self._left, self._as_json = answer, status, count, as_json
+        self._delay = 0.0 if delay is None else milliseconds("--delay", delay) / 1000
+        self._done = threading.Event()
+        self._console = Terminal(soft_wrap=True)
+
+    def play(self, labels: list[str], group: str | None) -> None:
+        """Answer signals until Ctrl-C, or until there were as many as are wanted."""
+        from ackstream import client
+        from ackstream.client import DittoError
+        from ackstream.settings import load
+
+        if group is not None and self._left is not None:
+            raise InputError(
+                "--count does not go with --group: the group would read further signals without answering them. "
+                "Leave one of them out."
+            )
+        log_warnings()
+        with Interrupts() as interrupts:
+            try:
+                responder = client.Responder(load().kafka, handler=self._handle, labels=labels, group=group)
+            except DittoError as error:
+                sentence = f"{error} {error.description or ''}".strip()
+                raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
+            with responder:
+                try:
+                    Terminal(stderr=True).print(data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim"))
+                    # answers that are delayed are sent before the end
+                    while not (self._done.wait(POLL_SECONDS) and not responder.statistics.delayed):
+                        responder.wait_closed(0)
+                except KeyboardInterrupt:
+                    interrupts.ignore()
+
+    def _handle(self, signal: Signal) -> Answer:
+        from ackstream.client import After as Later
+
+        answer = None if self._left == 0 else self._answer(signal)
+        if answer is None:
+            return None
+        self._print(signal)
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self._done.set()
+        return Later(self._delay, answer) if self._delay else answer
+
+    def _print(self, signal: Signal) -> None:
+        topic = signal.envelope.topic
+        if self._as_json:
+            known = {name: getattr(signal, name) for name in ("correlation_id", "thing_id")}
+            wanted = {name: getattr(signal, name) for name in ("path", "value", "labels")}
+            echo_json({**known, "topic": str(topic), **wanted, "status": self._status, "at": signal.timestamp})
+            return
+        asked = " ".join(filter(None, (signal.channel, topic.criterion, topic.action or topic.subject, signal.path)))
+        labels = ", ".join(signal.labels) or "response"
+        line = f"{moment(signal.timestamp)}  {signal.correlation_id}  {signal.thing_id}  {asked}"
+        self._console.print(data(f"{line}  {escaped(labels)} {self._status}"))

@@ -1,10 +1,7 @@
-""""""
-
 from __future__ import annotations
 
 import io
 import json
-import random
 from collections import Counter
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -13,15 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
-from ackstream.cli.demo import traffic
-from ackstream.cli.demo.traffic import (
+from ackstream.cli.demo import fleet as traffic
+from ackstream.cli.demo.fleet import (
     DONE,
     FULL,
     HABITS,
     LABELS,
     RECEIVED,
     TIMEOUT_SECONDS,
-    answer,
+    Evidence,
+    check,
     fleet,
     respond,
     send_all,
@@ -31,7 +29,6 @@ from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from ackstream.cli.demo.traffic import Habit
     from ackstream.client import Requester, Signal
     from ackstream.protocol.ditto.envelopes import Envelope
 
@@ -39,10 +36,11 @@ if TYPE_CHECKING:
 THING = "org.acme.fleet:truck-01"
 
 
-def said(habit: Habit, seed: int) -> list[tuple[float, str | None, int]]:
-    """Return what a device says: seconds after the command, label, status."""
+def said(habit: str, seed: int) -> list[tuple[float, str | None, int]]:
+    """Return the answers of a device: seconds after the command, label, status."""
     found: list[tuple[float, str | None, int]] = []
-    answers: Any = answer(habit, THING, 7, random.Random(seed))
+    signal = SimpleNamespace(thing_id=THING, value=7, correlation_id=str(seed))
+    answers: Any = respond({THING: habit}, cast("Signal", signal))
     for part in answers if isinstance(answers, tuple) else [answers] if answers is not None else []:
         seconds, inner = (part.seconds, part.answer) if isinstance(part, After) else (0.0, part)
         assert isinstance(inner, (Ack, DittoError))
@@ -63,7 +61,7 @@ def said(habit: Habit, seed: int) -> list[tuple[float, str | None, int]]:
         ("gone", [(None, 404)], 0, 0),
     ],
 )
-def test_a_device_keeps_its_habit(habit: Habit, statuses: list[tuple[str | None, int]], earliest: float, latest: float):
+def test_a_device_keeps_its_habit(habit: str, statuses: list[tuple[str | None, int]], earliest: float, latest: float):
     for seed in range(50):
         found = said(habit, seed)
         assert [(label, status) for _, label, status in found] == statuses
@@ -139,14 +137,14 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 def test_commands_are_sent_at_the_rate_to_the_devices_in_turn(time: Time):
     service, things, console = Service(), list(fleet(13)), Console(file=io.StringIO(), width=80)
     asked: list[float] = []
-    tally = send_all(cast("Requester", service), things, 40, 10, console, healthy=lambda: asked.append(time.now))
+    sent = send_all(cast("Requester", service), things, 40, 10, console, healthy=lambda: asked.append(time.now))
     assert time.now == pytest.approx(100 + 39 / 10)
     assert [envelope.topic.thing_id for envelope, _ in service.sent[:14]] == [
         *things, things[0]
     ]  # fmt: skip
     assert all(options["acks"] == LABELS for _, options in service.sent)
     assert len({options["correlation_id"] for _, options in service.sent}) == 40
-    assert len(tally.sent) == len(tally.replies) == len(tally.latencies) == 40
+    assert len(sent) == len([each for each in sent.values() if each.reply]) == 40
     # once a second at least
     assert [round(moment) for moment in asked[:4]] == [100, 101, 102, 103]
 
@@ -158,3 +156,72 @@ def test_what_makes_waiting_vain_ends_it():
 
     with pytest.raises(RuntimeError, match="The job has ended"):
         send_all(cast("Requester", Service()), list(fleet(13)), 40, 10, Console(file=io.StringIO()), broken)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def reply(key: str = "c-1", status: int = 200, reply_id: str = "", *statuses: int) -> Reply:
+    value = {f"a:{number}": {"status": entry, "headers": {}} for number, entry in enumerate(statuses or (200, 200))}
+    data = json.dumps({"topic": "a/b/things/twin/acks", "path": "/", "value": value, "status": status}).encode()
+    return Reply(key, reply_id or f"r-{key}", status, "acknowledgements", data)
+
+
+def whole() -> Evidence:
+    """Two commands, each acknowledged twice and answered once."""
+    keys = ("c-1", "c-2")
+    acks = [f"acks-0-{offset}" for offset in range(4)]
+    replies = [reply(key) for key in keys]
+    return Evidence(
+        keys, replies, replies, acks, signal_rows=keys, outcome_rows=replies, ack_rows=acks, dead_letters=()
+    )
+
+
+def differences(evidence: Evidence) -> list[str]:
+    return [difference for finding in check(evidence) for difference in finding.wrong]
+
+
+def test_what_adds_up_has_no_differences():
+    assert differences(whole()) == []
+    texts = [finding.text for finding in check(whole())]
+    assert texts[0] == "2 commands sent = 2 replies received = 2 rows in outcomes = 2 rows in signals"
+    assert texts[1] == "4 acknowledgements, responses and errors of devices and twin = 4 rows in acknowledgements"
+
+
+def test_a_repeated_reply_with_the_same_content_is_no_difference():
+    evidence = whole()
+    assert differences(evidence._replace(replies=[*evidence.replies, evidence.replies[0]])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"received": [reply()]}, ["c-2"]),
+        ({"outcome_rows": [reply()]}, ["c-2", "c-2"]),
+        ({"outcome_rows": [reply(), reply("c-2"), reply("c-2")]}, ["c-2"]),
+        ({"signal_rows": ["c-1", "c-2", "c-3"]}, ["c-3"]),
+        ({"dead_letters": ["dead letter c-1"]}, ["dead letter c-1"]),
+        (
+            {"ack_rows": ["acks-0-0", "acks-0-0", "acks-0-2", "acks-0-3"]},
+            ["acks-0-1", "acks-0-0"],
+        ),
+        (
+            {"replies": [reply(), reply("c-1", 200, "", 500)]},
+            ["c-1"],
+        ),
+        (
+            {"replies": [reply(), reply("c-1", 200, "other")]},
+            ["c-1"],
+        ),
+        (
+            {"outcome_rows": [reply(), reply("c-2", status=424)]},
+            ["c-2"],
+        ),
+        (
+            {"outcome_rows": [reply(), reply("c-2", 200, "", 200, 204)]},
+            ["c-2"],
+        ),
+    ],
+)
+def test_what_differs_is_named(changes: dict[str, Any], wanted: list[str]):
+    assert differences(whole()._replace(**changes)) == wanted
