@@ -10,9 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ackstream.client.core.labels import Labels
-from ackstream.connectivity.away import AloneAway
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.outbound_worker import OutboundWorker
+from ackstream.connectivity.outbound import AloneAway, OutboundWorker
 from ackstream.connectivity.system import System
 from ackstream.connectivity.transport import (
     EXPECTED,

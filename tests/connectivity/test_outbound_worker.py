@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ackstream.client.core.group import Work
-from ackstream.connectivity import outbound_worker as outbound_module
-from ackstream.connectivity.away import ROUNDS, AloneAway
-from ackstream.connectivity.outbound_worker import OutboundWorker
+from ackstream.connectivity import outbound as outbound_module
+from ackstream.connectivity.outbound import ROUNDS, AloneAway, OutboundWorker
 from ackstream.connectivity.system import STORED
 from ackstream.connectivity.transport import Published, TargetPublisher, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS

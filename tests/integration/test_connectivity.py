@@ -18,7 +18,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from ackstream.client.core.labels import Declarer
-from ackstream.connectivity.outbound_worker import MAX_PUBLISHING
+from ackstream.connectivity.outbound import MAX_PUBLISHING
 from ackstream.connectivity.transports import kafka_publisher as transport
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode

@@ -7,38 +7,31 @@ Eclipse Ditto, ``RabbitMQConsumerActor``, ``RabbitMQPublisherActor`` (ditto.md 7
 from __future__ import annotations
 
 import logging
+import struct
 import time
 import uuid
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pika import BasicProperties, BlockingConnection
+from pika import BasicProperties, ConnectionParameters, PlainCredentials, SSLOptions, data
 from pika.adapters.select_connection import IOLoop, SelectConnection
-from pika.exceptions import AMQPError, ChannelClosedByBroker
-from pika.spec import Basic
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ProtocolSyntaxError, ShortStringTooLong
+from pika.spec import PERSISTENT_DELIVERY_MODE, Basic
 
 from ackstream.connectivity.transport import (
     CONNECT_SECONDS,
     TURN_SECONDS,
+    ExternalMessage,
     Published,
     Transport,
     not_published,
+    property_text,
 )
-from ackstream.connectivity.transports.amqp091_link import (
-    ERRORS,
-    REFUSALS,
-    UNFIT,
-    abort,
-    answering_within,
-    basic_properties,
-    external_message,
-    parameters,
-    unreachable,
-)
-from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource
-from ackstream.errors import StartError
+from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, unreachable
+from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -51,6 +44,11 @@ if TYPE_CHECKING:
     from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
 
 log = logging.getLogger(__name__)
+# it logs each error several times before it raises it
+logging.getLogger("pika").setLevel(logging.CRITICAL + 1)
+
+IDLE_SECONDS = 30
+"""A connection on which nothing arrives for this long is dead; both sides send heartbeats."""
 
 RETURN_SECONDS = 0.1
 """How long after a negative confirm the broker may return the message."""
@@ -58,7 +56,101 @@ RETURN_SECONDS = 0.1
 LEAVE_SECONDS = 1.0
 """How long the broker may take to agree to the end of a connection."""
 
+UNFIT = (ShortStringTooLong, ProtocolSyntaxError)
+"""Errors of pika for a message that AMQP cannot carry: a routing key or a correlation-id of more than 255 bytes."""
+
+REFUSALS = frozenset({311, 403, 404, 406})
+"""Reply codes with which a broker closes a channel because of a message: too large, no permission, no such exchange,
+a precondition."""
+
 _MAX_PREFETCH = 65_535
+
+
+def parameters(connection: Amqp091Connection) -> ConnectionParameters:
+    """Return what pika connects with; without a username it is pika's default, ``guest``."""
+    options: dict[str, Any] = {}
+    if connection.username is not None:
+        options["credentials"] = PlainCredentials(connection.username, connection.secret)
+    if connection.tls is not None:
+        options["ssl_options"] = SSLOptions(connection.tls.client_context(), connection.host)
+    return ConnectionParameters(
+        connection.host,
+        connection.port,
+        connection.virtual_host,
+        socket_timeout=CONNECT_SECONDS,
+        stack_timeout=CONNECT_SECONDS,
+        heartbeat=IDLE_SECONDS,
+        # Qpid would otherwise close the connection for a message that no queue takes
+        client_properties={"connection_name": connection.id, "qpid.close_when_no_route": False},
+        **options,
+    )
+
+
+class _Link:
+    """A connection to the broker, all in one thread: ``turn`` exchanges data and calls the handlers.
+
+    :ivar reason: why the connection ended
+    """
+
+    def __init__(self, connection: Amqp091Connection, opened: Callable[[Any], None]) -> None:
+        """Begin to connect; ``opened`` is called with the connection."""
+        self.reason: BaseException | None = None
+        self._settings = connection
+        self.loop = IOLoop()
+        self.loop.activate_poller()
+        self.connection = SelectConnection(
+            parameters(connection),
+            on_open_callback=opened,
+            on_open_error_callback=self.end,
+            on_close_callback=self.end,
+            custom_ioloop=self.loop,
+        )
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Exchange data until a condition holds; otherwise disconnect.
+
+        :raises UnreachableError: not within 11 s, or the broker refuses
+        """
+        # pika gives up first
+        limit = time.monotonic() + CONNECT_SECONDS + LEAVE_SECONDS
+        while not until() and self.reason is None and time.monotonic() < limit:
+            self.turn(TURN_SECONDS)
+        if not until():
+            reason = self.reason or TimeoutError("It did not answer in time.")
+            self.close()
+            raise unreachable(self._settings, repr(reason)) from reason
+
+    def turn(self, seconds: float) -> None:
+        """Exchange data, waiting for some at most so long."""
+        timer = self.loop.call_later(seconds, _wait_no_longer)
+        self.loop.poll()
+        self.loop.process_timeouts()
+        self.loop.remove_timeout(timer)
+
+    def end(self, _ended: Any, reason: BaseException) -> None:
+        """Note why the connection, or a channel that is needed, ended: the first reason."""
+        self.reason = self.reason or reason
+
+    def close(self) -> None:
+        """Disconnect within 1 s; the broker delivers again what was not settled."""
+        with suppress(Exception):
+            if self.connection.is_open:
+                self.connection.close()
+            # a broker without memory or disk space reads nothing from clients that publish
+            limit = time.monotonic() + LEAVE_SECONDS
+            while self.connection.is_closing and time.monotonic() < limit:
+                self.turn(TURN_SECONDS)
+        with suppress(Exception):
+            if not self.connection.is_closed:
+                # pika itself would wait for the answer of the broker without limit
+                self.connection._terminate_stream(TimeoutError("It did not answer in time."))  # noqa: SLF001
+            # its socket is closed in the next turn
+            self.loop.process_timeouts()
+        self.loop.close()
+
+
+def _wait_no_longer() -> None:
+    """End the wait for data of the broker."""
 
 
 class Amqp091Source(PushedSource):
@@ -68,49 +160,38 @@ class Amqp091Source(PushedSource):
         self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
-        super().__init__(f"{connection.id}-{index}", intake, source.qos)
-        self._settings = connection
-        self._source = source
-        self._connection: Any = None
+        super().__init__(connection, index, source, intake)
+        self._link: _Link | None = None
         self._channel: Any = None
+        self._consumed = 0
         self._cancelled = False
 
     def start(self) -> None:
         """Connect and consume."""
-        source = self._source
+        link = self._link = _Link(self._settings, self._connected)
         try:
-            self._connection = BlockingConnection(parameters(self._settings))
-            with answering_within(CONNECT_SECONDS, self._connection):
-                self._channel = self._connection.channel()
-                share = max(1, source.max_in_flight // len(source.addresses))
-                self._channel.basic_qos(prefetch_count=min(share, _MAX_PREFETCH))
-                self._channel.add_on_cancel_callback(self._cancel)
-                for queue in source.addresses:
-                    # with qos 0, too: without acknowledgements the broker sends all it has at once
-                    self._channel.basic_consume(queue, self._received)
-        except ChannelClosedByBroker as error:
-            raise StartError(
-                f"The connection {self._settings.id} cannot consume {' and '.join(source.addresses)} "
-                f"({error.reply_text}): create the queue, or correct connections.sources.addresses."
-            ) from error
-        except ERRORS as error:
-            raise unreachable(self._settings, error) from error
+            link.wait(lambda: self._consumed == len(self._source.addresses))
+        except UnreachableError:
+            if isinstance(link.reason, ChannelClosedByBroker):
+                raise StartError(
+                    f"The connection {self._settings.id} cannot consume {' and '.join(self._source.addresses)} "
+                    f"({link.reason.reply_text}): create the queue, or correct connections.sources.addresses."
+                ) from link.reason
+            raise
         self._thread.start()
 
     def _disconnect(self) -> None:
-        if self._connection is None or not self._connection.is_open:
-            return
-        with suppress(*ERRORS), answering_within(LEAVE_SECONDS, self._connection):
-            # the broker delivers again what was not settled
-            self._connection.close()
+        if self._link is not None:
+            self._link.close()
 
     def _pump(self, seconds: float) -> None:
-        try:
-            self._connection.process_data_events(time_limit=seconds)
-        except ERRORS as error:
-            raise unreachable(self._settings, error) from error
-        if self._cancelled or not self._channel.is_open:
-            raise unreachable(self._settings, ConnectionError("the broker ended the consumption of a queue"))
+        if self._link is None:
+            return
+        self._link.turn(seconds)
+        if self._link.reason is not None:
+            raise unreachable(self._settings, repr(self._link.reason)) from self._link.reason
+        if self._cancelled:
+            raise unreachable(self._settings, "the broker ended the consumption of a queue")
 
     def _taking(self, delivery: int) -> None:
         if self._source.qos == 0:
@@ -127,8 +208,29 @@ class Amqp091Source(PushedSource):
     def _send(self, method: Callable[..., None], delivery: int, **options: bool) -> None:
         try:
             method(delivery, **options)
-        except ERRORS as error:
-            raise unreachable(self._settings, error) from error
+        except AMQPError as error:
+            raise unreachable(self._settings, repr(error)) from error
+
+    # called by pika
+
+    def _connected(self, connection: Any) -> None:
+        connection.channel(on_open_callback=self._consume)
+
+    def _consume(self, channel: Any) -> None:
+        self._channel = channel
+        channel.add_on_close_callback(self._closed)
+        channel.add_on_cancel_callback(self._cancel)
+        channel.basic_qos(prefetch_count=min(self._share, _MAX_PREFETCH))
+        for queue in self._source.addresses:
+            # with qos 0, too: without acknowledgements the broker sends all it has at once
+            channel.basic_consume(queue, self._received, callback=self._consumes)
+
+    def _consumes(self, _frame: Any) -> None:
+        self._consumed += 1
+
+    def _closed(self, channel: Any, reason: BaseException) -> None:
+        if self._link is not None:
+            self._link.end(channel, reason)
 
     def _received(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         self._arrived.append((method.delivery_tag, external_message(method, properties, body), method.redelivered))
@@ -156,23 +258,8 @@ class Amqp091Publisher(ConfirmingPublisher):
         self._prefix = uuid.uuid4().hex
         # the channel that takes messages
         self._channel: Any = None
-        self._loop = IOLoop()
-        self._loop.activate_poller()
-        self._connection = SelectConnection(
-            parameters(connection),
-            on_open_callback=self._connected,
-            on_open_error_callback=self._ended,
-            on_close_callback=self._ended,
-            custom_ioloop=self._loop,
-        )
-        # pika gives up first
-        until = time.monotonic() + CONNECT_SECONDS + LEAVE_SECONDS
-        while not self._channels and self._reason is None and time.monotonic() < until:
-            self._turn()
-        if not self._channels:
-            reason = self._reason or TimeoutError("It did not answer in time.")
-            self._disconnect()
-            raise unreachable(connection, reason) from reason
+        self._link = _Link(connection, self._connected)
+        self._link.wait(lambda: self._channels > 0)
         self._thread.start()
 
     @property
@@ -180,32 +267,19 @@ class Amqp091Publisher(ConfirmingPublisher):
         return not self._confirms.idle
 
     def _wake(self) -> None:
-        self._loop.add_callback_threadsafe(self._flush)
+        self._link.loop.add_callback_threadsafe(self._flush)
 
     def _turn(self) -> None:
-        timer = self._loop.call_later(TURN_SECONDS, _wait_no_longer)
-        self._loop.poll()
-        self._loop.process_timeouts()
-        self._loop.remove_timeout(timer)
+        self._link.turn(TURN_SECONDS)
+        self._reason = self._link.reason
 
     def _take_open(self) -> list[Confirm]:
         return [unconfirmed.done for unconfirmed in self._confirms.give_up()]
 
     def _disconnect(self) -> None:
-        with suppress(Exception):
-            if self._connection.is_open:
-                self._connection.close()
-            # a broker without memory or disk space reads nothing from clients that publish
-            until = time.monotonic() + LEAVE_SECONDS
-            while self._connection.is_closing and time.monotonic() < until:
-                self._turn()
-        with suppress(Exception):
-            abort(self._connection)
-            # its socket is closed in the next turn
-            self._loop.process_timeouts()
-        self._loop.close()
+        self._link.close()
 
-    # called in the thread of the connection
+    # called by pika
 
     def _connected(self, connection: Any) -> None:
         # Qpid confirms, too, but does not advertise it
@@ -219,8 +293,8 @@ class Amqp091Publisher(ConfirmingPublisher):
         log.warning("The broker of %s stores nothing for the moment: %s", self._id, frame.method.reason)
 
     def _open_channel(self) -> None:
-        if self._connection.is_open:
-            self._connection.channel(on_open_callback=self._channel_open)
+        if self._link.connection.is_open:
+            self._link.connection.channel(on_open_callback=self._channel_open)
 
     def _channel_open(self, channel: Any) -> None:
         channel.add_on_close_callback(self._channel_closed)
@@ -264,7 +338,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         for tag in self._confirms.tags(method.delivery_tag, multiple=method.multiple):
             if isinstance(method, Basic.Nack):
                 self._refused.add(tag)
-                self._loop.call_later(RETURN_SECONDS, partial(self._finish, channel, tag, stored=False))
+                self._link.loop.call_later(RETURN_SECONDS, partial(self._finish, channel, tag, stored=False))
             elif tag not in self._refused:
                 # one for many is about those alone that nothing was said of before
                 self._finish(channel, tag, stored=True)
@@ -292,17 +366,70 @@ class Amqp091Publisher(ConfirmingPublisher):
             if refused is not None:
                 refused.done(not_published(reason, BAD_REQUEST))
             # once this one is forgotten
-            self._loop.add_callback_threadsafe(self._open_channel)
+            self._link.loop.add_callback_threadsafe(self._open_channel)
             return
-        self._ended(self._connection, reason)
-
-    def _ended(self, _connection: Any, reason: BaseException) -> None:
-        """Note why nothing can be published any more: the first reason."""
-        self._reason = self._reason or reason
+        self._link.end(channel, reason)
 
 
-def _wait_no_longer() -> None:
-    """End the wait for data of the broker."""
+MESSAGE_ID, USER_ID = "message-id", "user-id"
+_PROPERTIES = (CONTENT_TYPE, CORRELATION_ID, "reply-to")
+
+
+def external_message(method: Any, properties: BasicProperties, body: bytes) -> ExternalMessage:
+    """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``.
+
+    ``user-id`` is the property alone: brokers check that it is the user of the sender.
+    """
+    headers = {
+        property_text(name).lower(): property_text(value)
+        for name, value in (properties.headers or {}).items()
+        if value is not None
+    }
+    headers.pop(USER_ID, None)
+    named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, MESSAGE_ID, USER_ID)}
+    headers |= {name: property_text(value) for name, value in named.items() if value}
+    where = {"amqp.exchange": method.exchange, "amqp.routing-key": method.routing_key}
+    headers |= {name: property_text(value) for name, value in where.items()}
+    return ExternalMessage(str(uuid.uuid4()), headers, body, address=property_text(method.routing_key))
+
+
+def basic_properties(headers: dict[str, str], message_id: str) -> BasicProperties:
+    """Return the properties of a persistent message; headers that are no property stay headers."""
+    named = {name.replace("-", "_"): headers[name] for name in _PROPERTIES if name in headers}
+    others = {name: value for name, value in headers.items() if name not in _PROPERTIES}
+    return BasicProperties(headers=others, message_id=message_id, delivery_mode=PERSISTENT_DELIVERY_MODE, **named)
+
+
+_NUMBERS = {b"f": struct.Struct(">f"), b"d": struct.Struct(">d"), b"T": struct.Struct(">Q")}
+_NESTED = frozenset({b"A", b"F"})
+_LENGTH = struct.Struct(">I")
+_pika_value = data.decode_value
+
+
+def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
+    """Decode the value of a header and return where it ends, whatever the sender wrote.
+
+    pika makes integers of fractions and dates of timestamps, and raises on those that are none: NaN, infinity, a
+    timestamp in milliseconds, tables within tables without end. That would end the connection, and the broker would
+    deliver the message again. Here timestamps are numbers, and of a table or list that cannot be read there are its
+    bytes.
+    """
+    kind, start = encoded[offset : offset + 1], offset + 1
+    if kind in _NUMBERS:
+        form = _NUMBERS[kind]
+        return form.unpack_from(encoded, start)[0], start + form.size
+    try:
+        found: tuple[Any, int] = _pika_value(encoded, offset)
+    except Exception:
+        if kind not in _NESTED:
+            raise
+        end = start + _LENGTH.size + _LENGTH.unpack_from(encoded, start)[0]
+        return encoded[start + _LENGTH.size : end], end
+    return found
+
+
+# pika has no other place to say how headers are decoded
+data.decode_value = decode_value
 
 
 TRANSPORT = Transport(Amqp091Publisher, Amqp091Source)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
-    from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
+    from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings, Source
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,12 @@ class Amqp10Source(PushedSource):
         self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
-        super().__init__(f"{connection.id}-{index}", intake, source.qos)
-        self._settings = connection
-        self._source = source
+        super().__init__(connection, index, source, intake)
         self._link: _Incoming | None = None
 
     def start(self) -> None:
         """Connect and consume."""
-        self._link = _Incoming(self._settings, self._source, self._arrived)
+        self._link = _Incoming(self._settings, self._source, self._share, self._arrived)
         self._thread.start()
 
     def _disconnect(self) -> None:
@@ -91,7 +89,8 @@ class _Incoming(Link):
     def __init__(
         self,
         connection: Amqp10Connection,
-        source: AmqpSourceSettings,
+        source: Source,
+        share: int,
         arrived: deque[tuple[Any, ExternalMessage, bool]],
     ) -> None:
         super().__init__(connection)
@@ -103,7 +102,7 @@ class _Incoming(Link):
         mode = AtMostOnce() if source.qos == 0 else AtLeastOnce()
         for address in source.addresses:
             receiver = self.container.create_receiver(self.connection, address, options=[mode, Node("queue")])
-            receiver.flow(max(1, source.max_in_flight // len(source.addresses)))
+            receiver.flow(share)
         self.wait(lambda: self._attached == len(source.addresses))
 
     def on_link_opened(self, _event: Any) -> None:

@@ -14,6 +14,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container, LinkOption
 
 from ackstream.connectivity.transport import CONNECT_SECONDS, ExternalMessage, property_text
+from ackstream.connectivity.transports.brokers import unreachable
 from ackstream.errors import StartError, UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.envelopes import json_text
@@ -84,7 +85,7 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
         try:
             while not until():
                 if time.monotonic() > limit:
-                    raise self.unreachable("it does not answer")
+                    raise unreachable(self._settings, "it does not answer")
                 self.pump(0.1)
         except UnreachableError:
             self.close()
@@ -99,17 +100,9 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
         try:
             runs = self.container.process()
         except (ProtonException, OSError) as error:
-            raise self.unreachable(repr(error)) from error
+            raise unreachable(self._settings, repr(error)) from error
         if self.error or not runs:
-            raise self.unreachable(self.error or "it closed the connection")
-
-    def unreachable(self, reason: str) -> UnreachableError:
-        """Report that the broker does not respond as expected."""
-        found = self._settings
-        return UnreachableError(
-            f"The connection {found.id} cannot use the AMQP broker at {found.host}:{found.port} ({reason}): "
-            f"start the broker, or correct connections.host, port, tls, virtual_host, username or password."
-        )
+            raise unreachable(self._settings, self.error or "it closed the connection")
 
     def close(self) -> None:
         """Close the connection; the broker delivers again what was not settled."""

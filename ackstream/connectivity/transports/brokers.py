@@ -19,6 +19,7 @@ from ackstream.protocol.errors import UNAVAILABLE
 if TYPE_CHECKING:
     from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.settings.connections import Source
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,13 @@ TAKE_SECONDS = 1.0
 class PushedSource(MessageSource):
     """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
 
-    def __init__(self, name: str, intake: Receiver, qos: int) -> None:
-        super().__init__(name, intake)
-        self._qos = qos
+    def __init__(self, connection: Any, index: int, source: Source, intake: Receiver) -> None:
+        """Prepare the source; see :class:`.Transport`."""
+        super().__init__(f"{connection.id}-{index}", intake)
+        self._settings = connection
+        self._source = source
+        # of the messages in flight, that of each address
+        self._share = max(1, source.max_in_flight // len(source.addresses))
         self._redelivery = Redelivery()
         self._rejected: deque[tuple[float, Any]] = deque()
         # the delivery, its message, and whether it may have been delivered before
@@ -89,12 +94,21 @@ class PushedSource(MessageSource):
             self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
 
     def _done(self, delivery: Any, settlement: Settlement) -> None:
-        if redelivers(settlement, self._qos):
+        if redelivers(settlement, self._source.qos):
             due = self._redelivery.due(time.monotonic())
             self._rejected.append((due, delivery))
         else:
             self._redelivery.reset()
             self._settle(delivery, settlement)
+
+
+def unreachable(connection: Any, reason: str) -> UnreachableError:
+    """Report that the broker of a connection does not respond as expected."""
+    protocol, host = ("MQTT", "") if connection.type.startswith("mqtt") else ("AMQP", "virtual_host, ")
+    return UnreachableError(
+        f"The connection {connection.id} cannot use the {protocol} broker at {connection.host}:{connection.port} "
+        f"({reason}): start the broker, or correct connections.host, port, tls, {host}username or password."
+    )
 
 
 REMEMBERED = 10_000

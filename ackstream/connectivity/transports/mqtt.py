@@ -31,6 +31,7 @@ from ackstream.connectivity.transport import (
     not_published,
     redelivers,
 )
+from ackstream.connectivity.transports.brokers import unreachable
 from ackstream.connectivity.transports.mqtt_client import (
     QOS,
     RETAIN,
@@ -103,7 +104,7 @@ class MqttSource(MessageSource):
         self._thread.start()
         self._client.join()
         if not self._joined.wait(CONNECT_SECONDS):
-            raise self._client.unreachable("it did not accept the subscription")
+            raise unreachable(self._connection, "it did not accept the subscription")
         if self._refusal is not None:
             raise self._refusal
 
@@ -129,7 +130,7 @@ class MqttSource(MessageSource):
 
     def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
         if any(code.is_failure for code in codes):
-            self._refusal = self._client.unreachable(f"it refuses subscriptions: {', '.join(map(str, codes))}")
+            self._refusal = unreachable(self._connection, f"it refuses subscriptions: {', '.join(map(str, codes))}")
         else:
             self._has_subscribed = True
         self._joined.set()
@@ -155,7 +156,7 @@ class MqttSource(MessageSource):
         if self._refusal is not None:
             raise self._refusal
         if self._reconnect_at is None and self._joined.is_set() and not self._client.alive:
-            raise self._client.unreachable("it refuses the connection")
+            raise unreachable(self._connection, "it refuses the connection")
         if self._room > 0:
             self._read()
             self._intake.turn()

@@ -23,7 +23,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ackstream.connectivity.transport import CONNECT_SECONDS, ExternalMessage
-from ackstream.errors import UnreachableError
+from ackstream.connectivity.transports.brokers import unreachable
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 
@@ -145,12 +145,12 @@ class MqttClient(Client):
         try:
             self.connect(self._settings.host, self._settings.port, KEEPALIVE_SECONDS, **self._session)
         except OSError as error:
-            raise self.unreachable(error) from error
+            raise unreachable(self._settings, str(error)) from error
         self.loop_start()
         answered = self._has_answered.wait(CONNECT_SECONDS)
         if not (answered and self.alive):
             self.leave()
-            raise self.unreachable(self._answer if answered else "it does not answer")
+            raise unreachable(self._settings, str(self._answer) if answered else "it does not answer")
 
     def subscribe_all(self, filters: Iterable[str], qos: int) -> None:
         """Subscribe to topic filters; with MQTT 5 the broker delivers what is retained if it had no such subscription.
@@ -171,14 +171,6 @@ class MqttClient(Client):
             thread.join(CLOSE_SECONDS)
             self._sock_close()
             self.loop_stop()
-
-    def unreachable(self, reason: Any) -> UnreachableError:
-        """Report that the broker does not respond as expected."""
-        found = self._settings
-        return UnreachableError(
-            f"The connection {found.id} cannot use the MQTT broker at {found.host}:{found.port} ({reason}): "
-            f"start the broker, or correct connections.host, port, tls, username or password."
-        )
 
     def receipt(self, message: MQTTMessage, *, accepted: bool) -> None:
         """Acknowledge a message: PUBACK with QoS 1, PUBREC with QoS 2; in MQTT 5 a rejection has its reason.

@@ -13,10 +13,15 @@ from pika import BasicProperties
 from pika.exceptions import ConnectionWrongStateError
 from pika.spec import Basic
 
-from ackstream.connectivity.transport import CONNECT_SECONDS, OutgoingMessage
+from ackstream.connectivity.transport import OutgoingMessage
 from ackstream.connectivity.transports import amqp091
-from ackstream.connectivity.transports.amqp091 import Amqp091Publisher, Amqp091Source
-from ackstream.connectivity.transports.amqp091_link import basic_properties, external_message, parameters
+from ackstream.connectivity.transports.amqp091 import (
+    Amqp091Publisher,
+    Amqp091Source,
+    basic_properties,
+    external_message,
+    parameters,
+)
 from ackstream.connectivity.transports.brokers import Confirms, Unconfirmed
 from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
@@ -185,7 +190,8 @@ def test_a_message_that_amqp_cannot_carry_is_refused_and_the_next_one_is_sent(
 def test_a_confirm_for_many_does_not_store_what_was_refused_before() -> None:
     publisher = Amqp091Publisher.__new__(Amqp091Publisher)
     timers: list[Callable[[], None]] = []
-    publisher._loop = SimpleNamespace(call_later=lambda _seconds, callback: timers.append(callback))
+    loop = SimpleNamespace(call_later=lambda _seconds, callback: timers.append(callback))
+    publisher._link = SimpleNamespace(loop=loop)  # type: ignore[assignment]
     publisher._confirms, publisher._returned, publisher._refused = Confirms(), set(), set()
     publisher._accepted = deque()
     channel = publisher._channel = object()
@@ -202,35 +208,32 @@ def test_a_confirm_for_many_does_not_store_what_was_refused_before() -> None:
 
 
 class Silent:
-    """A connection whose broker sends heartbeats and nothing else: the time passes at once."""
+    """A connection whose broker does not answer: neither open, nor closed."""
 
-    def __init__(self, _parameters: Any) -> None:
-        self.is_closed = self.is_open = False
-        self.ioloop = self._impl = self
+    is_open = is_closing = is_closed = False
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> int:
-        assert seconds == CONNECT_SECONDS
-        self._callback = callback
-        return 7
-
-    def remove_timeout(self, timer: int) -> None:
-        assert timer == 7
-
-    def channel(self) -> None:
-        self._callback()
+    def __init__(self, _parameters: Any, **_callbacks: Any) -> None:
+        self.ended: list[str] = []
+        silent.append(self)
 
     def _terminate_stream(self, error: Exception) -> None:
-        raise error
+        self.ended.append(str(error))
 
 
-def test_a_source_whose_broker_only_sends_heartbeats_does_not_hold_up_the_other_connections(
+silent: list[Silent] = []
+
+
+def test_a_source_whose_broker_does_not_answer_does_not_hold_up_the_other_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(amqp091, "BlockingConnection", Silent)
+    monkeypatch.setattr(amqp091, "SelectConnection", Silent)
+    monkeypatch.setattr(amqp091, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(amqp091, "LEAVE_SECONDS", 0.1)
     connection, intake = Amqp091Connection(id="plant", type="amqp-091"), Any
     source = Amqp091Source(connection, 0, AmqpSourceSettings(addresses=("in",)), Kafka(), intake)  # type: ignore[arg-type]
     with pytest.raises(UnreachableError, match="did not answer"):
         source.start()
+    assert [each.ended for each in silent] == [["It did not answer in time."]]
 
 
 class Full:

@@ -13,6 +13,7 @@ from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, P
 from ackstream.connectivity.transports import brokers
 from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, Redelivery
 from ackstream.errors import UnreachableError
+from ackstream.settings.connections import Source
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ class Pushed(PushedSource):
         self.settled: list[tuple[str, str]] = []
         self.room = SimpleNamespace(take=self._take, turn=lambda: None, forget=lambda: None, room=9)
         intake: Any = self.room
-        super().__init__("plant", intake, qos)
+        super().__init__(SimpleNamespace(id="plant"), 0, Source(addresses=("in",), qos=qos), intake)
 
     def start(self) -> None: ...
 
