@@ -5,13 +5,13 @@ A client keeps one :class:`Lifetime`, runs its threads with it, and passes the e
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ackstream.client.core.options import check_callables
 from ackstream.client.errors import ThreadDiedError
-from ackstream.errors import AckstreamError, BadParameterError
+from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
@@ -35,15 +35,6 @@ def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
         log.exception("A handler of the application failed.")
 
 
-def check_handler(handler: Callable[..., Any]) -> None:
-    """Refuse a handler that has to be awaited: what it is called with would be acknowledged, and it would not run.
-
-    :raises BadParameterError: it is a coroutine function
-    """
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-        raise BadParameterError(f"The handler {handler!r:.80} has to be awaited: use the client in ackstream.aio.")
-
-
 class Lifetime:
     """Whether a client works; it ends once, by ``close`` or with the error that was first. Safe in several threads.
 
@@ -61,7 +52,9 @@ class Lifetime:
         :param end: the client's own: fails its futures and waits; called once if an error ends the client
         :param on_error: the application's; called after that, in the same thread
         :param on_connection: the application's; called when the state of the connection changes
+        :raises BadParameterError: a function of the application has to be awaited
         """
+        check_callables(on_error=on_error, on_connection=on_connection)
         self.error: Exception | None = None
         self._end = end
         self._on_error, self._on_connection = on_error, on_connection

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
-
-from ackstream.client.core.lifetime import check_handler
-from ackstream.errors import InconsistentQosError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-MAX_BATCH = 100
+    from collections.abc import Mapping
 
 _OBJECT_BYTES = 500
 """What a message takes besides its key, its value and its headers."""
@@ -41,27 +36,3 @@ class Message:
         """Bytes that it takes in memory, about."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers.items())
         return _OBJECT_BYTES + len(self.value or b"") + len(self.key or b"") + headers
-
-
-M = TypeVar("M", bound=Message)
-
-
-def handler_of(
-    handler: Callable[[M], object] | None, batch_handler: Callable[[list[M]], object] | None, max_batch: int
-) -> tuple[Callable[[list[M]], object], int] | None:
-    """Return the function to call with messages, and with how many at most; ``None`` if the application iterates.
-
-    :raises BadParameterError: the handler is a coroutine function
-    :raises InconsistentQosError: there are two handlers, or a batch would have no message
-    """
-    if handler is not None and batch_handler is not None:
-        raise InconsistentQosError("There is a handler and a batch_handler: give one of them.")
-    if max_batch < 1:
-        raise InconsistentQosError(f"max_batch is {max_batch}; it must be at least 1.")
-    if batch_handler is not None:
-        check_handler(batch_handler)
-        return batch_handler, max_batch
-    if handler is None:
-        return None
-    check_handler(handler)
-    return lambda messages: handler(messages[0]), 1

@@ -1,21 +1,29 @@
-"""The options of a client: a frozen struct, written once, whose fields are the keywords of the constructor."""
+"""The options of a client: a frozen struct, written once, whose fields are the keywords of the constructor.
+
+The checks of arguments are the same for all clients. An error names the argument, its value, and a value that is right.
+"""
 
 from __future__ import annotations
 
 import inspect
 from difflib import get_close_matches
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
 
-from ackstream.errors import BadParameterError
+from ackstream.errors import BadParameterError, InconsistentQosError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+
+    from ackstream.client.core.messages import Message
 
 P = ParamSpec("P")
 S = TypeVar("S")
 O = TypeVar("O")  # noqa: E741 - the options
 R = TypeVar("R")
+M = TypeVar("M", bound="Message")
+
+MAX_BATCH = 100
 
 
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
@@ -52,3 +60,70 @@ def raise_unknown(name: str, given: Iterable[str], known: Collection[str]) -> No
         if word not in known:
             near = get_close_matches(word, known, 1, 0)
             raise BadParameterError(f"{name} has no option {word!r}: did you mean {near[0]!r}?")
+
+
+def check_word(argument: str, value: object, words: Any) -> None:
+    """Check an argument that is one of a closed set of words.
+
+    :param words: the ``Literal``
+    :raises BadParameterError: it is another one
+    """
+    known = get_args(words)
+    if value not in known:
+        raise BadParameterError(f"{argument} is {value!r:.80}: choose among {', '.join(known)}.")
+
+
+def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, ...]:
+    """Return the names in an argument.
+
+    :param words: the ``Literal`` that each of them is one of; ``None``: any text
+    :raises BadParameterError: it is one text, which would be read as names of one letter, or has something else in it
+    """
+    if isinstance(value, (str, bytes)):
+        raise BadParameterError(f"{argument} is {value!r:.80}, which is one text: give a list, [{value!r:.80}].")
+    try:
+        found = tuple(value)
+    except TypeError:
+        raise BadParameterError(f"{argument} is {value!r:.80}: give a list of texts.") from None
+    for name in found:
+        if not isinstance(name, str) or not name:
+            raise BadParameterError(f"{argument} has {name!r:.80}: give texts that are not empty.")
+        if words is not None:
+            check_word(argument, name, words)
+    return found
+
+
+def check_callables(**given: Callable[..., Any] | None) -> None:
+    """Check functions of the application by the names of their arguments.
+
+    A function that has to be awaited would not run, and its argument would be acknowledged.
+
+    :raises BadParameterError: one cannot be called, or is a coroutine function
+    """
+    for argument, function in given.items():
+        if function is None:
+            continue
+        if not callable(function):
+            raise BadParameterError(f"{argument} is {function!r:.80}: give a function.")
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            raise BadParameterError(
+                f"{argument} is {function!r:.80}, which has to be awaited: use the client in ackstream.aio."
+            )
+
+
+def handler_of(
+    handler: Callable[[M], object] | None, batch_handler: Callable[[list[M]], object] | None, max_batch: int
+) -> tuple[Callable[[list[M]], object], int] | None:
+    """Return the function to call with messages, and with how many at most; ``None`` if the application iterates.
+
+    :raises BadParameterError: the handler is a coroutine function
+    :raises InconsistentQosError: there are two handlers, or a batch would have no message
+    """
+    check_callables(handler=handler, batch_handler=batch_handler)
+    if handler is not None and batch_handler is not None:
+        raise InconsistentQosError("There is a handler and a batch_handler: give one of them.")
+    if max_batch < 1:
+        raise InconsistentQosError(f"max_batch is {max_batch}; it must be at least 1.")
+    if batch_handler is not None:
+        return batch_handler, max_batch
+    return None if handler is None else (lambda messages: handler(messages[0]), 1)

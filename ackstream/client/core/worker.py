@@ -18,6 +18,7 @@ from kafka.errors import KafkaError
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.options import check_word
 from ackstream.client.core.sending import ReliableSender, Sending
 from ackstream.client.core.tracing import traced
 from ackstream.errors import AckstreamError, ClientError, UnreachableError
@@ -183,6 +184,7 @@ class Worker(Closing):
         :param on_error: of the application: called with the error that the thread died of
         :raises UnreachableError: no broker, or a topic is missing
         """
+        check_word("start", start, Start)
         connection = connection_of(brokers)
         self.skipped, self.originator_key = 0, connection.kafka.originator_key
         self.now = connection.now

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import logging
+from abc import abstractmethod
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +16,8 @@ import msgspec
 
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
-from ackstream.client.core.lifetime import Client, check_handler
+from ackstream.client.core.lifetime import Client
+from ackstream.client.core.options import check_callables, names, takes
 from ackstream.client.core.worker import Start, Worker
 from ackstream.client.parties.signals import (
     Ack,
@@ -43,7 +46,7 @@ from ackstream.protocol.ditto.subscriptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackstream.client.core.connection import Brokers
     from ackstream.client.core.group import Work
@@ -91,22 +94,62 @@ SWEEP = 1_000
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
+@dataclass(frozen=True)
+class ResponderOptions:
+    """The options of a ``Responder``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    handler: Callable[[Signal], Answer]
+    labels: Iterable[str] = (LIVE_RESPONSE,)
+    group: str | None = None
+    start: Start = "latest"
+    on_error: Callable[[Exception], None] | None = None
+
+
+@dataclass(frozen=True)
+class SubscriberOptions(ResponderOptions):
+    """The options of a ``Subscriber``, which documents them."""
+
+    _: KW_ONLY
+    handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
+    subscriptions: Iterable[Subscription]
+    labels: Iterable[str] = ()
+    automatic: bool = True
+    visible: Callable[[Publication], bool] | None = None
+    extra: Callable[[str, str], Mapping[str, Any]] | None = None
+
+
 class _Receiver(Client):
     """A worker, its labels and its handler, and the counts of its signals."""
 
     _worker: Worker
     _labels: Labels
 
-    def __init__(self, handler: Callable[[Any], Answer]) -> None:
-        check_handler(handler)
-        self._handler = handler
+    def __init__(self, options: ResponderOptions) -> None:
+        self._connection = connection_of(options.bootstrap_servers)
+        check_callables(handler=options.handler)
+        self._handler: Callable[[Any], Answer] = options.handler
         self._counts: Counter[str] = Counter()
         self._connected = ExitStack()
 
-    def _start(self, worker: Worker) -> None:
-        self._worker, self._life = worker, worker.life
-        worker.release = self._release
-        worker.run()
+    def _start(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
+        connection, group = self._connection, options.group
+        with ExitStack() as stack:
+            labels = self._labels = Labels(stack, connection, declared, group)
+            own: dict[str, Any] = {"turn": self._turn, "labels": labels, "on_error": options.on_error}
+            self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
+            self._life = self._worker.life
+            self._worker.release = self._release
+            self._worker.run()
+            self._connected = stack.pop_all()
+
+    @abstractmethod
+    def _handle(self, record: Any, work: Work) -> None:
+        """Handle a record."""
+
+    def _turn(self, now: float) -> None:
+        self._labels.keep(now)
 
     def _release(self) -> None:
         """Let others have the labels."""
@@ -154,16 +197,8 @@ class Responder(_Receiver):
     answers are stored: after a crash or a restart some signals are handled again, none is missed.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: Brokers,
-        *,
-        handler: Callable[[Signal], Answer],
-        labels: Iterable[str] = (LIVE_RESPONSE,),
-        group: str | None = None,
-        start: Start = "latest",
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
+    @takes(ResponderOptions)
+    def __init__(self, options: ResponderOptions) -> None:
         """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -178,18 +213,10 @@ class Responder(_Receiver):
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
-        wanted = frozenset(labels)
-        super().__init__(handler)
+        super().__init__(options)
+        wanted = frozenset(names("labels", options.labels))
         self._responds = wanted & {LIVE_RESPONSE}
-        connection = connection_of(bootstrap_servers)
-        with ExitStack() as stack:
-            self._labels = Labels(stack, connection, wanted - self._responds, group)
-            turn, own = self._labels.keep, self._labels
-            topics = ["signals"]
-            self._start(
-                Worker(connection, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error)
-            )
-            self._connected = stack.pop_all()
+        self._start(options, ["signals"], wanted - self._responds)
 
     @property
     def statistics(self) -> ResponderStatistics:
@@ -229,20 +256,8 @@ class Subscriber(_Receiver):
     has them by then, it continues without them and declares them again.
     """
 
-    def __init__(  # noqa: PLR0913 - a subscriber has many independent settings, each with a default
-        self,
-        bootstrap_servers: Brokers,
-        *,
-        handler: Callable[[Delivered], Answer],
-        subscriptions: Iterable[Subscription],
-        labels: Iterable[str] = (),
-        group: str | None = None,
-        start: Start = "latest",
-        automatic: bool = True,
-        visible: Callable[[Publication], bool] | None = None,
-        extra: Callable[[str, str], Mapping[str, Any]] | None = None,
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
+    @takes(SubscriberOptions)
+    def __init__(self, options: SubscriberOptions) -> None:
         """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -260,25 +275,17 @@ class Subscriber(_Receiver):
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
-        super().__init__(handler)
-        connection = connection_of(bootstrap_servers)
-        declared, self._subscriptions = frozenset(labels), {each.stream: each for each in subscriptions}
-        self._automatic = automatic
-        self._visible = visible
-        self._extra = extra
+        super().__init__(options)
+        check_callables(visible=options.visible, extra=options.extra)
+        self._automatic, self._visible, self._extra = options.automatic, options.visible, options.extra
+        self._subscriptions = {each.stream: each for each in options.subscriptions}
+        declared = frozenset(names("labels", options.labels))
         self._agenda: list[tuple[float, int, OpenDelivery]] = []
         self._sweep_at = SWEEP
         self._order = count()
-        with ExitStack() as stack:
-            self._labels = Labels(stack, connection, declared, group)
-            # with labels all topics, since any signal may request these
-            streams = STREAMS if declared else self._subscriptions
-            topics = sorted({TOPIC_OF[stream] for stream in streams})
-            turn, own = self._turn, self._labels
-            self._start(
-                Worker(connection, topics, self._handle, group, start, turn=turn, labels=own, on_error=on_error)
-            )
-            self._connected = stack.pop_all()
+        # with labels all topics, since any signal may request these
+        streams = STREAMS if declared else self._subscriptions
+        self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
 
     @property
     def statistics(self) -> SubscriberStatistics:
@@ -360,7 +367,7 @@ class Subscriber(_Receiver):
             opened.send(failure(signal, error), missing=True)
 
     def _turn(self, now: float) -> None:
-        self._labels.keep(now)
+        super()._turn(now)
         while self._agenda and self._agenda[0][0] <= now:
             # the requester has stopped waiting
             self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.messages import handler_of
-from ackstream.client.core.options import takes
+from ackstream.client.core.options import handler_of, takes
 from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import QueueOptions, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError

@@ -16,8 +16,7 @@ from ackstream.client.core.connection import ClientProducer, connection_of
 from ackstream.client.core.label_acks import LabelAcks
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.messages import MAX_BATCH, handler_of
-from ackstream.client.core.options import takes
+from ackstream.client.core.options import MAX_BATCH, handler_of, takes
 from ackstream.client.core.worker import Answers
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw
 
+from ackstream.client.core.options import names
 from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
@@ -139,6 +140,7 @@ def address(
     :param acks: labels of the acknowledgements to wait for
     :param correlation_id: defaults to that of the command's headers, else to a new one
     :raises DittoError: a negative number of seconds
+    :raises BadParameterError: ``acks`` is one text
     :raises ValueError: a correlation-id that the service would refuse for its length
     """
     headers = dict(command.headers)
@@ -151,7 +153,7 @@ def address(
     if timeout is not None:
         headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))
     if acks is not None:
-        headers[REQUESTED_ACKS] = list(acks)
+        headers[REQUESTED_ACKS] = list(names("acks", acks))
     if response_required is not None:
         headers[RESPONSE_REQUIRED] = response_required
     return msgspec.structs.replace(command, headers=headers), identity

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, Literal
 
 import pytest
 
 from ackstream import client
-from ackstream.client.core.options import takes
+from ackstream.client.core.options import check_callables, check_word, names, takes
 from ackstream.errors import BadParameterError
 
 
@@ -45,8 +47,53 @@ def test_the_signature_is_that_of_the_options() -> None:
     assert Made.__init__.__doc__ == "Keep the options."
 
 
-@pytest.mark.parametrize("kind", [client.QueueConsumer, client.SampleReader], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [client.QueueConsumer, client.SampleReader, client.Subscriber], ids=lambda kind: kind.__name__
+)
 def test_a_client_documents_each_of_its_options(kind: type) -> None:
     documented = str(kind.__init__.__doc__)
     for name in inspect.signature(kind).parameters:
         assert f":param {name}:" in documented
+
+
+class Awaited:
+    async def __call__(self, _argument: object) -> None: ...
+
+
+async def awaited(_argument: object) -> None: ...
+
+
+@pytest.mark.parametrize("function", [awaited, Awaited(), partial(awaited, 1), "print"], ids=repr)
+def test_a_function_that_would_not_run_is_refused(function: Any) -> None:
+    with pytest.raises(BadParameterError, match=r"^on_ack is .*: (use the client in|give a function)"):
+        check_callables(handler=None, filter=len, on_ack=function)
+
+
+Mode = Literal["client", "auto"]
+
+
+def test_a_word_is_one_of_a_closed_set() -> None:
+    check_word("mode", "auto", Mode)
+    with pytest.raises(BadParameterError, match=r"^mode is 'Auto': choose among client, auto\.$"):
+        check_word("mode", "Auto", Mode)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("orders", r"^topics is 'orders', which is one text: give a list, \['orders'\]\.$"),
+        (b"orders", "which is one text"),
+        (7, "give a list of texts"),
+        (["a", ""], "topics has '': give texts that are not empty"),
+        (["a", 1], "topics has 1: "),
+    ],
+)
+def test_names_are_a_list_of_texts(value: Any, reason: str) -> None:
+    with pytest.raises(BadParameterError, match=reason):
+        names("topics", value)
+
+
+def test_names_may_be_words_of_a_closed_set() -> None:
+    assert names("modes", (mode for mode in ("auto", "client")), Mode) == ("auto", "client")
+    with pytest.raises(BadParameterError, match="modes is 'none': choose among client, auto"):
+        names("modes", ["auto", "none"], Mode)
