@@ -90,7 +90,7 @@ MISSING = [
     ("connect", "ackstream.connectivity.transports.mqtt", "paho"),
     ("connect", "ackstream.connectivity.transports.amqp091", "pika"),
     ("amqp-10", "ackstream.connectivity.transports.amqp10", "proton"),
-    ("metrics", "ackstream.observe.endpoint", "prometheus_client"),
+    ("metrics", "ackstream.observe.endpoint as served; served.registry(None)", "prometheus_client"),
 ]
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ackstream.jobs.correlate.job import InFlight
-    from ackstream.observe.feeds import JobSign, Overview, Watching
+    from ackstream.observe.feeds import JobSign
+    from ackstream.observe.live import Overview, Watching
     from ackstream.observe.meter import Snapshot, Verdict
     from ackstream.observe.planes import PlanesView
 
@@ -50,7 +51,7 @@ def watch(
     from kafka.errors import AuthorizationError, KafkaError
 
     from ackstream.kafka.clients import failure
-    from ackstream.observe.feeds import Watching
+    from ackstream.observe.live import Watching
     from ackstream.settings import load
 
     span_ms = milliseconds("--window", window)

@@ -17,7 +17,7 @@ from ackstream.gateway.middleware.limits import Limits, OpenCounts
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.live import Live
-from ackstream.observe.outcomes import Outcomes
+from ackstream.observe.meter import Outcomes
 from ackstream.settings.access_file import FileWatch, with_access_file
 
 if TYPE_CHECKING:

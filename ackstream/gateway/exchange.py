@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anyio import CancelScope
 
     from ackstream.client import Reply, Requester
-    from ackstream.observe.outcomes import Outcomes, RequestOutcome
+    from ackstream.observe.meter import Outcomes, RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.errors import DittoError
 

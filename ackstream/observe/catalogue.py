@@ -1,7 +1,7 @@
 """All metrics of the product: their names, labels and units, once. Dashboards, alerts and docs name no others.
 
-Names follow Prometheus: base units, ``_total`` of what only grows. A label has a bounded number of values: names of the
-settings and of the code, never an id, a thing, or what clients call themselves.
+Names follow Prometheus: base units, ``_total`` for counters. A label has a bounded number of values: names of the
+settings and of the code, never an id, a thing, or a name that a client chooses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 Merge = Literal["sum", "min"]
 
 LATENCIES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 3600.0)
-"""Upper bounds in seconds: of requests, whose timeouts are seconds to hours."""
+"""Upper bounds in seconds for requests, whose timeouts are seconds to hours."""
 
 BATCHES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 HTTP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -22,8 +22,8 @@ class Metric(NamedTuple):
     """One metric.
 
     :ivar labels: their names, in the order of their values
-    :ivar buckets: of a histogram, the upper bounds without infinity
-    :ivar merge: of a gauge that several shards report, how their values become one
+    :ivar buckets: upper bounds of a histogram, without infinity
+    :ivar merge: how the values of a gauge that several shards report become one
     """
 
     name: str
@@ -60,16 +60,16 @@ INFO = _gauge("info", "Always 1: the program and its version.", "program", "vers
 
 QUERY_ACTIVE = _gauge("query_active", "Whether the query of a job runs: 1 or 0.", "query")
 BATCHES_DONE = _counter("batches", "Batches that a query has finished.", "query")
-BATCH_SECONDS = _histogram("batch_duration", "How long a batch took, from trigger to commit.", "query", buckets=BATCHES)
+BATCH_SECONDS = _histogram("batch_duration", "Duration of a batch, from trigger to commit.", "query", buckets=BATCHES)
 PHASE_SECONDS = _counter("batch_phase_seconds", "Time that batches spent, by Spark's phases.", "query", "phase")
 INPUT_ROWS = _counter("input_rows", "Records and rows that a query has read.", "query")
-LAST_BATCH = _gauge("last_batch_timestamp_seconds", "When the last batch of a query ended.", "query")
+LAST_BATCH = _gauge("last_batch_timestamp_seconds", "End of the last batch of a query.", "query")
 LAG = _gauge("lag_records", "Records that a job has yet to read.", "query", "topic")
 LOST = _counter("lost_records", "Records that Kafka had deleted before a job read them.", "query", "topic")
-STATE_BYTES = _gauge("state_bytes", "Memory that the states of a query take in the JVM.", "query")
-SIGN = _gauge("clock_sign_timestamp_seconds", "The last sign of life of a job, by its own clock.", "query")
-TICK = _gauge("clock_tick_timestamp_seconds", "Up to which time the clock of a query has let time pass.", "query")
-OVERDUE = _gauge("clock_overdue_seconds", "For how long the earliest deadline of a query has been due.", "query")
+STATE_BYTES = _gauge("state_bytes", "JVM memory of the states of a query.", "query")
+SIGN = _gauge("clock_sign_timestamp_seconds", "Last sign of life of a job, by its own clock.", "query")
+TICK = _gauge("clock_tick_timestamp_seconds", "Event time to which the clock of a query has advanced.", "query")
+OVERDUE = _gauge("clock_overdue_seconds", "Time since the earliest deadline of a query.", "query")
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
@@ -80,29 +80,29 @@ DECISION = _histogram(
     "completed_by",
 )
 REPLY = _histogram(
-    "request_reply", "From a request to the batch that answers it: what its sender waits for.", "completed_by"
+    "request_reply", "From a request to the batch that answers it: the wait of its sender.", "completed_by"
 )
 OPEN_REQUESTS = _gauge("open_requests", "Requests that await something.")
 OLDEST_REQUEST = _gauge(
     "open_requests_oldest_timestamp_seconds",
-    "When the oldest open request began; among very many with unequal timeouts a younger one may be taken for it.",
+    "Start of the oldest open request; approximate among many requests with unequal timeouts.",
     merge="min",
 )
 DEADLINE = _gauge(
     "open_requests_deadline_timestamp_seconds", "The earliest deadline among the open requests.", merge="min"
 )
 EARLY_ACKS = _gauge("early_acknowledgements", "Acknowledgements that wait for their request.")
-ACKS = _counter("acknowledgements", "Acknowledgements, responses and errors, by what became of them.", "disposition")
+ACKS = _counter("acknowledgements", "Acknowledgements, responses and errors, by disposition.", "disposition")
 DEAD_LETTERS = _counter("dead_letters", "Unusable records, by the code of their reason.", "query", "reason")
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-MESSAGES = _counter("messages", "Records of publishers: stored, or why not.", "result")
-KNOWN_PUBLISHERS = _gauge("publishers", "Publishers whose states persist has in memory.")
+MESSAGES = _counter("messages", "Records of publishers: stored, or the reason for refusal.", "result")
+KNOWN_PUBLISHERS = _gauge("publishers", "Publishers whose state persist holds in memory.")
 WAITING_ACKS = _gauge("publisher_acks_waiting_batches", "Batches whose acks wait for destinations or publishers.")
 DESTINATION_LAG = _gauge("destination_lag_batches", "Batches that a destination lacks.", "destination")
 DESTINATION_SYNC = _gauge("destination_waited_for", "Whether acks wait for a destination: 1 or 0.", "destination")
-MIRRORED = _gauge("mirror_batch", "The batch up to which a destination has all messages.", "destination")
+MIRRORED = _gauge("mirror_batch", "Batch up to which a destination has all messages.", "destination")
 DELIVERIES = _counter("deliveries", "Acknowledgements of readers that settle has stored.")
 IGNORED_REPORTS = _counter("ignored_reports", "Reports of readers that settle has not used.", "reason")
 READERS = _gauge("readers", "Readers that are present.")
@@ -112,28 +112,29 @@ OPEN_WRITERS = _gauge("writers_with_open_samples", "Writers with samples that a 
 
 QUEUE_DEPTH = _gauge("queue_messages", "Messages in a work queue, delivered or not.", "queue")
 QUEUE_OLDEST = _gauge(
-    "queue_oldest_message_timestamp_seconds", "When the oldest message of a queue was stored.", "queue", merge="min"
+    "queue_oldest_message_timestamp_seconds",
+    "Time at which the oldest message of a queue was stored.",
+    "queue",
+    merge="min",
 )
 QUEUE_CONSUMERS = _gauge("queue_consumers", "Consumers that are bound to a queue.", "queue")
 QUEUE_DELIVERIES = _counter("queue_deliveries", "Deliveries to consumers.", "queue")
-QUEUE_REDELIVERIES = _counter("queue_redeliveries", "Of them those of a message that was delivered before.", "queue")
-QUEUE_LEFT = _counter("queue_left", "Messages that have left a queue, by how.", "queue", "outcome")
+QUEUE_REDELIVERIES = _counter("queue_redeliveries", "Deliveries of a message that was delivered before.", "queue")
+QUEUE_LEFT = _counter("queue_left", "Messages that have left a queue, by outcome.", "queue", "outcome")
 
 # -- gateway -----------------------------------------------------------------------------------------------------------
 
 HTTP_REQUESTS = _counter("gateway_requests", "Responses over HTTP.", "method", "status")
 HTTP_SECONDS = _histogram("gateway_request_duration", "From request to response.", "method", buckets=HTTP)
 CONNECTIONS = _gauge("gateway_connections", "Connections of clients that are open.")
-UNREAD = _gauge("gateway_unread_characters", "What clients have not read yet.")
-OLDEST = _gauge("gateway_oldest_open_request_seconds", "For how long the oldest request that is open has been so.")
+UNREAD = _gauge("gateway_unread_characters", "Characters sent to clients that they have not read yet.")
+OLDEST = _gauge("gateway_oldest_open_request_seconds", "Age of the oldest open request.")
 
 # -- connections of the connector --------------------------------------------------------------------------------------
 
 CONNECTION_OPEN = _gauge("connection_open", "Whether a connection to another system is open: 1 or 0.", "connection")
-CONNECTION_FAILURES = _counter(
-    "connection_failures", "How often a connection could not be opened, or ended.", "connection"
-)
+CONNECTION_FAILURES = _counter("connection_failures", "Connections that could not be opened, or ended.", "connection")
 CONNECTION_MESSAGES = _counter(
-    "connection_messages", "Messages of connections, by what became of them.", "connection", "direction", "result"
+    "connection_messages", "Messages of connections, by result.", "connection", "direction", "result"
 )
 ROUTE_OPEN = _gauge("route_open", "Whether a route to another system is open: 1 or 0.", "route")

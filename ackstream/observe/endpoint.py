@@ -1,7 +1,7 @@
-"""The endpoint of a process for its operators: ``/metrics``, ``/health/live`` and ``/health/ready``.
+"""Health of a process, and its endpoint for operators: ``/metrics``, ``/health/live`` and ``/health/ready``.
 
-It has a port of its own, without authentication: its answers name queries, queues, connections and destinations of the
-settings, and no secrets, things or clients.
+The endpoint has a port of its own, without authentication: its answers name queries, queues, connections and
+destinations of the settings, and no secrets, things or clients.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import gc_collector, platform_collector, process_collector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector, CollectorRegistry
-
 from ackstream import __version__
 from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import INFO
@@ -31,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from _typeshed.wsgi import StartResponse, WSGIApplication
+    from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
     from ackstream.observe.catalogue import Metric
@@ -38,8 +35,8 @@ if TYPE_CHECKING:
     from ackstream.settings import Metrics
 
 
-class FiguresCollector(Collector):
-    """Gives Prometheus' library what a process has counted."""
+class FiguresCollector:
+    """Gives the figures of a process to Prometheus' library."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -52,15 +49,17 @@ class FiguresCollector(Collector):
 
 def family(metric: Metric, samples: Iterable[Sample]) -> Family:
     """Return the series of a metric."""
+    from prometheus_client import core  # noqa: PLC0415 - of the extra
+
     labels = list(metric.labels)
     if metric.kind == "histogram":
-        histogram = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+        histogram = core.HistogramMetricFamily(metric.name, metric.help, labels=labels)
         for sample in samples:
             bounds = [*map(repr, metric.buckets), "+Inf"]
             buckets = list(zip(bounds, accumulate(map(float, sample.counts)), strict=True))
             histogram.add_metric(sample.labels, buckets, sample.value)
         return histogram
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
     found = kind(metric.name, metric.help, labels=labels)
     for sample in samples:
         found.add_metric(sample.labels, sample.value)
@@ -68,11 +67,15 @@ def family(metric: Metric, samples: Iterable[Sample]) -> Family:
 
 
 def registry(figures: Figures) -> CollectorRegistry:
-    """Return what can be rendered: the numbers of a process, beside those of Python and of the process itself."""
-    found = CollectorRegistry()
-    process_collector.ProcessCollector(registry=found)
-    platform_collector.PlatformCollector(registry=found)
-    gc_collector.GCCollector(registry=found)
+    """Return the registry to render: figures, and the collectors of Python and of the process.
+
+    :raises MissingExtraError: the extra ``metrics`` is not installed
+    """
+    import prometheus_client as prometheus  # noqa: PLC0415 - of the extra
+
+    found = prometheus.CollectorRegistry()
+    for collector in (prometheus.ProcessCollector, prometheus.PlatformCollector, prometheus.GCCollector):
+        collector(registry=found)
     found.register(FiguresCollector(figures))
     return found
 
@@ -80,9 +83,9 @@ def registry(figures: Figures) -> CollectorRegistry:
 class Pulse(NamedTuple):
     """A sign that is expected again and again.
 
-    :ivar limit: seconds without one, after which something is wrong
+    :ivar limit: seconds without a sign after which the process is unhealthy
     :ivar vital: the process does not work without it, once it has begun
-    :ivar last: the time of the last one; ``None``: there was none yet
+    :ivar last: time of the last sign, ``None`` before the first
     """
 
     limit: float
@@ -91,13 +94,13 @@ class Pulse(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is wrong: one sentence for each."""
+    """The problems of a process, one sentence each."""
 
     problems: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
     def answer(self) -> tuple[int, bytes]:
@@ -118,27 +121,27 @@ class Health:
         self._lock = threading.Lock()
 
     def expect(self, name: str, limit: float, *, vital: bool = False) -> None:
-        """Expect a sign at least so often.
+        """Expect a sign at least every ``limit`` seconds.
 
-        :param name: the beginning of a sentence, such as ``Kafka``
+        :param name: subject of a sentence, such as ``Kafka``
         """
         with self._lock:
             self._pulses[name] = Pulse(limit, vital)
 
     def beat(self, name: str, now: float) -> None:
-        """Take a sign; one that nobody expects is ignored."""
+        """Record a sign; an unexpected one is ignored."""
         with self._lock:
             if (pulse := self._pulses.get(name)) is not None:
                 self._pulses[name] = pulse._replace(last=now)
 
     def forget(self, name: str) -> None:
-        """Expect a sign no more: its part has ended in order."""
+        """Stop expecting a sign: its part has ended in order."""
         with self._lock:
             self._pulses.pop(name, None)
 
     @contextmanager
     def expecting(self, name: str, limit: float, *, vital: bool = False) -> Iterator[None]:
-        """Expect a sign at least so often, for the time of the block."""
+        """Expect a sign at least every ``limit`` seconds, for the time of the block."""
         self.expect(name, limit, vital=vital)
         try:
             yield
@@ -146,12 +149,12 @@ class Health:
             self.forget(name)
 
     def live(self, now: float) -> Report:
-        """Return why the process has to be started again, if so."""
+        """Return the reasons to restart the process."""
         vital = [(name, pulse) for name, pulse in self._found() if pulse.vital and pulse.last is not None]
         return Report(tuple(_late(name, pulse, now) for name, pulse in vital if _is_late(pulse, now)))
 
     def ready(self, now: float) -> Report:
-        """Return why the process does not do its work at the moment, if so."""
+        """Return the reasons why the process does not work at the moment."""
         pulses = self._found()
         if not pulses:
             return Report(("It is starting.",))
@@ -173,7 +176,7 @@ def _late(name: str, pulse: Pulse, now: float) -> str:
 
 
 HEALTH = Health()
-"""That of this process."""
+"""Signs of life of this process."""
 
 
 log = logging.getLogger(__name__)
@@ -211,8 +214,6 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
     """
     from prometheus_client import make_wsgi_app  # noqa: PLC0415 - of the extra
 
-    from ackstream.observe.endpoint import registry  # noqa: PLC0415
-
     metrics = make_wsgi_app(registry(figures))
 
     def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
@@ -236,7 +237,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
 def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health: Health = HEALTH) -> Iterator[int]:
     """Serve the endpoint until the block ends, if the settings give it a port; give the port, or 0.
 
-    :param program: which one this is, such as ``correlate``
+    :param program: its name, such as ``correlate``
     :raises MissingExtraError: the extra ``metrics`` is not installed
     :raises SettingsError: the port is in use, or the address is not one of this machine
     """

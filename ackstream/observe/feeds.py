@@ -11,12 +11,12 @@ import threading
 import time
 from contextlib import ExitStack
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError, RetriableError, UnknownTopicOrPartitionError
+from kafka.errors import RetriableError, UnknownTopicOrPartitionError
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.access import check_topics
@@ -29,7 +29,6 @@ from ackstream.observe.planes import TOPICS, Planes, PlanesView
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.observe.meter import Snapshot, Verdict
     from ackstream.observe.planes import PlanesView
     from ackstream.settings import Settings
 
@@ -92,13 +91,13 @@ class TopicFeed(Closing):
 log = logging.getLogger(__name__)
 
 SILENT_MS = 15_000
-"""A clock that has given no sign of life for so long is reported; allows for the difference between two clocks."""
+"""A clock without a sign of life for this time is reported; allows for the difference between two clocks."""
 
 
 def clock_warning(signed_at: int | None, now: int) -> str:
     """Return a sentence if the clock of requests stands still, else an empty text.
 
-    :param signed_at: the time of its last sign of life, in epoch milliseconds; ``None``: there is none
+    :param signed_at: its last sign of life in epoch milliseconds, ``None`` without one
     """
     if signed_at is not None and now - signed_at < SILENT_MS:
         return ""
@@ -154,7 +153,7 @@ def _entry(record: Any) -> LedgerEntry | None:
 
 
 IDLE_SECONDS = 60.0
-"""Once nobody has looked for so long, nothing is read."""
+"""Reading stops after this time without a look at the page."""
 
 VIEW_SECONDS, SIGNS_SECONDS = 1.0, 5.0
 RETRY_SECONDS = 2.0
@@ -176,10 +175,10 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class JobSign(msgspec.Struct, frozen=True):
-    """A job that has run at some time: for how long it is silent, and what it has yet to read.
+    """A job that has run at some time: the age of its last sign of life, and its lag.
 
     :ivar silent: milliseconds since its last sign of life
-    :ivar lags: of the topics for which its group has committed something
+    :ivar lags: one per topic for which its group has committed offsets
     """
 
     job: str
@@ -263,7 +262,7 @@ class PlaneFeed(TopicFeed):
 class PlaneWatch(Closing):
     """Follows the planes in a thread of its own, but only while it is looked at: reports of readers cost the gateway.
 
-    What is shown begins one window before the first look.
+    The view begins one window before the first look.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -283,7 +282,7 @@ class PlaneWatch(Closing):
         self._thread.join()
 
     def look(self) -> tuple[PlanesView, list[JobSign], str]:
-        """Return what is known of the planes, the jobs, and a note if they cannot be followed."""
+        """Return the planes, the jobs, and a note if they cannot be followed."""
         self._looked = time.monotonic()
         self._wanted.set()
         return self._view, self._signs, self._note
@@ -295,7 +294,7 @@ class PlaneWatch(Closing):
     def _run(self) -> None:
         while not self._closing.is_set():
             if self._idle:
-                # what was true an hour ago would be the first that a page shows
+                # a page would open with the state of an hour ago
                 self._forget()
                 self._wanted.clear()
                 # a look, or the end, since the question above would otherwise go unnoticed
@@ -314,7 +313,7 @@ class PlaneWatch(Closing):
         self._signs: list[JobSign] = []
 
     def _follow(self) -> None:
-        """Follow until nobody looks any more."""
+        """Follow until the page is closed everywhere."""
         window = self._settings.gateway.page_window
         with PlaneFeed(self._settings, epoch_milliseconds() - window) as feed:
             planes, signs_at, view_at = Planes(window), 0.0, 0.0
@@ -328,65 +327,3 @@ class PlaneWatch(Closing):
                         return
                     self._signs, self._note = feed.signs(), ""
                     signs_at = time.monotonic() + SIGNS_SECONDS
-
-
-class Overview(NamedTuple):
-    """What is shown at one moment; times are in epoch milliseconds."""
-
-    now: int
-    requests: Snapshot
-    trends: dict[Verdict, list[int]]
-    newest: int | None
-    jobs: list[JobSign]
-    planes: PlanesView | None
-    note: str
-
-
-class Watching(Closing):
-    """The feeds of requests and of all planes, and what they have shown."""
-
-    def __init__(self, settings: Settings, window: int) -> None:
-        """Connect.
-
-        :param window: milliseconds of recent counts
-        :raises AckstreamError: the broker is unavailable, or there is no ledger
-        """
-        self._meter, self._planes = Meter(window), Planes(window)
-        self._jobs: list[JobSign] = []
-        self._note = ""
-        since = epoch_milliseconds() - max(window, settings.correlate.default_timeout)
-        with ExitStack() as stack:
-            self._ledger = stack.enter_context(LedgerFeed(settings, since))
-            self._topics = stack.enter_context(PlaneFeed(settings, since))
-            self._connected = stack.pop_all()
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._connected.close()
-
-    def read_to_end(self) -> None:
-        """Read everything that is there.
-
-        :raises KafkaError: the broker is unavailable
-        """
-        self._ledger.read_to_end(self._meter)
-        self._topics.read_to_end(self._planes)
-        self._jobs, self._note = self._topics.signs(), self._ledger.warning()
-
-    def follow(self, seconds: float) -> None:
-        """Read what comes in so many seconds; note it if Kafka does not respond."""
-        try:
-            self._jobs, self._note = self._topics.signs(), self._ledger.warning()
-        except KafkaError as error:
-            self._note = f"Kafka does not respond: {error}"
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            for entry in self._ledger.entries():
-                self._meter.take(entry)
-            self._topics.give(self._planes)
-
-    def now(self) -> Overview:
-        """Return what is to be shown."""
-        now, meter = epoch_milliseconds(), self._meter
-        found = meter.snapshot(now), meter.trends(now), meter.newest
-        return Overview(now, *found, self._jobs, self._planes.view(now), self._note)

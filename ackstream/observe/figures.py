@@ -1,7 +1,7 @@
-"""What a process counts: plain numbers in memory, which cost a dictionary entry, and are read when someone asks.
+"""Figures of a process: counters, gauges and histograms in memory, read when metrics are requested.
 
-Nothing here needs a package: where no endpoint is served the numbers are counted all the same. A :class:`Tally` is what
-a task of Spark sends to the driver, together with what it sends anyway.
+Nothing here needs a package: figures are counted whether or not an endpoint serves them. A Spark task sends a
+:class:`Tally` to the driver together with its results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """One series: of a counter or a gauge its value; of a histogram the counts of its buckets, and their sum.
+    """One series: the value of a counter or gauge, or the counts of a histogram's buckets and their sum.
 
     :ivar counts: not cumulative, one more than the metric has bounds
     """
@@ -66,7 +66,7 @@ class Tally:
             found[-1] += value
 
     def observe_counts(self, metric: Metric, *labels: str, counts: Sequence[float], total: float) -> None:
-        """Add values to a histogram that are counted already: one number more than it has bounds, and their sum."""
+        """Add values to a histogram by bucket: one count more than it has bounds, and the sum of the values."""
         found = self._histogram(metric, labels)
         for index, count in enumerate([*counts, total]):
             found[index] += count
@@ -89,7 +89,7 @@ class Tally:
         return total
 
     def merge_gauges(self, several: Iterable[dict[Key, float]]) -> None:
-        """Set each gauge to one value of those that several have: their sum or the least, as its metric says."""
+        """Set each gauge to the sum or the minimum of several values, as its metric defines."""
         for gauges in several:
             for key, value in gauges.items():
                 before = self.gauges.get(key)
@@ -131,12 +131,12 @@ class Figures:
             self._own.observe(metric, *labels, values=(value,))
 
     def follow(self, name: str, source: Callable[[], Tally]) -> None:
-        """Ask a source, each time the numbers are read; it replaces the one of the same name."""
+        """Read a source each time the figures are read; it replaces a source of the same name."""
         with self._lock:
             self._sources[name] = source
 
     def unfollow(self, name: str) -> None:
-        """Ask a source no more."""
+        """Stop reading a source."""
         with self._lock:
             self._sources.pop(name, None)
 
@@ -148,10 +148,10 @@ class Figures:
             try:
                 total = total.add(source())
             except Exception:
-                # one part that cannot be asked hides no other
+                # a failing source must not hide the others
                 log.exception("A part of the metrics is missing.")
         return total
 
 
 FIGURES = Figures()
-"""Those of this process, which has one endpoint, whatever runs in it."""
+"""Figures of this process, which has one endpoint for everything that runs in it."""

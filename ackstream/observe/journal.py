@@ -39,10 +39,10 @@ STORY_BYTES = 8_000_000
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
 
-    Of a message the ``label`` is the publisher, reader or consumer. A request has its ``traceparent``, if it came with
+    For a message the ``label`` is the publisher, reader or consumer. A request has its ``traceparent``, if it came with
     one.
 
-    ``request`` is the correlation-id on the wire, which tells requests under one id of their clients apart.
+    ``request`` is the correlation-id on the wire: different for two requests whose clients chose the same id.
     """
 
     at: int
@@ -58,7 +58,7 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TracedRequest(msgspec.Struct, frozen=True):
-    """A request of a trace; ``at`` is in epoch milliseconds, ``detail`` what was asked."""
+    """A request of a trace; ``at`` is in epoch milliseconds, ``detail`` is the command."""
 
     at: int
     correlation_id: str
@@ -136,7 +136,7 @@ class Journal:
                 self._failures.popitem(last=False)
 
     def _forget(self, now: int) -> None:
-        # also while nobody looks at the page
+        # without waiting for the next view of the page
         while self._seen and self._seen[0].at <= now - self._window:
             self._seen.popleft()
 
@@ -195,7 +195,7 @@ def in_order(happenings: Iterable[Happening]) -> list[Happening]:
 
 
 def traced(wanted: str, happenings: Iterable[Happening]) -> list[TracedRequest]:
-    """Return the requests of a trace, by its id, among what has happened."""
+    """Return the requests of a trace, by its id, among other events."""
     return [
         TracedRequest(one.at, shown_id(one.request), one.thing_id, one.detail or "", one.traceparent)
         for one in happenings
@@ -208,21 +208,14 @@ def stored(lake: Lake, correlation_id: str) -> list[Happening]:
 
     :raises Exception: the tables cannot be read; the type depends on the storage
     """
-    return [
-        Happening(
-            _milliseconds(row["occurred_at"]),
-            row["event"],
-            row["id"],
-            row["label"],
-            row["status"],
-            row["detail"] or "",
-            row["thing_id"],
-            row["traceparent"],
-            UNSET if row["content"] is None else Raw(row["content"].encode()),
-            row["correlation_id"] or "",
-        )
-        for row in questions.rows(lake, "story", {"correlation_id": correlation_id})
-    ]
+    return [_stored(row) for row in questions.rows(lake, "story", {"correlation_id": correlation_id})]
+
+
+def _stored(row: dict[str, Any]) -> Happening:
+    at, detail, request = _milliseconds(row["occurred_at"]), row["detail"] or "", row["correlation_id"] or ""
+    content = UNSET if row["content"] is None else Raw(row["content"].encode())
+    named = {name: row[name] for name in ("event", "id", "label", "status", "thing_id", "traceparent")}
+    return Happening(at, detail=detail, content=content, request=request, **named)
 
 
 def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
@@ -231,16 +224,11 @@ def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
     :param values: those of the question ``message_story``
     :raises Exception: as :func:`stored` does
     """
-    return [
-        Happening(
-            _milliseconds(row["occurred_at"]),
-            row["event"],
-            row["id"] or "",
-            label=row["party"],
-            detail=_words(row["place"], row["detail"]),
-        )
-        for row in questions.rows(lake, "message_story", values)
-    ]
+    found = []
+    for row in questions.rows(lake, "message_story", values):
+        at, detail = _milliseconds(row["occurred_at"]), _words(row["place"], row["detail"])
+        found.append(Happening(at, row["event"], row["id"] or "", label=row["party"], detail=detail))
+    return found
 
 
 def stored_trace(lake: Lake, wanted: str) -> list[TracedRequest]:
@@ -250,17 +238,12 @@ def stored_trace(lake: Lake, wanted: str) -> list[TracedRequest]:
 
     :raises Exception: as :func:`stored` does
     """
-    return [
-        TracedRequest(
-            _milliseconds(row["received_at"]),
-            shown_id(row["correlation_id"]),
-            row["thing_id"],
-            row["asked"],
-            row["traceparent"],
-        )
-        for row in questions.rows(lake, "trace", {"trace_id": wanted})
-        if trace_id(row["traceparent"]) == wanted
-    ]
+    found = []
+    for row in questions.rows(lake, "trace", {"trace_id": wanted}):
+        at, name, trace = _milliseconds(row["received_at"]), shown_id(row["correlation_id"]), row["traceparent"]
+        if trace_id(trace) == wanted:
+            found.append(TracedRequest(at, name, row["thing_id"], row["asked"], trace))
+    return found
 
 
 def _milliseconds(moment: datetime) -> int:
@@ -273,44 +256,20 @@ def _words(*words: str | None) -> str:
 
 def _happenings(value: bytes) -> Iterator[Happening]:
     """Yield the events in a record of the ledger, as the question ``story`` has them."""
-    record = ledger.decode(value)
+    record, named = ledger.decode(value), dict[str, Any]()
     for ack in record.acks or ():
-        detail = _words(ack.disposition, ack.reason)
-        yield Happening(
-            ack.received_at,
-            "acknowledgement",
-            ack.id,
-            ack.label,
-            ack.status,
-            detail,
-            content=ack.payload,
-            request=ack.correlation_id,
-        )
+        detail, named = _words(ack.disposition, ack.reason), {"content": ack.payload, "request": ack.correlation_id}
+        yield Happening(ack.received_at, "acknowledgement", ack.id, ack.label, ack.status, detail, **named)
     if (signal := record.signal) is not None:
         detail = _words(signal.channel, signal.criterion, signal.action, signal.path)
         trace = trace_of(msgspec.json.encode(signal.headers))
-        yield Happening(
-            signal.received_at,
-            "request",
-            record.id,
-            detail=detail,
-            thing_id=signal.thing_id,
-            traceparent=None if trace is None else trace.decode(),
-            content=signal.value,
-            request=signal.correlation_id,
-        )
+        named = {"thing_id": signal.thing_id, "content": signal.value, "request": signal.correlation_id}
+        named["traceparent"] = None if trace is None else trace.decode()
+        yield Happening(signal.received_at, "request", record.id, detail=detail, **named)
     if (outcome := record.outcome) is not None:
-        yield Happening(
-            outcome.decided_at,
-            "outcome",
-            record.id,
-            status=outcome.status,
-            detail=outcome.completed_by,
-            thing_id=outcome.thing_id,
-            content=outcome.reply,
-            request=outcome.correlation_id,
-        )
+        named = {"thing_id": outcome.thing_id, "content": outcome.reply, "request": outcome.correlation_id}
+        detail = outcome.completed_by
+        yield Happening(outcome.decided_at, "outcome", record.id, status=outcome.status, detail=detail, **named)
     if (letter := record.dead_letter) is not None:
-        yield Happening(
-            letter.received_at, "dead letter", record.id, detail=letter.reason, request=letter.correlation_id or ""
-        )
+        at, request = letter.received_at, letter.correlation_id or ""
+        yield Happening(at, "dead letter", record.id, detail=letter.reason, request=request)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 from kafka.errors import KafkaError
@@ -15,7 +16,7 @@ from msgspec.structs import asdict, replace
 from ackstream.kafka.clients import Closing
 from ackstream.lake import questions
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneWatch
+from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneFeed, PlaneWatch
 from ackstream.observe.journal import (
     FailureEntry,
     Happening,
@@ -28,7 +29,7 @@ from ackstream.observe.journal import (
     stored_trace,
 )
 from ackstream.observe.meter import Meter, Snapshot, Verdict, epoch_milliseconds
-from ackstream.observe.planes import PlanesView  # noqa: TC001 - msgspec reads the annotations
+from ackstream.observe.planes import Planes, PlanesView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,3 +193,65 @@ class Live(Closing):
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 clock_at = time.monotonic() + CLOCK_SECONDS
+
+
+class Overview(NamedTuple):
+    """All planes at one moment, for the terminal; times are in epoch milliseconds."""
+
+    now: int
+    requests: Snapshot
+    trends: dict[Verdict, list[int]]
+    newest: int | None
+    jobs: list[JobSign]
+    planes: PlanesView | None
+    note: str
+
+
+class Watching(Closing):
+    """Follows requests and all other planes in the thread of its caller."""
+
+    def __init__(self, settings: Settings, window: int) -> None:
+        """Connect.
+
+        :param window: milliseconds of recent counts
+        :raises AckstreamError: the broker is unavailable, or there is no ledger
+        """
+        self._meter, self._planes = Meter(window), Planes(window)
+        self._jobs: list[JobSign] = []
+        self._note = ""
+        since = epoch_milliseconds() - max(window, settings.correlate.default_timeout)
+        with ExitStack() as stack:
+            self._ledger = stack.enter_context(LedgerFeed(settings, since))
+            self._topics = stack.enter_context(PlaneFeed(settings, since))
+            self._connected = stack.pop_all()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._connected.close()
+
+    def read_to_end(self) -> None:
+        """Read all present records.
+
+        :raises KafkaError: the broker is unavailable
+        """
+        self._ledger.read_to_end(self._meter)
+        self._topics.read_to_end(self._planes)
+        self._jobs, self._note = self._topics.signs(), self._ledger.warning()
+
+    def follow(self, seconds: float) -> None:
+        """Read new records for a time; note it if Kafka does not respond."""
+        try:
+            self._jobs, self._note = self._topics.signs(), self._ledger.warning()
+        except KafkaError as error:
+            self._note = f"Kafka does not respond: {error}"
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for entry in self._ledger.entries():
+                self._meter.take(entry)
+            self._topics.give(self._planes)
+
+    def now(self) -> Overview:
+        """Return the current state of all planes."""
+        now, meter = epoch_milliseconds(), self._meter
+        found = meter.snapshot(now), meter.trends(now), meter.newest
+        return Overview(now, *found, self._jobs, self._planes.view(now), self._note)

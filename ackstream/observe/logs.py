@@ -1,7 +1,7 @@
 """The log of a process: one format for jobs, gateway and connector, as text or as JSON lines.
 
 A line has its time (UTC), level, program, and where they are known the query, its batch and the correlation-id that it
-is about; then the logger and the message. What others have written is data in it: a line is one line.
+is about; then the logger and the message. Text from outside is escaped: a line is always one line.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 SPARK_LEVELS = {"debug": "INFO", "info": "WARN", "warning": "WARN", "error": "ERROR"}
-"""Of the JVM, by the level of the settings: what Spark calls information fills a disk."""
+"""Level of the JVM by the level of the settings: Spark's own INFO lines would fill a disk."""
 
 FIELDS = ("program", "query", "batch", "correlation_id")
-"""What a line is about, in this order."""
+"""Context of a line, in this order."""
 
 CONTROLS = re.compile(
     # C0 and C1; marks, embeddings and isolates of bidirectional text; invisible characters; halves of surrogate pairs
@@ -44,7 +44,7 @@ def escaped(text: str) -> str:
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Name what the lines are about that are logged within the block, in this thread."""
+    """Add context to the lines that this thread logs within the block."""
     token = _about.set({**(_about.get() or {}), **fields})
     try:
         yield
@@ -53,12 +53,12 @@ def about(**fields: object) -> Iterator[None]:
 
 
 def remark(**fields: object) -> None:
-    """Name what the lines are about that this thread logs from now on."""
+    """Add context to the lines that this thread logs from now on."""
     _about.set({**(_about.get() or {}), **fields})
 
 
 class _Formatter(logging.Formatter):
-    """Formats records; what the block and the call say (``extra``) is added to what the process is."""
+    """Formats records with the context of the process, of the block, and of the call (``extra``)."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TextFormatter(_Formatter):
         program = known.pop("program", "")
         about = [f"{name}={escaped(str(value))}" for name, value in known.items()]
         head = " ".join(filter(None, [_time(record), record.levelname.lower(), str(program), *about]))
-        # whatever is in it: what is behind the first line is a stack, and no line of its own
+        # everything behind the first line is a stack, which must not look like further lines
         stack = self._message(record).removeprefix(record.message).split("\n")[1:]
         lines = [f"{head} {record.name}: {escaped(record.message)}", *(f"  {escaped(line)}" for line in stack)]
         return "\n".join(lines)
@@ -104,13 +104,13 @@ def _time(record: logging.LogRecord) -> str:
 
 
 REPEAT_SECONDS = 10.0
-"""How long a line of the Kafka library is not repeated: while a broker is away, each client says so twice a second."""
+"""Time for which a line of the Kafka library is not repeated: with a broker away, each client logs twice a second."""
 
 
 class _Repetitions(logging.Filter):
-    """Lets each statement of the Kafka library log once in a while; the next line says how many were left out.
+    """Lets each statement of the Kafka library log once per period; the next line has the number of dropped ones.
 
-    By statement and not by text, which names a socket, or a number that is another one each time.
+    Lines are compared by statement and not by text, which has a socket or a number that differs each time.
     """
 
     def __init__(self) -> None:
@@ -133,12 +133,12 @@ class _Repetitions(logging.Filter):
 
 
 def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:
-    """Let this process log to standard error, in place of what was configured before.
+    """Let this process log to standard error, in place of any earlier configuration.
 
-    Libraries log one level higher than the product: what they call information is about their own work.
+    Libraries log one level higher than the product, because their INFO lines are about their own internals.
 
-    :param stream: another one than standard error
-    :param fields: what all lines are about, such as ``program``
+    :param stream: instead of standard error
+    :param fields: context of all lines, such as ``program``
     """
     level = LEVELS[settings.level]
     handler = logging.StreamHandler(stream or sys.stderr)

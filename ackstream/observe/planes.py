@@ -1,7 +1,7 @@
 """Publishers, readers, queues, things and dead letters, as their topics show them: for the live page and the terminal.
 
-Each record of the topics is taken once, in about the order of time; what is shown is what has happened since the feed
-began. Times are in epoch milliseconds by the broker's clock.
+Each record of the topics is processed once, in about the order of time; a view covers the time since the feed began.
+Times are in epoch milliseconds by the broker's clock.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TOPICS: dict[str, Plane] = {
     "events": "twin",
     "dead-letters": "dead letters",
 }
-"""The topics that are read, without the prefix, and the plane that the age of their newest record is shown for."""
+"""Topics to read, without the prefix, and the plane whose newest record they have."""
 
 SHOWN = 15
-"""Maximum number of publishers, readers and queues shown; those that have done something last."""
+"""Maximum number of publishers, readers and queues shown, the most recently active ones."""
 
 LETTERS, LETTER_CHARACTERS = 20, 2_000
 
 
 class DestinationLine(msgspec.Struct, frozen=True):
-    """A further lake: by how many batches of messages it is behind; ``None``: nothing is known."""
+    """A further lake, and its lag in batches of messages; ``None``: unknown."""
 
     destination: str
     behind: int | None
@@ -63,7 +63,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 class PlanesView(msgspec.Struct, frozen=True):
     """All planes at one moment.
 
-    :ivar in_all: how many publishers, readers and queues are known, beside those that are shown
+    :ivar in_all: total numbers of publishers, readers and queues
     :ivar trends: counts of the last ten minutes in bars of ten seconds, the oldest first
     :ivar newest: the time of the newest record of each plane that has one
     :ivar changes: changes of things in the window
@@ -81,10 +81,10 @@ class PlanesView(msgspec.Struct, frozen=True):
 
 
 class Planes:
-    """What the topics of all planes have shown so far."""
+    """The state of all planes, from the records read so far."""
 
     def __init__(self, window: int) -> None:
-        """Count what is recent in a window of so many milliseconds."""
+        """Count recent events over a window in milliseconds."""
         self._samples = SampleProgress(window)
         self._queues = QueueView(window)
         self._destinations: dict[str, tuple[int, int]] = {}
@@ -119,7 +119,7 @@ class Planes:
         self._newest[plane] = max(self._newest.get(plane, 0), record.timestamp)
 
     def view(self, now: int) -> PlanesView:
-        """Return what is shown."""
+        """Return the current state."""
         lines = self._queues.lines(now)
         destinations = [
             DestinationLine(name, max(0, self._batch - batch) if self._batch >= 0 else None, at)

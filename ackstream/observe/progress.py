@@ -1,4 +1,4 @@
-"""How far publishers and their readers are, as the records of persist and the reports of readers show it."""
+"""Progress of publishers, readers and queues, from the records of persist, reports, deliveries and settlements."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ackstream.protocol.readers import ConsumerRecord
 
 
-KEPT = 1_000
-"""Maximum number of publishers, of readers, and of writers of a reader that are known."""
+KEPT, HELD = 1_000, 100_000
+"""Maximum number of publishers, readers, queues, and writers per reader; and of messages held per queue."""
 
 RUNS = 1_000
-"""Maximum number of runs that are kept of one of them: a report may have more, and anyone who may report writes it."""
+"""Maximum number of runs kept per publisher or reader: the length of a report is chosen by its writer."""
 
 SLICES = 12
-"""In as many parts the window of recent counts moves on."""
+"""Number of steps in which the window of recent counts moves."""
 
 
 class PublisherLine(msgspec.Struct, frozen=True):
@@ -46,9 +46,9 @@ class PublisherLine(msgspec.Struct, frozen=True):
 
 
 class ReaderLine(msgspec.Struct, frozen=True):
-    """A reader: of how many writers it has acknowledged something, what is recent of it, and what it lacks.
+    """A reader: the writers it has acknowledged messages of, acknowledgements in the window, and its lag.
 
-    :ivar behind: stored messages that it has not acknowledged, as far as the feed goes back; ``None``: nothing is known
+    :ivar behind: stored messages that it has not acknowledged, as far as the feed goes back; ``None``: unknown
     :ivar at: its last record
     """
 
@@ -73,7 +73,7 @@ class _Publisher:
     def lacking(self, acknowledged: Intervals) -> int:
         """Return the number of messages that are stored and not acknowledged.
 
-        Of those before the feed it is not known which were refused: they count only behind all that is acknowledged.
+        The refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one.
         """
         first = max(acknowledged.start, min(self.since or 0, acknowledged.highest + 1))
         if first > self.last:
@@ -94,7 +94,7 @@ class _Reader:
 
 
 class SampleProgress:
-    """What publishers have stored and readers have acknowledged. Times are in epoch milliseconds."""
+    """Progress of publishers and readers. Times are in epoch milliseconds."""
 
     def __init__(self, window: int) -> None:
         self._publishers: Latest[str, _Publisher] = Latest(lambda client: _Publisher(client, window), KEPT)
@@ -106,7 +106,7 @@ class SampleProgress:
         return {"publishers": len(self._publishers), "readers": len(self._readers)}
 
     def decided(self, decided: StoredRange, at: int) -> int:
-        """Take what persist has decided; return the number of messages that are stored, 0 for a repeated record."""
+        """Process a decision of persist; return the number of stored messages, 0 for a repeated record."""
         one = self._publishers.touch(decided.client)
         if decided.last <= one.last or decided.last < decided.first:
             return 0
@@ -121,7 +121,7 @@ class SampleProgress:
         return stored
 
     def report(self, report: ConsumerRecord, at: int) -> int:
-        """Take what a reader has reported; return the number of samples that it has newly acknowledged."""
+        """Process a report of a reader; return the number of newly acknowledged samples."""
         if isinstance(report, ReaderStop):
             self._readers.drop(report.reader)
             return 0
@@ -172,17 +172,13 @@ class SampleProgress:
         return ReaderLine(one.reader, one.role, one.durable, len(one.writers), recent, behind, one.at)
 
 
-KEPT, HELD = 1_000, 100_000
-"""Maximum number of queues known, and of messages that consumers hold at one of them."""
-
-
 class QueueLine(msgspec.Struct, frozen=True):
-    """A queue: messages that its consumers hold, and what happened in the window.
+    """A queue: messages that its consumers hold, and events in the window.
 
-    :ivar held: delivered to a consumer and not yet settled
-    :ivar oldest: for how long the oldest of them is held, in milliseconds; ``None``: there is none
-    :ivar most: the highest number of deliveries of one of them
-    :ivar at: its last record
+    :ivar held: messages delivered to a consumer and not yet settled
+    :ivar oldest: milliseconds since the oldest held message was delivered, ``None`` without one
+    :ivar most: highest number of deliveries of a held message
+    :ivar at: time of its last record
     """
 
     queue: str
@@ -214,19 +210,19 @@ class _Queue:
         self.delivered, self.redelivered, self.settled, self.dead = trends
 
     def release(self, consumer: str) -> None:
-        """Forget a consumer, and what it held."""
+        """Remove a consumer and the messages it held."""
         self.consumers.pop(consumer, None)
         self.held = {message: one for message, one in self.held.items() if one.consumer != consumer}
 
 
 class QueueView:
-    """What the consumers of all queues hold. Times are in epoch milliseconds."""
+    """Messages held by the consumers of all queues. Times are in epoch milliseconds."""
 
     def __init__(self, window: int) -> None:
         self._queues: Latest[str, _Queue] = Latest(lambda queue: _Queue(queue, window), KEPT)
 
     def request(self, request: QueueRequest, at: int) -> None:
-        """Take what a consumer has sent."""
+        """Process a request of a consumer."""
         one = self._touch(request.queue, at)
         if isinstance(request, SettleMessages):
             for message in request.messages:
@@ -238,7 +234,7 @@ class QueueView:
             one.release(request.consumer)
 
     def answer(self, answer: QueueAnswer, at: int) -> bool:
-        """Take what a queue has sent; return whether it is a delivery that was not seen before."""
+        """Process an answer of a queue; return whether it is a new delivery."""
         one = self._touch(answer.queue, at)
         if isinstance(answer, Unbound):
             one.release(answer.consumer)

@@ -24,7 +24,7 @@ from ackstream.settings.access_file import with_access_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from ackstream.observe.outcomes import RequestOutcome
+    from ackstream.observe.meter import RequestOutcome
     from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.errors import DittoError
     from ackstream.protocol.ledger import AuditRow

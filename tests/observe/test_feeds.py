@@ -13,7 +13,8 @@ from ackstream.errors import AckstreamError
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import feeds
-from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, PlaneWatch, Watching, clock_warning
+from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, PlaneWatch, clock_warning
+from ackstream.observe.live import Watching
 from ackstream.observe.meter import Meter
 from ackstream.observe.planes import Planes
 from ackstream.protocol import destinations, messages

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ackstream.client import Reply
     from ackstream.gateway.dependencies import Dependencies
     from ackstream.gateway.exchange import Exchange
-    from ackstream.observe.outcomes import RequestOutcome
+    from ackstream.observe.meter import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.permissions import Kind
 

@@ -23,7 +23,7 @@ from ackstream.gateway.middleware.limits import (
     Tally,
     network,
 )
-from ackstream.observe.outcomes import RequestOutcome
+from ackstream.observe.meter import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.effort import MAX_STEPS
