@@ -40,7 +40,7 @@ CORES: dict[str, tuple[str, ...]] = {
     "ackstream/protocol/intervals.py": ("tests/protocol/test_intervals.py",),
     "ackstream/protocol/ledger.py": ("tests/protocol/test_ledger.py", f"{TESTS}/correlate/test_topics.py"),
     f"{JOBS}/twin/batch.py": (f"{TESTS}/twin/test_batch.py", f"{TESTS}/twin"),
-    f"{JOBS}/persist/conflation.py": (f"{TESTS}/persist/test_conflation.py", f"{TESTS}/persist"),
+    f"{JOBS}/persist/decisions.py": (f"{TESTS}/persist/test_decisions.py", f"{TESTS}/persist"),
     f"{JOBS}/persist/publishers.py": (f"{TESTS}/persist/test_publishers.py", f"{TESTS}/persist"),
     f"{JOBS}/settle/retention.py": (f"{TESTS}/settle/test_retention.py", f"{TESTS}/settle"),
     f"{JOBS}/settle/shard.py": (f"{TESTS}/settle/test_shard.py", f"{TESTS}/settle"),

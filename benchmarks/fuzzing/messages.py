@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.fold import fold
-from ackstream.jobs.persist.metadata import MessageMetadata, read_metadata
+from ackstream.jobs.persist.decisions import Admission
+from ackstream.jobs.persist.job import fold
+from ackstream.jobs.persist.records import MessageMetadata, read_metadata
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.jobs.query import requests
 from ackstream.jobs.query.execution import execute

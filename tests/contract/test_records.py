@@ -14,9 +14,9 @@ import pytest
 from ackstream.client import Ack, Command, subscription
 from ackstream.client.publishing._publications import Publications, message_of
 from ackstream.contract.topics import FORMATS
-from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.fold import fold
-from ackstream.jobs.persist.metadata import MessageMetadata
+from ackstream.jobs.persist.decisions import Admission
+from ackstream.jobs.persist.job import fold
+from ackstream.jobs.persist.records import MessageMetadata
 from ackstream.jobs.query.plan import Acknowledged, GroupMark
 from ackstream.jobs.query.results import _headers as result_headers
 from ackstream.protocol import ledger, queues, readers

@@ -10,9 +10,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.fold import fold
-from ackstream.jobs.persist.metadata import MessageMetadata
+from ackstream.jobs.persist.decisions import Admission
+from ackstream.jobs.persist.job import fold
+from ackstream.jobs.persist.records import MessageMetadata
 from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.kafka import clients

@@ -20,7 +20,7 @@ from ackstream.errors import StartError
 from ackstream.jobs.mirror import job
 from ackstream.jobs.mirror.job import Mirror
 from ackstream.jobs.persist import job as persist_job
-from ackstream.jobs.persist.stored_states import StoredStates
+from ackstream.jobs.persist.state import StoredStates
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES

@@ -21,9 +21,8 @@ import msgspec
 from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.persist.backlog import Backlog, DestinationChange
-from ackstream.jobs.persist.pacing import AckPacing
-from ackstream.jobs.persist.stored_states import TABLES, earlier_batches, first_batch
+from ackstream.jobs.persist.backlog import AckPacing, Backlog, DestinationChange
+from ackstream.jobs.persist.state import TABLES, earlier_batches, first_batch
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
 from ackstream.kafka.outbox import Outbox
 from ackstream.kafka.reader import TopicReader
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.persist.fold import PersistResult
-    from ackstream.jobs.persist.pacing import PacedAck
+    from ackstream.jobs.persist.backlog import PacedAck
+    from ackstream.jobs.persist.records import PersistResult
     from ackstream.settings import Settings
     from ackstream.spark.checkpoint import Checkpoint
 
@@ -110,7 +109,7 @@ class DeferredAcks:
         self._restored = written
         self._held: dict[int, list[_BatchAcks]] = {}
         """The acks of batches that wait, of those that there was room for."""
-        self._urgent: dict[int, frozenset[str]] = {}
+        self._urgent: dict[int, set[str]] = {}
         """Who wants those of the others at once."""
         self._pacing = AckPacing()
         self._outgoing: list[PacedAck] = []

@@ -9,42 +9,61 @@ answers.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ackstream.jobs.persist.admission import Admission
+from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
-from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack, state_name
-from ackstream.jobs.persist.metadata import DAY_MS, message_rows, metadata_table, projected, read_metadata
-from ackstream.jobs.persist.stored_states import DAYS_IN_MEMORY, TABLES, StoredStates
+from ackstream.jobs.persist.publishers import PublisherBatch
+from ackstream.jobs.persist.records import (
+    DAY_MS,
+    MessageRun,
+    PersistResult,
+    RejectedRecord,
+    is_durability_ack,
+    members,
+    message_rows,
+    metadata_table,
+    projected,
+    read_metadata,
+    state_name,
+)
+from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.catalogue import KNOWN_PUBLISHERS, MESSAGES
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol.messages import encode_ack, write_stored
+from ackstream.protocol.dispositions import NOT_PROCESSED
+from ackstream.protocol.messages import CommandAck, encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import Checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
+from ackstream.spark.records import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ackstream.jobs.persist.records import MessageMetadata
     from ackstream.jobs.persist.state import PublisherState
-    from ackstream.protocol.messages import CommandAck, StoredRange
+    from ackstream.protocol.messages import StoredRange
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
 
     Acks = Sequence[tuple[str, CommandAck]]
+
+log = logging.getLogger(__name__)
 
 NAME, LEASE = "persist", "persist-lease"
 
@@ -88,6 +107,71 @@ JOB = Job(
     committed=partial(tables.newest_own_batch, TABLES),
     decides=DECIDES,
 )
+
+
+def fold(
+    records: Iterable[MessageMetadata | MessageRun],
+    states: Mapping[str, PublisherState],
+    admission: Admission,
+    *,
+    floor_ms: int,
+    batch: int,
+) -> PersistResult:
+    """Apply a batch of records to the states of their publishers; the given states stay as they are.
+
+    A publisher whose records fail has them all refused.
+
+    :param records: those of each partition in the order of their offsets
+    :param floor_ms: the shortest interval of merged acks
+    """
+    clients, newest = _by_client(records)
+    result = PersistResult([], [], [], {}, set())
+
+    def decide(client: str) -> None:
+        publisher = PublisherBatch(client, states.get(client), admission, floor_ms, newest)
+        for item in clients[client]:
+            publisher.add(item)
+        state = publisher.close()
+        acks = [(client, ack.identified()) for ack in publisher.acks]
+        result.stored.extend(publisher.stored(batch))
+        result.rejected.extend(publisher.rejected)
+        result.acks.extend(acks)
+        result.changed[client] = state
+        if publisher.urgent:
+            result.urgent.add(client)
+
+    def refuse(client: str, error: Exception) -> None:
+        log.error("The records of the publisher %.80r in batch %d are refused.", client, batch, exc_info=error)
+        for message in (message for item in clients[client] for message in members(item)):
+            result.rejected.append(RejectedRecord(message.partition, message.offset, NOT_PROCESSED))
+            if message.command == "logon":
+                # its publisher waits for an answer, and the next logon may succeed
+                ack = CommandAck(ack_type="processed", status="retry", client=client, cid=message.cid)
+                result.acks.append((client, msgspec.structs.replace(ack, reason=NOT_PROCESSED).identified()))
+
+    for client in clients:
+        guarded(client, decide, refuse, (result.stored,))
+    return result
+
+
+def _by_client(
+    records: Iterable[MessageMetadata | MessageRun],
+) -> tuple[dict[str, list[MessageMetadata | MessageRun]], int]:
+    """Return the records of each state, and the latest of their times; the order within a partition stays."""
+    clients: dict[str, list[MessageMetadata | MessageRun]] = {}
+    nameless: list[MessageMetadata] = []
+    newest = 0
+    for item in records:
+        message, timestamp = (item.first, item.newest) if isinstance(item, MessageRun) else (item, item.timestamp)
+        newest = max(newest, timestamp)
+        if client := state_name(message.client):
+            clients.setdefault(client, []).append(item)
+        else:
+            nameless += members(item)
+    if nameless:
+        # under the empty name it is only noted which of them were read
+        clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
+    return clients, newest
 
 
 PRUNED_EVERY = 300

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.persist.admission import ACCEPTED, Verdict
-from ackstream.jobs.persist.conflation import Conflation
-from ackstream.jobs.persist.metadata import DAY_MS, MessageMetadata, MessageRun
-from ackstream.jobs.persist.state import PublisherState, RejectedRecord
+from ackstream.jobs.persist.decisions import ACCEPTED, Conflation, Verdict
+from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, RejectedRecord
+from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
 from ackstream.protocol.dispositions import (
     INVALID_CLIENT,
@@ -33,7 +32,7 @@ from ackstream.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.jobs.persist.admission import Admission
+    from ackstream.jobs.persist.decisions import Admission
     from ackstream.protocol.messages import AckType
 
 NO_COMMAND = "no such command"

@@ -1,30 +1,34 @@
-"""What is remembered of a publisher: which numbers are decided, whose session counts, and what was read."""
+"""The state of a publisher: decided numbers, sessions, records read; and its table, from which a batch starts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.window import Window
 
+from ackstream.lake import commits, tables
 from ackstream.protocol.durations import read_duration
 from ackstream.protocol.intervals import Interval
 from ackstream.protocol.messages import (
     CONFLATION_MS,
+    MAX_NUMBER,
     MAX_SESSION_CHARACTERS,
     MAX_SESSIONS,
     read_number,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ackstream.settings import Lake, Settings
+
 MAX_CONFLATION_MS = 60_000
 """The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait for ever."""
-
-
-class RejectedRecord(NamedTuple):
-    """A record that is not stored as a message, with the reason; ``None``: it is a command or a duplicate."""
-
-    partition: int
-    offset: int
-    reason: str | None
 
 
 class PublisherState(msgspec.Struct):
@@ -115,3 +119,113 @@ class PublisherState(msgspec.Struct):
     def is_superseded(self, session: str | None) -> bool:
         """Return whether a later publisher of the name has logged on: its numbers count, no longer this one's."""
         return session is not None and session[:MAX_SESSION_CHARACTERS] in self.superseded
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+TABLES = ("publishers", "messages")
+"""The tables of persist, which number their batches alike."""
+
+DAYS_IN_MEMORY = 1
+"""A publisher that stored nothing today or as many days before is forgotten, until it sends again: the table has it."""
+
+_decode = msgspec.json.Decoder(PublisherState).decode
+
+
+def earlier_batches(publishers: DataFrame, messages: DataFrame, query_id: str | None) -> tuple[int, int]:
+    """Return the last batch with states of other queries, and the last one from there on with messages; -1 for none.
+
+    If no messages are as late as the states, that batch was interrupted before it had written its messages. The next
+    checkpoint reads them again: neither its states nor its acks count.
+
+    :param query_id: ``None``: this query has written nothing yet
+    """
+    own = F.lit(False) if query_id is None else F.col("query_id") == query_id  # noqa: FBT003 - Spark's way
+    batch = F.col("batch")
+    last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
+    last = -1 if last is None else last
+    # no more than the files in between are read
+    behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
+    return last, behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
+
+
+def first_batch(spark: SparkSession, lake: Lake, query_id: str, earlier: tuple[int, int]) -> int:
+    """Return the number of a query's first batch: it follows all that other queries have ever written.
+
+    Rows may have been erased since, so the versions of the appends count; and the rows do where there are none, since
+    the tables were made as a copy.
+
+    :param earlier: :func:`earlier_batches`
+    """
+    begin, _ = tables.first_and_newest(tables.newest_versions(spark, lake, TABLES), query_id)
+    return max(begin, *(batch + 1 for batch in earlier))
+
+
+class StoredStates:
+    """The publishers' states in the table.
+
+    :ivar first: the number of the query's first batch; the batches of earlier checkpoints precede those of this one
+    :ivar complete: whether all clients of the table were in what :meth:`before` returned for all
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, query_id: str) -> None:
+        """Find out where the batches of other checkpoints end.
+
+        The last of them may have written no state, because no client was named in its records or because it was
+        interrupted; or states alone, and its messages are read again.
+        """
+        self.complete = True
+        self._spark, self._lake = spark, settings.lake
+        publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
+        last, newest = earlier_batches(publishers, messages, query_id)
+        self.first = first_batch(spark, settings.lake, query_id, (last, newest))
+        # messages as late as its states, or later: the last one is whole
+        self._whole = (F.col("query_id") == query_id) | (F.col("batch") < (last + 1 if newest >= last else last))
+
+    def before(self, batch_id: int, clients: Iterable[str] | None = None) -> dict[str, PublisherState]:
+        """Return the states before a batch of this query.
+
+        :param clients: the publishers; ``None``: all that stored something of late
+        """
+        rows = tables.read(self._spark, self._lake, "publishers").where(self._whole)
+        rows = rows.where(F.col("batch") < self.first + batch_id)
+        if clients is not None:
+            rows = rows.where(F.col("client").isin(*sorted(clients)))
+        states = rows.groupBy("client").agg(F.max_by("state", "batch").alias("state"))
+        if clients is None:
+            day = F.coalesce(F.get_json_object("state", "$.day").cast("long"), F.lit(0))
+            newest, count = states.agg(F.max(day), F.count("client")).collect()[0]
+            states = states.where(day >= (newest or 0) - DAYS_IN_MEMORY)
+        found = {client: _decode(state) for client, state in states.collect()}
+        if clients is None:
+            self.complete = len(found) == count
+        return found
+
+    def prune(self) -> None:
+        """Remove the rows that no batch is ever restored from again; the table grows by a row per client and batch.
+
+        The newest batch may be replayed: it starts from the newest row of each client before it. The first and the
+        last row of each query mark where its batches begin and end, and acks that wait for destinations have yet to be
+        sent.
+        """
+        rows = tables.read(self._spark, self._lake, "publishers")
+        newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
+        if newest is None:
+            return
+        by_client, by_query = (Window.partitionBy(column) for column in ("client", "query_id"))
+        batch = F.col("batch")
+        old = (
+            rows.where(batch < newest)
+            .withColumn("begin", F.min("batch").over(by_query))
+            .withColumn("end", F.max("batch").over(by_query))
+            # what was never whole is no later state, and stays as the mark that it is
+            .where(self._whole)
+            .withColumn("later", F.max("batch").over(by_client))
+            .where((batch < F.col("later")) & (batch > F.col("begin")) & (batch < F.col("end")))
+            .where(F.col("acks").isNull() | (batch <= F.lit(told)))
+            .select("client", "batch")
+        )
+        table = DeltaTable.forPath(self._spark, tables.location(self._lake, "publishers")).alias("row")
+        same = "row.client = old.client AND row.batch = old.batch"
+        # maintenance may be compacting the table
+        commits.retried(lambda: table.merge(old.alias("old"), same).whenMatchedDelete().execute())

@@ -8,7 +8,7 @@ import pytest
 
 from ackstream.client.reading.samples import PublisherSessions, ReaderQos, Sample, WriterQos, of_record, of_row
 from ackstream.errors import InconsistentQosError
-from ackstream.jobs.persist.metadata import HEADER_COLUMNS
+from ackstream.jobs.persist.records import HEADER_COLUMNS
 from ackstream.protocol import record_headers
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 
 from ackstream.jobs.persist.job import PersistFold
-from ackstream.jobs.persist.metadata import DAY_MS
+from ackstream.jobs.persist.records import DAY_MS
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.settings import Settings
 

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.jobs.persist import publishers
-from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.fold import PersistResult, fold, is_durability_ack
-from ackstream.jobs.persist.metadata import MessageMetadata, MessageRun
-from ackstream.jobs.persist.state import PublisherState, RejectedRecord
+from ackstream.jobs.persist.decisions import Admission
+from ackstream.jobs.persist.job import fold
+from ackstream.jobs.persist.records import MessageMetadata, MessageRun, PersistResult, RejectedRecord, is_durability_ack
+from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import StoredRange, write_stored
 from ackstream.settings import Persist, PublishRule

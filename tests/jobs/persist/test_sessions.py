@@ -14,10 +14,10 @@ from ackstream.client.errors import TakenOverError, refused
 from ackstream.client.publishing._publications import Publications
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.receipts import Open
-from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.fold import fold
-from ackstream.jobs.persist.metadata import MessageMetadata
-from ackstream.jobs.persist.pacing import AckPacing
+from ackstream.jobs.persist.backlog import AckPacing
+from ackstream.jobs.persist.decisions import Admission
+from ackstream.jobs.persist.job import fold
+from ackstream.jobs.persist.records import MessageMetadata
 from ackstream.protocol.dispositions import SESSION_OVER
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Persist, PublishRule

@@ -1,10 +1,11 @@
-"""The metadata of a batch of messages, record by record or in runs, and the rows of the batch.
+"""The records of a batch: their metadata, one by one or in runs; and what the batch makes of them, with its rows.
 
 Metadata (everything but the values) goes to the driver; the values stay in Spark frames.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -14,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.persist.admission import MAX_TOPIC_BYTES
+from ackstream.jobs.persist.decisions import MAX_TOPIC_BYTES
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
 from ackstream.spark import batches
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
     Booleans: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-    from ackstream.jobs.persist.state import RejectedRecord
+    from ackstream.jobs.persist.state import PublisherState
+    from ackstream.protocol.messages import CommandAck, StoredRange
 
 
 DAY_MS = 86_400_000
@@ -94,6 +97,14 @@ class MessageRun(NamedTuple):
     last_offset: int
     members: Callable[[], list[MessageMetadata]]
     """Returns them one by one."""
+
+
+# -- in ----------------------------------------------------------------------------------------------------------------
+
+
+def members(item: MessageMetadata | MessageRun) -> list[MessageMetadata]:
+    """Return the messages of a run, or a message that is none, one by one."""
+    return item.members() if isinstance(item, MessageRun) else [item]
 
 
 def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
@@ -213,6 +224,53 @@ def _text(name: str, header: str) -> str:
 def metadata_table(records: DataFrame) -> pa.Table:
     """Bring :func:`projected` records to the driver without their values, in the columns of ``MessageMetadata``."""
     return records.select("metadata.*").toArrow()
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+class RejectedRecord(NamedTuple):
+    """A record that is not stored as a message, with the reason; ``None``: it is a command or a duplicate."""
+
+    partition: int
+    offset: int
+    reason: str | None
+
+
+STORED, NO_ROW = "stored", "no row"
+"""What becomes of a record: a message in the table; or nothing, as of commands, and of messages that are repeated."""
+
+
+class PersistResult(NamedTuple):
+    """The result of a batch; all records that are not rejected are messages to store.
+
+    :ivar urgent: the clients whose acks are not held back
+    """
+
+    rejected: list[RejectedRecord]
+    acks: list[tuple[str, CommandAck]]
+    stored: list[StoredRange]
+    changed: dict[str, PublisherState]
+    urgent: set[str]
+
+    def stores(self, records: int) -> bool:
+        """Return whether the batch, which has this many records, adds rows to the table."""
+        return records > sum(rejected.reason is None for rejected in self.rejected)
+
+    def ends(self, records: int) -> dict[str, int]:
+        """Count the records of the batch, which has this many, by what became of them: stored, or why not."""
+        found = Counter(rejected.reason or NO_ROW for rejected in self.rejected)
+        return {STORED: records - len(self.rejected), **found}
+
+
+def is_durability_ack(ack: CommandAck) -> bool:
+    """Return whether an ack reports what is durable, as a logon's does: it waits for the sync destinations."""
+    return ack.ack_type == "persisted" or ack.bookmark is not None
+
+
+def state_name(client: str | None) -> str:
+    """Return the name of the state in which a record is noted: records without a client, or a valid one, share one."""
+    return client if client and len(client) <= MAX_CLIENT_CHARACTERS else ""
 
 
 def message_rows(records: DataFrame, rejected: Sequence[RejectedRecord], query_id: str, batch: int) -> DataFrame:

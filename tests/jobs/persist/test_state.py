@@ -8,8 +8,7 @@ from msgspec.json import encode
 
 from ackstream.jobs.persist import deferred_acks
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
-from ackstream.jobs.persist.state import PublisherState
-from ackstream.jobs.persist.stored_states import StoredStates
+from ackstream.jobs.persist.state import PublisherState, StoredStates
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.messages import CommandAck

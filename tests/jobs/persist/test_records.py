@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.admission import Admission
-from ackstream.jobs.persist.fold import fold
-from ackstream.jobs.persist.metadata import (
+from ackstream.jobs.persist.decisions import Admission
+from ackstream.jobs.persist.job import fold
+from ackstream.jobs.persist.records import (
     HEADER_COLUMNS,
     MessageMetadata,
     MessageRun,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.jobs.persist.state import RejectedRecord
+    from ackstream.jobs.persist.records import RejectedRecord
 
 ADMISSION = Admission(Persist(entitlements=(PublishRule(clients=("*",), topics=("open",)),), max_message_bytes=100))
 
