@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ackstream.client.publishing.receipts import Receipt, Stage
+    from ackstream.client.publishing.publications import Receipt, Stage
     from ackstream.client.requests._open_requests import Stored
     from ackstream.client.requests.replies import Reply
     from ackstream.protocol.ditto.envelopes import Envelope

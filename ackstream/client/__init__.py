@@ -48,8 +48,8 @@ from ackstream.client.errors import (
 )
 from ackstream.client.parties.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
 from ackstream.client.parties.signals import Ack, After, Answer, Delivered, Response, Signal
+from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt
 from ackstream.client.publishing.publisher import Publisher
-from ackstream.client.publishing.receipts import FailedMessage, PublishStatistics, Receipt
 from ackstream.client.queries.message_stream import LogMessage, MessageStream
 from ackstream.client.queries.query_client import QueryClient
 from ackstream.client.queues.queue_consumer import QueueConsumer, QueueStatistics

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ackstream.aio import AsyncPublisher, AsyncQueueConsumer, AsyncRequester, AsyncResponder, AsyncSampleReader
 from ackstream.client import Ack, Command, Publisher, QueueConsumer, SampleReader
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.publishing import _publisher_session as publisher_session
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.reading import sample_reader
 from ackstream.testing import RequestSystem
-from tests.client.publishing.test_publisher import Connection, persisted
+from tests.client.connections import FakeConnection
+from tests.client.publishing.test_publisher import Brokers, Connection, persisted
 from tests.client.queues.test_queue_consumer import Service
 from tests.client.reading.test_sample_reader import _publish, _Session
 
@@ -62,8 +62,8 @@ def requester(_bootstrap_servers: object, **_: Any) -> Any:
     return system.requester()
 
 
-def publisher(bootstrap_servers: Any, **options: Any) -> Publisher:
-    return Publisher(bootstrap_servers, **options)
+def publisher(_bootstrap_servers: Any, **options: Any) -> Publisher:
+    return Publisher(Brokers(Obliging), **options)
 
 
 def reader(bootstrap_servers: Any, **options: Any) -> SampleReader:
@@ -72,9 +72,9 @@ def reader(bootstrap_servers: Any, **options: Any) -> SampleReader:
     return made
 
 
-def consumer(service: Service, bootstrap_servers: Any, **options: Any) -> QueueConsumer:
+def consumer(service: Service, **options: Any) -> QueueConsumer:
     # the one that the service knows
-    made = QueueConsumer(bootstrap_servers, **options | {"queue": "q", "name": "A"})
+    made = QueueConsumer(FakeConnection(link=service), **options | {"queue": "q", "name": "A"})
     service.deliver(2, 3, 4)
     return made
 
@@ -82,15 +82,13 @@ def consumer(service: Service, bootstrap_servers: Any, **options: Any) -> QueueC
 def play(monkeypatch: pytest.MonkeyPatch) -> Service:
     """Let the twins make clients without a broker; return the service of the queue."""
     service = Service()
-    monkeypatch.setattr(publisher_session, "ClientConnection", Obliging)
     monkeypatch.setattr(sample_reader, "ReaderLink", _Session)
-    monkeypatch.setattr(queue_link, "ClientConnection", lambda *_, **__: service)
     monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: service)
     monkeypatch.setattr(AsyncRequester, "_kind", staticmethod(requester))
     monkeypatch.setattr(AsyncPublisher, "_kind", staticmethod(publisher))
     monkeypatch.setattr(AsyncSampleReader, "_kind", staticmethod(reader))
     monkeypatch.setattr(
-        AsyncQueueConsumer, "_kind", staticmethod(lambda brokers, **options: consumer(service, brokers, **options))
+        AsyncQueueConsumer, "_kind", staticmethod(lambda _brokers, **options: consumer(service, **options))
     )
     monkeypatch.setattr(AsyncResponder, "_kind", Answering)
     return service

@@ -17,7 +17,7 @@ from ackstream.client.errors import (
     TakenOverError,
     WouldBlockError,
 )
-from ackstream.client.publishing.receipts import Receipt
+from ackstream.client.publishing.publications import Receipt
 from ackstream.client.reading.samples import Sample
 from ackstream.connectivity import routes
 from ackstream.connectivity.routes import Route, Router, has_passed, headers_behind

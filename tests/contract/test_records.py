@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client import Ack, Command, subscription
-from ackstream.client.publishing._publications import Publications, message_of
+from ackstream.client.publishing.publications import NewMessage, Publications, message_of
 from ackstream.contract.topics import FORMATS
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
@@ -169,11 +169,10 @@ def test_what_a_gateway_records_of_its_clients_is_a_record_of_audit() -> None:
 
 def test_what_a_publisher_writes_is_a_record_of_messages() -> None:
     records = Publications("orders-1", "logon-1", acknowledged=True)
-    plain = message_of(b"1", None, None, [], None)
-    full = message_of(
-        b"\xff", "orders", b"k", [("colour", b"red"), ("correlation-id", b"c"), ("requested-acks", b'["a:b"]')], 500,
-        acks=["received", "processed"], cid="order 7", immediately=True,
-    )  # fmt: skip
+    plain = message_of(NewMessage(b"1"))
+    headers = [("colour", b"red"), ("correlation-id", b"c"), ("requested-acks", b'["a:b"]')]
+    asked: dict[str, Any] = {"acks": ["received", "processed"], "cid": "order 7", "ack_immediately": True}
+    full = message_of(NewMessage(b"\xff", topic="orders", key=b"k", headers=headers, ttl_ms=500, **asked))
     written = {
         "publish": (records.message(1, plain), b"1"),
         "publish-full": (records.message(2, full), b"\xff"),

@@ -19,7 +19,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackstream.client.publishing.receipts import Receipt
+    from ackstream.client.publishing.publications import Receipt
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

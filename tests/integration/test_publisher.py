@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ackstream.client.publishing.receipts import FailedMessage, Receipt
+    from ackstream.client.publishing.publications import FailedMessage, Receipt
 
 pytestmark = pytest.mark.integration
 

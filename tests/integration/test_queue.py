@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import TopicPartition
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.queues.queue_consumer import QueueConsumer
@@ -663,14 +664,14 @@ def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> Non
         with connect_admin(system.settings.kafka) as client:
             client.delete_records({place: new.delivery.offset})
         both = [old.delivery, new.delivery]
-        fetcher = MessageFetcher(system.kafka, system.settings.lake)
+        fetcher = MessageFetcher(connection_of(system.kafka), system.settings.lake)
         found = fetcher.fetch(both)
         fetcher.close()
         for message in (old, new):
             sample = found[message.id]
             assert (sample.value, sample.key, sample.headers) == (message.value, message.key, message.headers)
             assert sample.timestamp_ms == message.timestamp_ms
-        fetcher = MessageFetcher(system.kafka, None)
+        fetcher = MessageFetcher(connection_of(system.kafka), None)
         assert list(fetcher.fetch(both)) == [new.id]
         fetcher.close()
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ackstream import __version__
-from ackstream.client.publishing.receipts import Receipt
+from ackstream.client.publishing.publications import Receipt
 from ackstream.client.requests.replies import Reply
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import TRACEPARENT

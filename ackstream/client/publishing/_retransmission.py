@@ -24,7 +24,6 @@ from ackstream.protocol.messages import CONFLATION_MS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ACK_TIMEOUT_SECONDS = 2.0
 MAX_TIMEOUT_MS = 60_000
 """However long answers take, the estimate is no longer."""
 

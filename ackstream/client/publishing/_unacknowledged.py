@@ -13,8 +13,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
-from ackstream.client.publishing._retransmission import ACK_TIMEOUT_SECONDS, Retransmission
-from ackstream.client.publishing.receipts import Open, PublishStatistics, Receipts
+from ackstream.client.publishing._retransmission import Retransmission
+from ackstream.client.publishing.publications import PublishStatistics, ReceiptHandler
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
     from ackstream.client.errors import RefusedError
-    from ackstream.client.publishing.receipts import FailedMessage, Receipt, Stage
+    from ackstream.client.publishing.publications import Open, PublisherOptions, Stage
     from ackstream.protocol.intervals import Interval
 
-WINDOW_BYTES = 64 * 1024 * 1024
 REFUSED_AGAIN_MS = 5_000
 """When a withdrawal is sent again that Kafka refused like its message."""
 
@@ -46,42 +45,34 @@ class UnacknowledgedMessages:
     Safe to use from several threads. Futures and handlers are called without the lock.
     """
 
-    def __init__(  # noqa: PLR0913 - the options of a publisher, each with a default
-        self,
-        messages: MemoryMessages,
-        *,
-        on_receipt: Callable[[Receipt], None] | None = None,
-        on_failed_write: Callable[[FailedMessage], None] | None = None,
-        stage: Stage = "persisted",
-        window: int = 1000,
-        window_bytes: int = WINDOW_BYTES,
-        ack_timeout_ms: int = round(ACK_TIMEOUT_SECONDS * 1000),
-        conflation_ms: int | None = None,
-        windowed: bool = False,
-        error_on_gap: bool = False,
-        clock: Callable[[], int] = monotonic_ms,
+    def __init__(
+        self, messages: MemoryMessages, options: PublisherOptions, clock: Callable[[], int] = monotonic_ms
     ) -> None:
         """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
 
-        The options are those of a publisher; a window is 1 to 255 in Solace, and may be larger here.
+        A window is 1 to 255 in Solace, and may be larger here.
 
         :param clock: monotonic milliseconds
         :raises WindowError: the window or the timeout is too small to send anything
         """
-        if window < 1 or window_bytes < 1:
+        self._window, self._window_bytes = options.window, options.window_bytes
+        if self._window < 1 or self._window_bytes < 1:
             raise WindowError(
-                f"A publish window of {window} messages and {window_bytes} bytes lets nothing through: use 1 or more."
+                f"A publish window of {self._window} messages and {self._window_bytes} bytes lets nothing through: use"
+                " 1 or more."
             )
-        if stage == "persisted" and ack_timeout_ms < 1:
-            raise WindowError(f"An ack timeout of {ack_timeout_ms} ms would resend forever: use 1 ms or more.")
+        timeout_ms = round(options.ack_timeout * 1000)
+        if options.stage == "persisted" and timeout_ms < 1:
+            raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
         self.changed = threading.Condition()
         self.ended: Exception | None = None
         self._messages = messages
-        self._receipts = Receipts(stage, on_receipt, on_failed_write, windowed=windowed)
-        self._stage: Stage = stage
-        self._window, self._window_bytes = window, window_bytes
-        self._timer = Retransmission(ack_timeout_ms, CONFLATION_MS if conflation_ms is None else conflation_ms)
-        self._error_on_gap = error_on_gap
+        self._receipts = ReceiptHandler(options)
+        self._stage: Stage = options.stage
+        self._error_on_gap = options.error_on_gap
+        self._timer = Retransmission(
+            timeout_ms, CONFLATION_MS if options.conflation_ms is None else options.conflation_ms
+        )
         self._clock = clock
         self._open: dict[int, Open] = {}
         # by number, ascending: when it was last sent

@@ -6,31 +6,35 @@ import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
+from ackstream.client.core.options import takes
 from ackstream.client.core.storage import MemoryMessages, SqliteMessages
 from ackstream.client.core.tracing import trace_message
 from ackstream.client.errors import AcknowledgementTimeout
-from ackstream.client.publishing._publications import check_client, message_of
-from ackstream.client.publishing._publisher_session import PublisherSession
+from ackstream.client.publishing._publisher_link import PublisherLink
 from ackstream.client.publishing._reader_acks import ReaderAcknowledgements, WriterAcknowledgements
-from ackstream.client.publishing._retransmission import ACK_TIMEOUT_SECONDS
-from ackstream.client.publishing._unacknowledged import WINDOW_BYTES, UnacknowledgedMessages
-from ackstream.client.publishing.receipts import Open
+from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
+from ackstream.client.publishing.publications import (
+    AwaitedMessage,
+    NewMessage,
+    Open,
+    PublisherOptions,
+    check_client,
+    message_of,
+)
 from ackstream.client.reading.samples import WriterQos
 from ackstream.errors import ClientError
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from ackstream.client.core.lifetime import ConnectionState
-    from ackstream.client.core.storage import KeptMessage, Synchronous
-    from ackstream.client.publishing._reader_acks import Callback
-    from ackstream.client.publishing.receipts import FailedMessage, PublishStatistics, Receipt, Stage
-    from ackstream.protocol.messages import AckType, CommandAck
+    from ackstream.client.core.storage import KeptMessage
+    from ackstream.client.publishing.publications import PublishStatistics, Receipt, Stage
     from ackstream.protocol.readers import WriterStateRequest
 
 
@@ -51,30 +55,8 @@ class Publisher(ReaderAcknowledgements, Client):
     should be quick and must not publish.
     """
 
-    def __init__(  # noqa: PLR0913 - a publisher has many options, each with a default
-        self,
-        bootstrap_servers: str | Kafka,
-        *,
-        name: str,
-        store: Path | str | None = None,
-        stage: Stage = "persisted",
-        synchronous: Synchronous = "normal",
-        window: int = 1000,
-        window_bytes: int = WINDOW_BYTES,
-        block: bool = True,
-        windowed: bool = False,
-        ack_timeout: float = ACK_TIMEOUT_SECONDS,
-        conflation_ms: int | None = None,
-        error_on_gap: bool = False,
-        logon_timeout: float = 60.0,
-        on_receipt: Callable[[Receipt], None] | None = None,
-        on_failed_write: Callable[[FailedMessage], None] | None = None,
-        on_ack: Callable[[CommandAck], None] | None = None,
-        writer_qos: WriterQos | None = None,
-        on_application_acknowledgment: Callable[[Callback], None] | None = None,
-        on_error: Callable[[Exception], None] | None = None,
-        on_connection: Callable[[ConnectionState], None] | None = None,
-    ) -> None:
+    @takes(PublisherOptions)
+    def __init__(self, options: PublisherOptions) -> None:
         """Connect, log on, and send the messages that are still in the store.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -93,6 +75,7 @@ class Publisher(ReaderAcknowledgements, Client):
             (``effective_conflation_ms``)
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
         :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
+        :param on_receipt: called with each receipt
         :param on_failed_write: called with refused messages and duplicates, with the stored copy
         :param on_ack: called with every acknowledgement as it arrives: merged ones, and those of single messages
         :param writer_qos: flow control by readers, whose acknowledgements are tracked with it or with a handler alone
@@ -108,63 +91,31 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises GapError: the service lacks messages, and ``error_on_gap``
         :raises SettleTimeout: the settle job does not answer
         """
-        kafka = Kafka.of(bootstrap_servers)
-        check_client(name)
-        self._stage: Stage = stage
-        self._topic, self._name = kafka.topic("messages"), name
-        self._block = block
-        self._store = MemoryMessages() if store is None else SqliteMessages(Path(store), name, synchronous)
+        connection = connection_of(options.bootstrap_servers)
+        name, qos, on_reader_ack = check_client(options.name), options.writer_qos, options.on_application_acknowledgment
+        self._stage: Stage = options.stage
+        self._topic, self._name = connection.kafka.topic("messages"), name
+        self._block = options.block
+        self._store = MemoryMessages()
+        if options.store is not None:
+            self._store = SqliteMessages(Path(options.store), name, options.synchronous)
         with ExitStack() as stack:
             stack.callback(self._store.close)
-            self._unacknowledged = UnacknowledgedMessages(
-                self._store,
-                on_receipt=on_receipt,
-                on_failed_write=on_failed_write,
-                stage=stage,
-                window=window,
-                window_bytes=window_bytes,
-                ack_timeout_ms=round(ack_timeout * 1000),
-                conflation_ms=conflation_ms,
-                windowed=windowed,
-                error_on_gap=error_on_gap,
-            )
+            self._unacknowledged = UnacknowledgedMessages(self._store, options)
             self._readers: WriterAcknowledgements | None = None
-            if writer_qos is not None or on_application_acknowledgment is not None:
-                qos = writer_qos or WriterQos()
-                self._readers = WriterAcknowledgements(qos, name, self._ask_settle, on_application_acknowledgment)
-            self._session = PublisherSession(
-                kafka,
-                name,
-                stage,
-                self._store,
-                self._unacknowledged,
-                self._readers,
-                on_ack=on_ack,
-                on_error=on_error,
-                on_connection=on_connection,
-            )
-            self._life = self._session.life
+            if qos is not None or on_reader_ack is not None:
+                self._readers = WriterAcknowledgements(qos or WriterQos(), name, self._ask_settle, on_reader_ack)
+            self._link = PublisherLink(connection, options, self._store, self._unacknowledged, self._readers)
+            self._life = self._link.life
             stack.callback(self.close)
-            logon = self._session.log_on(logon_timeout, window, conflation_ms)
+            logon = self._link.log_on()
             if self._readers is not None:
-                self._readers.begin(self._store.discarded + 1, self.next_seq, logon.holes, logon_timeout)
-            self._session.send_again(logon.resent)
+                self._readers.begin(self._store.discarded + 1, self.next_seq, logon.holes, options.logon_timeout)
+            self._link.send_again(logon.resent)
             stack.pop_all()
 
-    def publish(  # noqa: PLR0913 - what a message may have, each with a default
-        self,
-        value: bytes,
-        *,
-        topic: str | None = None,
-        key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes]] = (),
-        ttl_ms: int | None = None,
-        context: Any = None,
-        seq: int | None = None,
-        acks: Iterable[AckType] = (),
-        cid: str | None = None,
-        ack_immediately: bool = False,
-    ) -> Future[Receipt]:
+    @takes(NewMessage)
+    def publish(self, message: NewMessage) -> Future[Receipt]:
         """Keep a message and send it.
 
         :param topic: the subject, by which the service decides who may publish and who subscribes
@@ -186,10 +137,9 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises MessageTooLargeError: it is larger than Kafka accepts
         :raises StoreError: it cannot be kept
         """
-        future, named = self._traced(headers)
+        future, headers = self._traced(message.headers)
         try:
-            message = message_of(value, topic, key, named, ttl_ms, acks=acks, cid=cid, immediately=ack_immediately)
-            self._publish([(message, Open(future, context))], seq)
+            self._publish([(message_of(message, headers), Open(future, message.context))], message.seq)
         except ClientError:
             future.cancel()
             raise
@@ -215,9 +165,9 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises MessageTooLargeError: a message is larger than Kafka accepts; nothing was numbered or kept
         """
         own = [*headers]
-        traced = [(value, *self._traced(own)) for value in values]
+        traced = [(NewMessage(value, topic=topic, key=key, ttl_ms=ttl_ms), *self._traced(own)) for value in values]
         try:
-            new = [(message_of(value, topic, key, named, ttl_ms), Open(one, None)) for value, one, named in traced]
+            new = [(message_of(one, named), Open(future, None)) for one, future, named in traced]
         except ClientError:
             for _, future, _ in traced:
                 future.cancel()
@@ -238,8 +188,8 @@ class Publisher(ReaderAcknowledgements, Client):
         readers = self._readers
         done = 0
         while done < len(new):
-            with self._session.order:
-                self._session.check_open()
+            with self._link.order:
+                self._link.check_open()
                 behind = readers is not None and readers.full
                 # where readers are tracked, each message may have to wait for them
                 some = [] if behind else new[done:] if readers is None else new[done : done + 1]
@@ -247,25 +197,29 @@ class Publisher(ReaderAcknowledgements, Client):
                 for number, (message, _) in zip(numbers, some, strict=False):
                     if readers is not None:
                         readers.write()
-                    self._session.send(number, message)
+                    self._link.send(number, message)
             done += len(numbers)
             if readers is not None and behind:
                 readers.wait_for_room()
             elif not numbers:
                 self._unacknowledged.wait_for_room(new[done][0].size, block=self._block)
 
-    def publish_await_acknowledgement(self, value: bytes, timeout: float | None = None, **options: Any) -> Receipt:
-        """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
+    @takes(AwaitedMessage)
+    def publish_await_acknowledgement(self, message: AwaitedMessage) -> Receipt:
+        """Publish and wait for the receipt; the parameters are those of :meth:`publish`, ``timeout`` the second one.
 
         :param timeout: seconds; ``None``: forever
+        :param ack_immediately: on by default: the acknowledgement does not wait for other messages
         :raises AcknowledgementTimeout: the outcome is unknown; the message is kept and sent again
         :raises RefusedError: with the reason
         """
+        arguments = {each.name: getattr(message, each.name) for each in fields(NewMessage)}
         try:
-            return self.publish(value, **{"ack_immediately": True, **options}).result(timeout)
+            return self.publish(**arguments).result(message.timeout)
         except FutureTimeout:
             raise AcknowledgementTimeout(
-                f"No acknowledgement within {timeout:g} s; the message is kept, and may be stored already or later."
+                f"No acknowledgement within {message.timeout:g} s; the message is kept, and may be stored already or"
+                " later."
             ) from None
 
     def publish_flush(self, timeout: float | None = None, stage: Stage | None = None) -> None:
@@ -278,10 +232,10 @@ class Publisher(ReaderAcknowledgements, Client):
         deadline = None if timeout is None else time.monotonic() + timeout
         wanted = self._stage if stage is None else stage
         hurried = wanted == self._stage == "persisted"
-        self._unacknowledged.flush(wanted, timeout, self._session.wait_for_acks if hurried else None)
+        self._unacknowledged.flush(wanted, timeout, self._link.wait_for_acks if hurried else None)
         if wanted == "persisted" and self._stage == "accepted":
             # these are not acknowledged one by one: the service reports when it has decided about all of them
-            self._session.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._link.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     @property
     def unpersisted_count(self) -> int:
@@ -296,7 +250,7 @@ class Publisher(ReaderAcknowledgements, Client):
     @property
     def effective_conflation_ms(self) -> int | None:
         """The interval of merged acks, if the service did not grant the requested one at the logon."""
-        logon = self._session.logon
+        logon = self._link.logon
         return None if logon is None else logon.effective_conflation_ms
 
     @property
@@ -309,8 +263,8 @@ class Publisher(ReaderAcknowledgements, Client):
 
         Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables.
         """
-        self._session.close()
+        self._link.close()
         self._store.close()
 
     def _ask_settle(self, question: WriterStateRequest) -> None:
-        self._session.ask_settle(question)
+        self._link.ask_settle(question)

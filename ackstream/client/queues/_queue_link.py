@@ -19,7 +19,7 @@ from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import may_pass, monotonic_ms
-from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, ClientConnection
+from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessages
@@ -27,11 +27,11 @@ from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ackstream.client.core.connection import Connection
     from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.queues.queued_messages import QueueOptions
     from ackstream.protocol.queues import QueueRequest
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class QueueLink:
 
     def __init__(
         self,
-        kafka: Kafka,
+        connection: Connection,
         options: QueueOptions,
         life: Lifetime,
         settle: Callable[[QueueMessage, SampleOutcome], None],
@@ -78,15 +78,11 @@ class QueueLink:
         self._ready: deque[QueueMessage] = deque()
         self._ready_bytes = 0
         with ExitStack() as stack:
-            self._connection = ClientConnection(
-                kafka,
-                options.name,
-                self._closing,
-                sends="app-acks",
-                addressed="queue-deliveries",
+            self._connection = connection.link(
+                options.name, self._closing, sends="app-acks", addressed="queue-deliveries"
             )
             stack.callback(self._connection.close)
-            self._fetcher = MessageFetcher(kafka, options.lake)
+            self._fetcher = MessageFetcher(connection, options.lake)
             stack.callback(self._fetcher.close)
             self._connections = stack.pop_all()
         self._threads = [

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.options import handler_of, takes
 from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import QueueOptions, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ class QueueConsumer(Client):
         :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
             acceptances that might never be full, or a flow that reports nothing
         """
-        kafka = Kafka.of(options.bootstrap_servers)
+        connection = connection_of(options.bootstrap_servers)
         for text in (options.queue, options.name):
             if not 1 <= len(text) <= MAX_NAME:
                 raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
@@ -105,7 +105,7 @@ class QueueConsumer(Client):
         self._previous = threading.local()
         self._closing = threading.Event()
         self._life = Lifetime(lambda _: self._link.drop_ready(), options.on_error)
-        self._link = QueueLink(kafka, options, self._life, self._settle_call)
+        self._link = QueueLink(connection, options, self._life, self._settle_call)
         self._handling: threading.Thread | None = None
         try:
             self._link.start(options.bind_timeout)

@@ -7,7 +7,6 @@ deleted it or its record cannot be unpacked here.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -19,18 +18,17 @@ from ackstream.client.core.messages import Message
 from ackstream.client.core.options import MAX_BATCH
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
-from ackstream.kafka import clients
-from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.kafka.reader import TopicReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ackstream.client.core.connection import Brokers, Connection
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.queues import MessageDelivered, NotSettled
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings import Kafka, Lake
+    from ackstream.settings import Lake
 
 POLL_MS = 200
 PATIENCE_SECONDS = 10.0
@@ -134,7 +132,7 @@ class FlowQos(msgspec.Struct, frozen=True):
 class QueueOptions:
     """The options of a ``QueueConsumer``, which documents them."""
 
-    bootstrap_servers: str | Kafka
+    bootstrap_servers: Brokers
     _: KW_ONLY
     queue: str
     name: str
@@ -178,19 +176,14 @@ class MessageFetcher:
     :ivar absence: why a message is not among the fetched ones, as a sentence without its subject
     """
 
-    def __init__(self, kafka: Kafka, lake: Lake | None) -> None:
+    def __init__(self, connection: Connection, lake: Lake | None) -> None:
         """Connect.
 
         :param lake: where the table is, for messages that Kafka has deleted
         :raises UnreachableError: no broker, or the topic is missing
         """
         self._lake = lake
-        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest", fetch_max_wait_ms=50)
-        self._reader = TopicReader(consumer)
-        with ExitStack() as stack:
-            stack.callback(self._reader.close)
-            check_topics(consumer, kafka, reads=[kafka.topic("messages")])
-            stack.pop_all()
+        self._reader = TopicReader(connection.consumer(connection.kafka.topic("messages"), fetch_max_wait_ms=50))
         self.absence = (
             "is neither in Kafka nor in the table messages"
             if lake is not None

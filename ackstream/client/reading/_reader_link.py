@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.session import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
 from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions
 from ackstream.client.reading.samples import check_name
 from ackstream.kafka.clients import CLOSE_SECONDS
-from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.patterns import matches_any
@@ -38,11 +38,11 @@ from ackstream.protocol.readers import (
     ReaderState,
     ReaderStop,
 )
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ackstream.client.core.connection import Brokers, Connection
     from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.reading._reader_history import ReaderHistory
     from ackstream.client.reading.samples import Acknowledger
@@ -69,7 +69,7 @@ class ReaderLink:
 
     def __init__(
         self,
-        kafka: Kafka,
+        connection: Connection,
         start: ReaderStart,
         history: ReaderHistory,
         reader: Acknowledger,
@@ -96,9 +96,9 @@ class ReaderLink:
         # reports that Kafka did not store, and that nothing else repeats; filled by the producer's thread
         self._unsent: deque[ProtocolAck] = deque()
         self._due = dict.fromkeys(("gaps", "repeat", "recover", "commit"), 0.0)
+        kafka = connection.kafka
         self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
-        self.link = ClientConnection(
-            kafka,
+        self.link = connection.link(
             start.reader,
             sends="app-acks",
             addressed="publisher-acks",
@@ -313,7 +313,7 @@ def merged(states: list[ReaderState]) -> ReaderState:
     )
 
 
-def delete_durable_subscription(bootstrap_servers: str | Kafka, *, name: str, timeout: float = TIMEOUT) -> None:
+def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeout: float = TIMEOUT) -> None:
     """Remove a reader for good: no writer waits for it, and its name begins anew; a running one ends.
 
     Acknowledgements for its required role still count.
@@ -324,16 +324,16 @@ def delete_durable_subscription(bootstrap_servers: str | Kafka, *, name: str, ti
     :raises SettleTimeout: the settle job does not answer
     :raises UnreachableError: no broker, or a topic is missing
     """
-    kafka = Kafka.of(bootstrap_servers)
+    connection = connection_of(bootstrap_servers)
     check_name("name", name)
     removed: Parts[ReaderRemoved] = Parts()
-    for answer in _answers(kafka, name, lambda: ReaderStop(name), timeout):
+    for answer in _answers(connection, name, lambda: ReaderStop(name), timeout):
         if isinstance(answer, ReaderRemoved) and removed.add(answer).whole is not None:
             return
     raise _not_answered(f"The removal of reader {name} was not confirmed", timeout)
 
 
-def known_readers(bootstrap_servers: str | Kafka, *, timeout: float = TIMEOUT) -> list[KnownReader]:
+def known_readers(bootstrap_servers: Brokers, *, timeout: float = TIMEOUT) -> list[KnownReader]:
     """Return the readers that are known, temporary ones too, the one that was silent for longest first.
 
     :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -341,10 +341,10 @@ def known_readers(bootstrap_servers: str | Kafka, *, timeout: float = TIMEOUT) -
     :raises SettleTimeout: the settle job does not answer
     :raises UnreachableError: no broker, or a topic is missing
     """
-    kafka = Kafka.of(bootstrap_servers)
+    connection = connection_of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then
     answers: defaultdict[int, Parts[KnownReaders]] = defaultdict(Parts)
-    for answer in _answers(kafka, ASKING, lambda: ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout):
+    for answer in _answers(connection, ASKING, lambda: ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout):
         if isinstance(answer, KnownReaders) and (whole := answers[answer.number].add(answer).whole) is not None:
             return _merged_readers(reader for part in whole for reader in part.readers)
     raise _not_answered("The readers were not reported", timeout)
@@ -365,10 +365,12 @@ def _merged_readers(known: Iterator[KnownReader]) -> list[KnownReader]:
     return sorted(found.values(), key=lambda reader: (reader.seen, reader.reader))
 
 
-def _answers(kafka: Kafka, name: str, question: Callable[[], ConsumerRecord], timeout: float) -> Iterator[Answer]:
+def _answers(
+    connection: Connection, name: str, question: Callable[[], ConsumerRecord], timeout: float
+) -> Iterator[Answer]:
     """Send a record, and yield the answers to the name; send another one now and then."""
     until, session = time.monotonic() + timeout, Session[int]()
-    with ClientConnection(kafka, name, sends="app-acks", addressed="publisher-acks") as link:
+    with connection.link(name, sends="app-acks", addressed="publisher-acks") as link:
         while (now := time.monotonic()) < until:
             if session.due(now):
                 link.send(readers.write(question()))

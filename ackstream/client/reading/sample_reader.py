@@ -25,11 +25,11 @@ from ackstream.client.reading.samples import ReaderQos, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import ReaderStart
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from ackstream.client.core.connection import Brokers
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.readers import AutoReason
     from ackstream.settings import Lake
@@ -69,7 +69,7 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
 class ReaderOptions:
     """The options of a :class:`SampleReader`, which documents them."""
 
-    bootstrap_servers: str | Kafka
+    bootstrap_servers: Brokers
     _: KW_ONLY
     name: str
     handler: Callable[[Sample], object] | None = None
@@ -142,7 +142,7 @@ class SampleReader(Client):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         :raises SettleTimeout: the settle job does not answer
         """
-        kafka = Kafka.of(options.bootstrap_servers)
+        connection = connection_of(options.bootstrap_servers)
         self._qos = options.qos or ReaderQos()
         self._topics, self._filter = tuple(options.topics), options.filter
         self._durable = options.durable
@@ -164,9 +164,9 @@ class SampleReader(Client):
         self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._handling = self._life.thread(self._handle_all, "ackstream-samples")
         with ExitStack() as stack:
-            self._labels = Labels(stack, kafka, labels, None)
+            self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
-                kafka,
+                connection,
                 start,
                 self._history,
                 self,
@@ -175,8 +175,8 @@ class SampleReader(Client):
                 after_poll=self._after_poll,
             )
             stack.callback(self._link.close)
-            producer = ClientProducer(kafka, self._link.link.producer)
-            self._outbox = Answers(producer, connection_of(kafka), self._labels)
+            producer = ClientProducer(connection.kafka, self._link.link.producer)
+            self._outbox = Answers(producer, connection, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._link.begin(options.start_timeout)
             self._connected = stack.pop_all()

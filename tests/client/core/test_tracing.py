@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ackstream.client import RequestTimeout
 from ackstream.client.core import tracing
-from ackstream.client.publishing.receipts import Receipt
+from ackstream.client.publishing.publications import Receipt
 from ackstream.client.requests.commands import Command
 from ackstream.client.requests.replies import Reply
 from ackstream.protocol.record_headers import TRACEPARENT, checked_trace

@@ -6,14 +6,14 @@ import pytest
 
 from ackstream.client.core.storage import WITHDRAWN, KeptMessage
 from ackstream.client.errors import MessageTooLargeError
-from ackstream.client.publishing._publications import Publications, check_client, message_of
+from ackstream.client.publishing.publications import NewMessage, Publications, check_client, message_of
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.record_headers import PUBLISHER
 
 
 def make(**arguments: Any) -> KeptMessage:
-    return message_of(**{"value": b"v", "topic": None, "key": None, "headers": (), "ttl_ms": None} | arguments)
+    return message_of(NewMessage(**{"value": b"v"} | arguments))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def make(**arguments: Any) -> KeptMessage:
         ({"acks": ["received", "parsed"]}, "acks has 'parsed': choose among received, processed"),
         ({"acks": "received"}, "acks has 'r'"),
         ({"cid": 7}, "cid is 7: give str, not int"),
-        ({"immediately": 1}, "ack_immediately is 1: give bool, not int"),
+        ({"ack_immediately": 1}, "ack_immediately is 1: give bool, not int"),
         ({"headers": [("\udcff", b"")]}, "headers has '\\\\udcff': a surrogate alone is no character"),
         ({"topic": "\udcff"}, "topic has '\\\\udcff'"),
         ({"cid": "\udcff"}, "cid has '\\\\udcff'"),
@@ -96,7 +96,7 @@ def test_a_message_asks_for_acks_of_its_own_besides_those_of_the_stage(
 
 @pytest.mark.parametrize(("immediately", "value"), [(True, b"true"), (False, None)])
 def test_a_message_may_ask_for_its_ack_at_once(immediately: bool, value: bytes | None) -> None:  # noqa: FBT001
-    assert dict(RECORDS.message(1, make(immediately=immediately))).get("ack-immediately") == value
+    assert dict(RECORDS.message(1, make(ack_immediately=immediately))).get("ack-immediately") == value
 
 
 def test_topic_and_time_to_live_are_headers() -> None:

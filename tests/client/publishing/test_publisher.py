@@ -12,6 +12,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 from kafka.future import Future as KafkaFuture
 
+from ackstream.client.core.connection import BrokerConnection
 from ackstream.client.core.storage import StoreFile
 from ackstream.client.errors import (
     FlushTimeout,
@@ -24,10 +25,11 @@ from ackstream.client.errors import (
     ThreadDiedError,
     WouldBlockError,
 )
-from ackstream.client.publishing import _publisher_session as publisher_session
+from ackstream.client.publishing import _publisher_link as publisher_link
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.errors import BadParameterError
 from ackstream.protocol.messages import CommandAck, encode_ack
+from ackstream.settings import Kafka
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Connection:
     now_ms = NOW_MS
     first_retries = 0
 
-    def __init__(self, _kafka: Any, name: str, stop: threading.Event, **_: Any) -> None:
+    def __init__(self, name: str, stop: threading.Event) -> None:
         self.name, self.stop = name.encode(), stop
         self.sent: list[tuple[dict[str, str], bytes]] = []
         self.kafka: Callable[[dict[str, str], bytes], Exception | None] = lambda _headers, _value: None
@@ -116,22 +118,35 @@ class Connection:
         self.flush()
 
 
+class Brokers(BrokerConnection):
+    """Makes a connection for each publisher; Kafka and the service remember what the one before has left."""
+
+    def __init__(self, kind: type[Connection] = Connection) -> None:
+        super().__init__(Kafka())
+        self.made: list[Connection] = []
+        self._kind = kind
+
+    def link(self, name: str, stop: threading.Event | None = None, **_: Any) -> Any:
+        assert stop is not None
+        link = self._kind(name, stop)
+        if self.made:
+            previous = self.made[-1]
+            link.kafka, link.watermark, link.highest = previous.kafka, previous.watermark, previous.highest
+        link.retries = Connection.first_retries
+        self.made.append(link)
+        return link
+
+    def __getitem__(self, number: int) -> Connection:
+        return self.made[number]
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+
 @pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    made: list[Connection] = []
-
-    class Noted(Connection):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            previous = made[-1] if made else None
-            if previous is not None:
-                self.kafka, self.watermark, self.highest = previous.kafka, previous.watermark, previous.highest
-            self.retries = Connection.first_retries
-            made.append(self)
-
-    monkeypatch.setattr(publisher_session, "ClientConnection", Noted)
+def connections(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     monkeypatch.setattr(Connection, "now_ms", NOW_MS)
-    return made
+    return Brokers()
 
 
 def persisted(seq: int, reason: str | None = None, **fields: Any) -> CommandAck:
@@ -140,17 +155,17 @@ def persisted(seq: int, reason: str | None = None, **fields: Any) -> CommandAck:
 
 
 def test_every_record_names_the_session(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         publisher.publish(b"x")
         (logon,), (message,) = connections[0].wait_for("logon"), connections[0].wait_for(None)
     assert logon["publisher-session"] == message["publisher-session"] == logon["cid"]
-    with Publisher("localhost:9092", name="p1"):
+    with Publisher(connections, name="p1"):
         assert connections[1].wait_for("logon")[0]["cid"] != logon["cid"]
 
 
 def test_acks_of_a_single_message_reach_the_handler_with_its_command_id(connections):
     acks = []
-    with Publisher("localhost:9092", name="p1", window=30, conflation_ms=250, on_ack=acks.append) as publisher:
+    with Publisher(connections, name="p1", window=30, conflation_ms=250, on_ack=acks.append) as publisher:
         future = publisher.publish(b"x", acks=["received", "processed"], cid="order 7")
         (logon,), (message,) = connections[0].wait_for("logon"), connections[0].wait_for(None)
         assert (logon["publish-window"], logon["ack-conflation"]) == ("30", "250ms")
@@ -164,15 +179,15 @@ def test_acks_of_a_single_message_reach_the_handler_with_its_command_id(connecti
 
 
 def test_acks_are_asked_for_again_after_a_restart(connections, tmp_path):
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
         publisher.publish(b"x", acks=["completed"], ack_immediately=True)
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1"):
+    with Publisher(connections, name="p1", store=tmp_path / "p1"):
         (again,) = connections[1].wait_for(None)
     assert (again["ack"], again["cid"], again["ack-immediately"]) == ("completed,persisted", "1", "true")
 
 
 def test_who_waits_for_one_message_asks_for_its_ack_at_once(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         waiting = threading.Thread(target=publisher.publish_await_acknowledgement, args=(b"x", SECONDS))
         waiting.start()
         (message,) = connections[0].wait_for(None)
@@ -182,7 +197,7 @@ def test_who_waits_for_one_message_asks_for_its_ack_at_once(connections):
 
 
 def test_a_message_of_a_topic_without_a_log_is_acknowledged_alone(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         future = publisher.publish(b"x", topic="fast")
         connections[0].answer(persisted(1, cid="1"))
         assert future.result(SECONDS).seq == 1
@@ -190,9 +205,7 @@ def test_a_message_of_a_topic_without_a_log_is_acknowledged_alone(connections):
 
 def test_the_connection_is_reported_when_the_service_stops_answering_and_when_it_answers_again(connections):
     states = []
-    with Publisher(
-        "localhost:9092", name="p1", ack_timeout=0.01, conflation_ms=0, on_connection=states.append
-    ) as publisher:
+    with Publisher(connections, name="p1", ack_timeout=0.01, conflation_ms=0, on_connection=states.append) as publisher:
         future = publisher.publish(b"x")
         connections[0].wait_for(None, 2)
         eventually(lambda: states == ["connected", "disconnected"], "the report")
@@ -203,7 +216,7 @@ def test_the_connection_is_reported_when_the_service_stops_answering_and_when_it
 
 def test_the_connection_is_reported_when_kafka_does_not_take_a_message(connections):
     states = []
-    with Publisher("localhost:9092", name="p1", stage="accepted", on_connection=states.append) as publisher:
+    with Publisher(connections, name="p1", stage="accepted", on_connection=states.append) as publisher:
         connections[0].kafka = lambda _headers, _value: KafkaTimeoutError("away")
         publisher.publish(b"x")
         eventually(lambda: states == ["connected", "disconnected"], "the report")
@@ -212,17 +225,17 @@ def test_the_connection_is_reported_when_kafka_does_not_take_a_message(connectio
 
 
 def test_a_logon_that_could_not_be_processed_is_repeated(connections, monkeypatch):
-    monkeypatch.setattr(publisher_session, "LOGON_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(publisher_link, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(Connection, "first_retries", 2)
-    with Publisher("localhost:9092", name="p1"):
+    with Publisher(connections, name="p1"):
         assert len(connections[0].wait_for("logon", 3)) == 3
 
 
 def test_a_logon_is_not_repeated_for_longer_than_it_may_take(connections, monkeypatch):
-    monkeypatch.setattr(publisher_session, "LOGON_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(publisher_link, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(Connection, "first_retries", 10**9)
     with pytest.raises(LogonTimeout):
-        Publisher("localhost:9092", name="p1", logon_timeout=0.1)
+        Publisher(connections, name="p1", logon_timeout=0.1)
     assert len(connections) == 1
 
 
@@ -233,7 +246,7 @@ def test_an_unanswered_message_is_sent_again_after_two_seconds_by_default():
 @pytest.mark.parametrize("arguments", [{"key": "order-7"}, {"headers": [("seq", b"1")]}, {"ttl_ms": "1s"}])
 def test_a_wrong_argument_takes_no_number_and_poisons_no_store(connections, tmp_path, arguments):
     for run in (1, 2):
-        with Publisher("localhost:9092", name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
+        with Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
             begin = publisher.next_seq
             with pytest.raises(BadParameterError):
                 publisher.publish(b"x", **arguments)
@@ -246,7 +259,7 @@ def test_waiting_with_asyncio_and_giving_up_harms_nobody(connections):
     async def give_up(publisher: Publisher) -> None:
         await asyncio.wait_for(asyncio.wrap_future(publisher.publish(b"1")), 0.01)
 
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         with pytest.raises(asyncio.TimeoutError):
             asyncio.run(give_up(publisher))
         second = publisher.publish(b"2")
@@ -261,7 +274,7 @@ def test_waiting_with_asyncio_and_giving_up_harms_nobody(connections):
 )
 def test_a_message_that_kafka_refuses_for_good_fails_and_holds_nothing_up(connections, error, kind):
     failed = []
-    with Publisher("localhost:9092", name="p1", on_failed_write=failed.append) as publisher:
+    with Publisher(connections, name="p1", on_failed_write=failed.append) as publisher:
         connections[0].kafka = lambda _headers, value: error if value == b"bad" else None
         bad, good = publisher.publish(b"bad"), publisher.publish(b"good")
         with pytest.raises(kind):
@@ -275,7 +288,7 @@ def test_a_message_that_kafka_refuses_for_good_fails_and_holds_nothing_up(connec
 
 
 def test_a_message_that_the_client_library_cannot_send_fails(connections, monkeypatch):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         send = connections[0].send
 
         def broken(value: bytes, headers: list[tuple[str, bytes]]) -> Stored:
@@ -291,7 +304,7 @@ def test_a_message_that_the_client_library_cannot_send_fails(connections, monkey
 
 def test_a_message_that_kafka_did_not_take_in_time_is_sent_again(connections):
     errors = [KafkaTimeoutError("120 s")]
-    with Publisher("localhost:9092", name="p1", stage="accepted") as publisher:
+    with Publisher(connections, name="p1", stage="accepted") as publisher:
         connections[0].kafka = lambda _headers, _value: errors.pop() if errors else None
         publisher.publish(b"x").result(SECONDS)
         assert len(connections[0].wait_for(None, 2)) == 2
@@ -299,7 +312,7 @@ def test_a_message_that_kafka_did_not_take_in_time_is_sent_again(connections):
 
 def test_a_later_publisher_of_the_name_ends_this_one_visibly(connections):
     errors = []
-    with Publisher("localhost:9092", name="p1", on_error=errors.append) as publisher:
+    with Publisher(connections, name="p1", on_error=errors.append) as publisher:
         future = publisher.publish(b"x")
         connections[0].answer(CommandAck(ack_type="processed", cid="logon-other", bookmark=9))
         with pytest.raises(TakenOverError):
@@ -313,7 +326,7 @@ def test_a_later_publisher_of_the_name_ends_this_one_visibly(connections):
 
 
 def test_a_publisher_whose_session_is_over_ends_even_if_it_never_saw_the_other_logon(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         (logon,) = connections[0].wait_for("logon")
         over = CommandAck(ack_type="processed", status="failure", cid=logon["cid"], reason="session over")
         connections[0].answer(over)
@@ -322,7 +335,7 @@ def test_a_publisher_whose_session_is_over_ends_even_if_it_never_saw_the_other_l
 
 
 def test_an_ack_of_another_session_is_about_other_messages(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         future = publisher.publish(b"x")
         (logon,) = connections[0].wait_for("logon")
         connections[0].answer(persisted(1, session="logon-other"), persisted(1, "not entitled", session=logon["cid"]))
@@ -331,14 +344,14 @@ def test_an_ack_of_another_session_is_about_other_messages(connections):
 
 
 def test_an_older_logon_that_is_answered_again_ends_nobody(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         connections[0].answer(CommandAck(ack_type="processed", cid="logon-older", bookmark=6), persisted(1))
         assert publisher.publish(b"x").result(SECONDS).seq == 1
 
 
 def test_a_thread_that_dies_ends_the_publisher_visibly(connections):
     errors = []
-    publisher = Publisher("localhost:9092", name="p1", on_error=errors.append)
+    publisher = Publisher(connections, name="p1", on_error=errors.append)
     future = publisher.publish(b"x")
     connections[0].broken = TypeError("a bug")
     with pytest.raises(ThreadDiedError, match="a bug"):
@@ -349,9 +362,8 @@ def test_a_thread_that_dies_ends_the_publisher_visibly(connections):
     assert len(errors) == 1
 
 
-@pytest.mark.usefixtures("connections")
-def test_a_full_disk_while_kafka_confirms_ends_the_publisher_visibly(tmp_path, monkeypatch):
-    publisher = Publisher("localhost:9092", name="p1", store=tmp_path / "p1", stage="accepted")
+def test_a_full_disk_while_kafka_confirms_ends_the_publisher_visibly(connections, tmp_path, monkeypatch):
+    publisher = Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted")
     monkeypatch.setattr(publisher._store, "drop", lambda _seq: (_ for _ in ()).throw(StoreError("the disk is full")))
     with pytest.raises(StoreError, match="full"):
         publisher.publish(b"x").result(SECONDS)
@@ -368,7 +380,7 @@ def test_each_message_carries_its_trace_and_one_that_is_not_sent_ends_its_own(co
         return [("traceparent", b"%d" % len(traced))]
 
     monkeypatch.setattr("ackstream.client.publishing.publisher.trace_message", trace)
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         publisher.publish(b"x", headers=[("own", b"h")])
         publisher.publish_many([b"y", b"z"])
         with pytest.raises(BadParameterError):
@@ -385,9 +397,7 @@ def test_handlers_that_raise_harm_nobody(connections):
     def handler(_: object) -> None:
         raise ValueError("a bug of the application")
 
-    with Publisher(
-        "localhost:9092", name="p1", on_ack=handler, on_receipt=handler, on_failed_write=handler
-    ) as publisher:
+    with Publisher(connections, name="p1", on_ack=handler, on_receipt=handler, on_failed_write=handler) as publisher:
         futures = [publisher.publish(b"x") for _ in range(2)]
         connections[0].answer(persisted(1, "not entitled"), persisted(2))
         assert futures[1].result(SECONDS).seq == 2
@@ -395,7 +405,7 @@ def test_handlers_that_raise_harm_nobody(connections):
 
 
 def test_closing_sends_what_is_buffered_before_futures_fail(connections):
-    with Publisher("localhost:9092", name="p1", stage="accepted") as publisher:
+    with Publisher(connections, name="p1", stage="accepted") as publisher:
         connections[0].pending = []
         future = publisher.publish(b"x")
         assert not future.done()
@@ -406,18 +416,17 @@ def test_closing_sends_what_is_buffered_before_futures_fail(connections):
 
 
 def test_closing_fails_what_the_service_has_not_acknowledged(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         future = publisher.publish(b"x")
     assert isinstance(future.exception(0), PublisherClosedError)
     assert connections[0].flushed
 
 
-@pytest.mark.usefixtures("connections")
-def test_at_stage_accepted_no_number_is_used_twice_even_if_the_file_has_lost_its_end(tmp_path):
+def test_at_stage_accepted_no_number_is_used_twice_even_if_the_file_has_lost_its_end(connections, tmp_path):
     store, sent = tmp_path / "p1", set()
     for second, number in enumerate("abc"):
         Connection.now_ms = NOW_MS + 1000 * second
-        with Publisher("localhost:9092", name="p1", store=store, stage="accepted") as publisher:
+        with Publisher(connections, name="p1", store=store, stage="accepted") as publisher:
             for _ in range(3):
                 receipt = publisher.publish(number.encode()).result(SECONDS)
                 assert receipt.seq not in sent
@@ -429,13 +438,13 @@ def test_at_stage_accepted_no_number_is_used_twice_even_if_the_file_has_lost_its
 
 
 def test_at_stage_accepted_kept_messages_keep_their_numbers(connections, tmp_path):
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
         connections[0].kafka = lambda _headers, _value: KafkaTimeoutError("away")
         publisher.publish(b"x")
         kept = publisher.next_seq - 1
     Connection.now_ms = NOW_MS + 1000
     connections[0].kafka = lambda _headers, _value: None
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
         begin = Connection.now_ms * 1_000_000
         assert connections[1].wait_for(None)[0]["seq"] == str(kept)
         (hole,) = connections[1].wait_for("withdraw")
@@ -444,11 +453,11 @@ def test_at_stage_accepted_kept_messages_keep_their_numbers(connections, tmp_pat
 
 
 def test_holes_are_withdrawn_before_anything_is_sent(connections, tmp_path):
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
         for number in range(3):
             publisher.publish(b"%d" % number)
     connections[-1].highest = 9
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
         assert publisher.next_seq == 10
         publisher.publish(b"new")
         sent = [headers for headers, _ in connections[1].sent]
@@ -460,7 +469,7 @@ def test_holes_are_withdrawn_before_anything_is_sent(connections, tmp_path):
 
 
 def test_at_stage_accepted_a_flush_to_the_tables_asks_the_service(connections):
-    with Publisher("localhost:9092", name="p1", stage="accepted") as publisher:
+    with Publisher(connections, name="p1", stage="accepted") as publisher:
         publisher.publish(b"x").result(SECONDS)
         with pytest.raises(FlushTimeout):
             publisher.publish_flush(0.05, stage="persisted")
@@ -474,7 +483,7 @@ def test_at_stage_accepted_a_flush_to_the_tables_asks_the_service(connections):
 
 
 def test_who_waits_for_the_tables_does_not_wait_for_the_interval_of_merged_acks(connections):
-    with Publisher("localhost:9092", name="p1", conflation_ms=60_000) as publisher:
+    with Publisher(connections, name="p1", conflation_ms=60_000) as publisher:
         publisher.publish_flush(SECONDS)
         assert [headers.get("command") for headers, _ in connections[0].sent] == ["logon"], "nothing to wait for"
         publisher.publish(b"x")
@@ -490,13 +499,13 @@ def test_who_waits_for_the_tables_does_not_wait_for_the_interval_of_merged_acks(
 
 
 def test_who_waits_for_the_tables_asks_again_for_what_was_sent_meanwhile(connections, monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(publisher_session, "HURRY_SECONDS", 0.01)
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1", window=4, conflation_ms=60_000) as publisher:
+    monkeypatch.setattr(publisher_link, "HURRY_SECONDS", 0.01)
+    with Publisher(connections, name="p1", store=tmp_path / "p1", window=4, conflation_ms=60_000) as publisher:
         for _ in range(4):
             publisher.publish(b"x")
     # an earlier run's: the last two have no room at first
     with Publisher(
-        "localhost:9092", name="p1", store=tmp_path / "p1", window=2, conflation_ms=60_000, ack_timeout=60
+        connections, name="p1", store=tmp_path / "p1", window=2, conflation_ms=60_000, ack_timeout=60
     ) as publisher:
         flushing = threading.Thread(target=publisher.publish_flush, args=(SECONDS,))
         flushing.start()
@@ -511,7 +520,7 @@ def test_who_waits_for_the_tables_asks_again_for_what_was_sent_meanwhile(connect
 
 
 def test_waiting_for_the_tables_ends_in_time(connections):
-    with Publisher("localhost:9092", name="p1") as publisher:
+    with Publisher(connections, name="p1") as publisher:
         publisher.publish(b"x")
         with pytest.raises(FlushTimeout, match=r"1 messages were not acknowledged within 0\.02 s"):
             publisher.publish_flush(0.02)
@@ -519,15 +528,15 @@ def test_waiting_for_the_tables_ends_in_time(connections):
 
 
 def test_acks_of_what_another_session_kept_are_not_needed_to_start(connections, tmp_path: Path):
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
         publisher.publish(b"x")
     connections[-1].watermark = 1
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
         assert (publisher.unpersisted_count, publisher.next_seq) == (0, 2)
 
 
 def test_many_messages_are_published_as_the_window_has_room(connections):
-    with Publisher("localhost:9092", name="p1", window=3, conflation_ms=0) as publisher:
+    with Publisher(connections, name="p1", window=3, conflation_ms=0) as publisher:
         (connection,) = connections
 
         def acknowledge() -> None:
@@ -551,7 +560,7 @@ def test_messages_that_are_published_together_are_one_change_of_the_file(connect
     monkeypatch.setattr(
         StoreFile, "change", lambda self, *statements: changes.append(len(statements)) or change(self, *statements)
     )
-    with Publisher("localhost:9092", name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
+    with Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
         changes.clear()
         futures = publisher.publish_many([b"x"] * 50)
         assert changes[0] == 51
@@ -561,7 +570,7 @@ def test_messages_that_are_published_together_are_one_change_of_the_file(connect
 
 
 def test_where_publishing_many_messages_stops_their_futures_have_the_reason(connections):
-    with Publisher("localhost:9092", name="p1", window=2, block=False) as publisher:
+    with Publisher(connections, name="p1", window=2, block=False) as publisher:
         assert publisher.publish_many([]) == []
         with pytest.raises(BadParameterError):
             publisher.publish_many([b"1", "2"])  # type: ignore[list-item]

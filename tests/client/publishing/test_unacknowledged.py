@@ -19,11 +19,15 @@ from ackstream.client.errors import (
     refused,
 )
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.receipts import Open
+from ackstream.client.publishing.publications import Open, PublisherOptions
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from ackstream.client.publishing.receipts import FailedMessage, Receipt
+    from ackstream.client.publishing.publications import FailedMessage, Receipt
+
+
+def _options(**given: Any) -> PublisherOptions:
+    return PublisherOptions("localhost:9092", name="p1", **given)
 
 
 class World:
@@ -38,10 +42,8 @@ class World:
         self.receipts: list[Receipt] = []
         self.messages = UnacknowledgedMessages(
             self.store,
-            on_receipt=self.receipts.append,
-            on_failed_write=self.failed.append,
+            _options(on_receipt=self.receipts.append, on_failed_write=self.failed.append, **options),
             clock=lambda: self.now,
-            **options,
         )
         self.sent = self.messages.logged_on(0).resent if log_on else []
 
@@ -89,7 +91,7 @@ def test_a_refused_message_is_returned_before_it_is_dropped_and_never_sent_again
     def failed(message: FailedMessage) -> None:
         kept.append((message.seq, message.value, len(store)))
 
-    messages = UnacknowledgedMessages(store, on_failed_write=failed)
+    messages = UnacknowledgedMessages(store, _options(on_failed_write=failed))
     futures: list[Future[Receipt]] = [Future(), Future()]
     for number, future in enumerate(futures, 1):
         assert messages.add([(KeptMessage(b"%d" % number, []), Open(future, None))]) == range(number, number + 1)
@@ -187,14 +189,14 @@ def test_a_number_that_is_not_the_next_one_is_refused() -> None:
         world.add(1)
 
 
-@pytest.mark.parametrize(("window", "ack_timeout_ms"), [(0, 2000), (-1, 2000), (10, 0)])
-def test_a_window_that_could_send_nothing_is_refused(window: int, ack_timeout_ms: int) -> None:
+@pytest.mark.parametrize(("window", "ack_timeout"), [(0, 2.0), (-1, 2.0), (10, 0.0)])
+def test_a_window_that_could_send_nothing_is_refused(window: int, ack_timeout: float) -> None:
     with pytest.raises(WindowError, match=r"1 (ms )?or more"):
-        World(window=window, ack_timeout_ms=ack_timeout_ms)
+        World(window=window, ack_timeout=ack_timeout)
 
 
 def test_without_kafka_ack_timeout_only_the_window_is_checked() -> None:
-    World(stage="accepted", ack_timeout_ms=0)
+    World(stage="accepted", ack_timeout=0.0)
 
 
 def test_a_full_window_blocks_until_there_is_room() -> None:
@@ -266,7 +268,7 @@ def test_where_answers_take_long_nothing_is_sent_again_before() -> None:
 
 
 def test_a_message_that_kafka_still_has_to_store_is_not_sent_again() -> None:
-    world = World(ack_timeout_ms=2000)
+    world = World(ack_timeout=2.0)
     world.add()
     world.messages.sending(1)
     world.now = 2000
@@ -319,7 +321,7 @@ TOO_LARGE = refused("message too large", "Message 1")
 
 
 def test_a_message_that_kafka_refuses_for_good_fails_and_its_number_is_withdrawn() -> None:
-    world = World(ack_timeout_ms=2000)
+    world = World(ack_timeout=2.0)
     first, second = world.add(), world.add()
     assert first is not None
     assert second is not None

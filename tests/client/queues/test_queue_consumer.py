@@ -17,6 +17,7 @@ from ackstream.client.reading.samples import Sample
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbound
+from tests.client.connections import FakeConnection
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ def _sample(value: bytes) -> Sample:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     service = Service()
-    monkeypatch.setattr(queue_link, "ClientConnection", lambda *_, **__: service)
     monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: service)
     monkeypatch.setattr(queue_link, "BACKOFF_SECONDS", 0.01)
     return service
@@ -101,7 +101,7 @@ def consume(service: Service) -> Iterator[Callable[..., QueueConsumer]]:
     made: list[QueueConsumer] = []
 
     def create(**options: Any) -> QueueConsumer:
-        made.append(QueueConsumer("localhost:9092", queue="q", name="A", **options))
+        made.append(QueueConsumer(FakeConnection(link=service), queue="q", name="A", **options))
         return made[-1]
 
     yield create

@@ -16,7 +16,8 @@ from ackstream.client.queues import queued_messages
 from ackstream.client.queues.queued_messages import MessageFetcher
 from ackstream.lake import reading
 from ackstream.protocol.queues import MessageDelivered
-from ackstream.settings import Kafka, Lake
+from ackstream.settings import Lake
+from tests.client.connections import FakeConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,13 +94,8 @@ def _delivered(offset: int) -> MessageDelivered:
     return MessageDelivered("q", "A", 1, 1, f"m-0-{offset}", "m", 0, offset, 7, 1)
 
 
-@pytest.fixture
-def fetcher(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def create(consumer: Consumer, lake: Lake | None = None) -> MessageFetcher:
-        monkeypatch.setattr(queued_messages.clients, "connect_consumer", lambda *_, **__: consumer)
-        return MessageFetcher(Kafka(), lake)
-
-    return create
+def _fetcher(consumer: Consumer, lake: Lake | None = None) -> MessageFetcher:
+    return MessageFetcher(FakeConnection(consumer), lake)
 
 
 @given(
@@ -113,15 +109,14 @@ def test_what_kafka_has_is_fetched_and_nothing_else_holds_it_up(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         consumer = Consumer(readable, unreadable - readable, beginning)
-        patch.setattr(queued_messages.clients, "connect_consumer", lambda *_, **__: consumer)
         patch.setattr(queued_messages, "NEAR", 4)
-        found = MessageFetcher(Kafka(), None).fetch([_delivered(offset) for offset in wanted])
+        found = _fetcher(consumer).fetch([_delivered(offset) for offset in wanted])
     assert {int(sample.value or b"") for sample in found.values()} == {
         offset for offset in wanted & readable if offset >= beginning
     }
 
 
-def test_what_cannot_be_read_from_kafka_is_read_from_the_table(fetcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_from_kafka_is_read_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def stored(_lake: Lake, positions: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
@@ -129,7 +124,7 @@ def test_what_cannot_be_read_from_kafka_is_read_from_the_table(fetcher: Any, mon
         return [_row(0, 1), _row(0, 3), _row(9, 1)]
 
     monkeypatch.setattr(reading, "messages_at", stored)
-    found = fetcher(Consumer([2], unreadable=[3]), Lake()).fetch([_delivered(offset) for offset in (1, 2, 3, 4)])
+    found = _fetcher(Consumer([2], unreadable=[3]), Lake()).fetch([_delivered(offset) for offset in (1, 2, 3, 4)])
     assert {name: sample.value for name, sample in found.items()} == {"m-0-1": b"row", "m-0-2": b"2", "m-0-3": b"row"}
     assert asked == [(7, 0, 1), (7, 0, 3), (7, 0, 4)]
 
@@ -159,18 +154,18 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
     return schema.set(schema.get_field_index("key"), pa.field("key", pa.binary()))
 
 
-def test_the_application_does_not_get_the_headers_of_the_service(fetcher: Any) -> None:
-    (sample,) = fetcher(Consumer([3])).fetch([_delivered(3)]).values()
+def test_the_application_does_not_get_the_headers_of_the_service() -> None:
+    (sample,) = _fetcher(Consumer([3])).fetch([_delivered(3)]).values()
     assert (sample.key, sample.value, sample.headers, sample.timestamp_ms) == (b"k", b"3", {"colour": b"blue"}, 3)
 
 
 def test_a_message_beyond_the_end_of_its_partition_is_given_up_one_that_does_not_arrive_is_not(
-    fetcher: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queued_messages, "PATIENCE_SECONDS", 0.02)
     for offset in (5, 9, 99_999):
-        assert fetcher(Consumer([], end=5)).fetch([_delivered(offset)]) == {}
+        assert _fetcher(Consumer([], end=5)).fetch([_delivered(offset)]) == {}
     silent = Consumer([3], end=5)
     silent.poll = lambda **_: {}  # type: ignore[method-assign]
     with pytest.raises(KafkaTimeoutError):
-        fetcher(silent).fetch([_delivered(3)])
+        _fetcher(silent).fetch([_delivered(3)])

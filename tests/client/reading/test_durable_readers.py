@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ackstream.client.core.connection import BrokerConnection
 from ackstream.client.errors import SettleTimeout
 from ackstream.client.reading import _reader_link as module
 from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
@@ -43,7 +44,7 @@ def settle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         answers[:] = given
         return sent
 
-    monkeypatch.setattr(module, "ClientConnection", Link)
+    monkeypatch.setattr(BrokerConnection, "link", Link)
     return answer
 
 

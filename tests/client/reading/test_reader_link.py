@@ -13,7 +13,6 @@ from kafka import TopicPartition
 from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.core.session import Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
-from ackstream.client.reading import _reader_link as reader_link
 from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink, merged
@@ -30,7 +29,8 @@ from ackstream.protocol.readers import (
     ReaderState,
     ReaderStop,
 )
-from ackstream.settings import Kafka, Lake
+from ackstream.settings import Lake
+from tests.client.connections import FakeConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -174,11 +174,10 @@ class _Link:
 
 
 def _session(link: _Link, history: ReaderHistory, errors: list[Exception], lake: Lake | None = None) -> ReaderLink:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reader_link, "ClientConnection", lambda *_, **__: link)
-        nobody: Any = None  # only samples know the reader
-        life = Lifetime(history.end, errors.append)
-        return ReaderLink(Kafka(), history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
+    nobody: Any = None  # only samples know the reader
+    life = Lifetime(history.end, errors.append)
+    connection = FakeConnection(link=link)
+    return ReaderLink(connection, history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
 
 
 class _World:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from ackstream.client.core.storage import KeptMessage, MemoryMessages
 from ackstream.client.errors import TakenOverError, refused
-from ackstream.client.publishing._publications import Publications
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.receipts import Open
+from ackstream.client.publishing.publications import Open, Publications, PublisherOptions
 from ackstream.jobs.persist.backlog import AckPacing
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
@@ -23,7 +22,7 @@ from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
-    from ackstream.client.publishing.receipts import Receipt
+    from ackstream.client.publishing.publications import Receipt
     from ackstream.jobs.persist.state import PublisherState
 
 WINDOW = 8
@@ -90,7 +89,7 @@ class Process:
 
     def __init__(self, service: Service, store: MemoryMessages, session: str) -> None:
         self.service, self.store, self.id = service, store, session
-        self.messages = UnacknowledgedMessages(store, window=WINDOW)
+        self.messages = UnacknowledgedMessages(store, PublisherOptions("localhost:9092", name="p", window=WINDOW))
         self.alive, self.outbox, self.inbox = True, list[int](), list[CommandAck]()
         self.futures: dict[bytes, tuple[int, Future[Receipt]]] = {}
         self._records = Publications("p", session, acknowledged=True)

@@ -18,10 +18,10 @@ import msgspec
 from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ackstream.client.core.lifetime import Lifetime, call_handler
+from ackstream.client.core.session import AGAIN_SECONDS, Session
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, TakenOverError, refused
-from ackstream.client.publishing._publications import Publications
+from ackstream.client.publishing.publications import Publications
 from ackstream.kafka.clients import may_pass, monotonic_ms
-from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import readers as reader_records
 from ackstream.protocol.dispositions import NOT_ENTITLED, SESSION_OVER
 from ackstream.protocol.messages import CommandAck, decode_ack
@@ -29,60 +29,51 @@ from ackstream.protocol.messages import CommandAck, decode_ack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.core.connection import Connection
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
     from ackstream.client.errors import RefusedError
-    from ackstream.client.publishing._publications import Headers
     from ackstream.client.publishing._reader_acks import WriterAcknowledgements
     from ackstream.client.publishing._unacknowledged import Logon, UnacknowledgedMessages
-    from ackstream.client.publishing.receipts import Stage
+    from ackstream.client.publishing.publications import Headers, PublisherOptions, Stage
     from ackstream.protocol.readers import WriterStateRequest
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
 NUMBERS_PER_MS = 1_000_000
 """At stage ``accepted`` the numbers of a session begin with the broker's time of its logon, times this."""
 
-LOGON_AGAIN_SECONDS = 5.0
-"""The pause before a logon is repeated that the service could not process."""
-
 HURRY_SECONDS = 2.0
 """Who waits for acks asks for those of what was sent meanwhile, too, as often as this."""
 
 
-class PublisherSession:
+class PublisherLink:
     """Connects a publisher's messages with Kafka.
 
     :ivar order: a message is numbered and sent under this lock
     :ivar life: of the publisher
+    :ivar logon: the answer to the logon
     """
 
     def __init__(
         self,
-        kafka: Kafka,
-        client: str,
-        stage: Stage,
+        connection: Connection,
+        options: PublisherOptions,
         store: MemoryMessages,
         messages: UnacknowledgedMessages,
         readers: WriterAcknowledgements | None,
-        *,
-        on_ack: Callable[[CommandAck], None] | None,
-        on_error: Callable[[Exception], None] | None,
-        on_connection: Callable[[ConnectionState], None] | None,
     ) -> None:
         """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""
         self.order = threading.RLock()
         self.logon: CommandAck | None = None
-        """The answer to the logon."""
-        self.life = Lifetime(self._end, on_error, on_connection)
+        self.life = Lifetime(self._end, options.on_error, options.on_connection)
         self._logged_on = self._away = False
-        self._kafka, self._name = kafka, client
-        self._stage: Stage = stage
+        self._topic, self._options = connection.kafka.topic("app-acks"), options
+        self._name = options.name
+        self._stage: Stage = options.stage
         self._store, self._messages, self._readers = store, messages, readers
-        self._on_ack = on_ack
         self._id = f"logon-{secrets.token_hex(8)}"
-        self._records = Publications(client, self._id, acknowledged=stage == "persisted")
+        self._session: Session[int] = Session()
+        self._records = Publications(self._name, self._id, acknowledged=self._stage == "persisted")
         self._flushes = count(1)
         # how often a message was handed to Kafka
         self._sent = 0
@@ -90,29 +81,34 @@ class PublisherSession:
         self._flushing: set[str] = set()
         self._closed, self._closing = threading.Event(), threading.Event()
         self._thread = self.life.thread(self._run, "ackstream-publisher")
-        writes = () if readers is None else ("app-acks",)
-        self._connection = ClientConnection(
-            kafka, client, self._closing, sends="messages", addressed="publisher-acks", writes=writes
+        self._connection = connection.link(
+            self._name,
+            self._closing,
+            sends="messages",
+            addressed="publisher-acks",
+            writes=() if readers is None else ("app-acks",),
         )
         self._thread.start()
 
     # -- for the publisher ---------------------------------------------------------------------------------------------
 
-    def log_on(self, timeout: float, window: int, conflation_ms: int | None) -> Logon:
+    def log_on(self) -> Logon:
         """Begin the session, and withdraw the numbers that no message will have.
 
         :raises LogonTimeout: Kafka did not store the logon in time, or the service did not answer it
         :raises GapError: the service lacks messages, and gaps are errors
         """
+        options, timeout = self._options, self._options.logon_timeout
         kept = self._store.numbers()
         first = kept[0] if kept else self._store.last + 1
-        headers = self._records.logon(self._id, first if kept or first > 1 else None, window, conflation_ms)
-        stored = self._command(headers, timeout, LogonTimeout)
+        known = first if kept or first > 1 else None
+        headers = self._records.logon(self._id, known, options.window, options.conflation_ms)
         if self._stage == "persisted":
-            answer = self._wait_for_logon(headers, timeout)
+            answer = self._answered_logon(headers, timeout)
             found = self._messages.logged_on(answer.seq or 0, answer.highest or 0)
         else:
-            # nobody is asked for the last number: begin above any that was used, even if the file has lost its end
+            # the service does not report the last number: begin above any used one, even if the file lost its end
+            stored = self._command(headers, timeout, LogonTimeout)
             found = self._messages.logged_on(self._store.discarded, stored.timestamp * NUMBERS_PER_MS)
         self.life.enter("connected")
         self._logged_on = True
@@ -187,9 +183,8 @@ class PublisherSession:
 
     def ask_settle(self, question: WriterStateRequest) -> None:
         """Send a query about the acknowledgements of readers."""
-        topic, value = self._kafka.topic("app-acks"), reader_records.write(question)
         try:
-            self._connection.producer.send(topic, value, self._connection.name)
+            self._connection.producer.send(self._topic, reader_records.write(question), self._connection.name)
         except (KafkaError, ValueError) as error:
             log.warning("Kafka did not store a query about %s, which is sent again: %s", question.writer, error)
 
@@ -220,11 +215,12 @@ class PublisherSession:
         except (KafkaError, ValueError) as cause:
             raise error(f"Kafka did not store a command of {self._name} within {timeout} s: {cause}.") from cause
 
-    def _wait_for_logon(self, headers: Headers, timeout: float) -> CommandAck:
-        """Wait for the answer to the logon; a service that could not process it is asked again after a pause."""
+    def _answered_logon(self, headers: Headers, timeout: float) -> CommandAck:
+        """Log on, and return the answer; a service that could not process the logon is asked again after a pause."""
         deadline = time.monotonic() + timeout
-        began = monotonic_ms()
         while True:
+            self._command(headers, timeout, LogonTimeout)
+            began = monotonic_ms()
             self._messages.wait_for(lambda: self.logon is not None, deadline - time.monotonic())
             if self.logon is None:
                 raise LogonTimeout(
@@ -234,9 +230,8 @@ class PublisherSession:
             if self.logon.status != "retry":
                 break
             self.logon = None
-            self._closing.wait(max(0.0, min(LOGON_AGAIN_SECONDS, deadline - time.monotonic())))
-            began = monotonic_ms()
-            self._command(headers, timeout, LogonTimeout)
+            self._session.lapse()
+            self._closing.wait(max(0.0, min(AGAIN_SECONDS, deadline - time.monotonic())))
         self._messages.measure(monotonic_ms() - began)
         if self.logon.status != "success":
             raise refused(self.logon.reason or NOT_ENTITLED, "The logon")
@@ -282,7 +277,7 @@ class PublisherSession:
         if not self.life.alive:
             # numbers of a later publisher are other messages than ours
             return
-        call_handler(self._on_ack, ack)
+        call_handler(self._options.on_ack, ack)
         cid = ack.cid or ""
         if ack.ack_type == "persisted" and cid.endswith(self._id):
             with self._messages.changed:
@@ -298,9 +293,9 @@ class PublisherSession:
         if own and ack.reason != SESSION_OVER:
             with self._messages.changed:
                 self.logon = ack
+                self._session.begin(_position(ack), HURRY_SECONDS)
                 self._messages.changed.notify_all()
-        elif own or (self.logon is not None and _position(ack) > _position(self.logon)):
-            # an older position would be a replay of an earlier logon
+        elif own or self._session.is_over(_position(ack)):
             self.life.fail(TakenOverError(f"Another publisher has logged on as {self._name}: names must be unique."))
 
     def _end(self, error: Exception) -> None:

@@ -1,0 +1,317 @@
+"""Messages of a publisher: the options that an application gives, the records in ``messages``, and the receipts.
+
+Arguments are checked before a message has a number. The headers of the service come last: of a repeated name the last
+one counts.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
+
+from ackstream.client.core.lifetime import call_handler
+from ackstream.client.core.storage import KeptMessage
+from ackstream.client.errors import MessageTooLargeError
+from ackstream.errors import BadParameterError
+from ackstream.kafka.clients import MAX_RECORD_BYTES
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType
+from ackstream.protocol.record_headers import (
+    ACK,
+    ACK_CONFLATION,
+    ACK_IMMEDIATELY,
+    CID,
+    CLIENT,
+    COMMAND,
+    FIRST,
+    KEY,
+    PUBLISHER,
+    SEQ,
+    SESSION,
+    TOPIC,
+    TTL,
+    WINDOW,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from ackstream.client.core.connection import Brokers
+    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.core.storage import Synchronous
+    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.reading.samples import WriterQos
+    from ackstream.protocol.messages import CommandAck
+
+Headers: TypeAlias = "list[tuple[str, bytes]]"
+
+Stage: TypeAlias = Literal["accepted", "persisted"]
+"""The meaning of a receipt: Kafka has stored the message (milliseconds), or the tables hold it (a batch later)."""
+
+WINDOW_BYTES = 64 * 1024 * 1024
+ACK_TIMEOUT_SECONDS = 2.0
+
+_OVERHEAD = 1024
+"""Bytes of a record besides the application's: names and values of the service's headers, its name twice."""
+_PER_HEADER = 16
+_ACK_TYPES = frozenset(name.encode() for name in get_args(AckType))
+
+
+@dataclass(frozen=True)
+class PublisherOptions:
+    """The options of a ``Publisher``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    name: str
+    store: Path | str | None = None
+    stage: Stage = "persisted"
+    synchronous: Synchronous = "normal"
+    window: int = 1000
+    window_bytes: int = WINDOW_BYTES
+    block: bool = True
+    windowed: bool = False
+    ack_timeout: float = ACK_TIMEOUT_SECONDS
+    conflation_ms: int | None = None
+    error_on_gap: bool = False
+    logon_timeout: float = 60.0
+    on_receipt: Callable[[Receipt], None] | None = None
+    on_failed_write: Callable[[FailedMessage], None] | None = None
+    on_ack: Callable[[CommandAck], None] | None = None
+    writer_qos: WriterQos | None = None
+    on_application_acknowledgment: Callable[[Callback], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+    on_connection: Callable[[ConnectionState], None] | None = None
+
+
+@dataclass(frozen=True)
+class NewMessage:
+    """The arguments of ``Publisher.publish``, which documents them."""
+
+    value: bytes
+    _: KW_ONLY
+    topic: str | None = None
+    key: bytes | None = None
+    headers: Iterable[tuple[str, bytes]] = ()
+    ttl_ms: int | None = None
+    context: Any = None
+    seq: int | None = None
+    acks: Iterable[AckType] = ()
+    cid: str | None = None
+    ack_immediately: bool = False
+
+
+@dataclass(frozen=True)
+class AwaitedMessage(NewMessage):
+    """The arguments of ``Publisher.publish_await_acknowledgement``."""
+
+    timeout: float | None = None
+    _: KW_ONLY
+    ack_immediately: bool = True
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The acknowledgement of a message.
+
+    :ivar context: what the application passed to ``publish``
+    :ivar first: the first message that this receipt covers; ``seq`` itself unless receipts are windowed
+    :ivar duplicate: it was already stored; the first copy counts
+    """
+
+    seq: int
+    stage: Stage
+    context: Any
+    first: int
+    timestamp_ms: int
+    duplicate: bool = False
+
+
+class FailedMessage(msgspec.Struct, frozen=True):
+    """A refused message or a duplicate, with the stored copy, for the failed-write handler."""
+
+    seq: int
+    reason: str
+    value: bytes | None
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+    context: Any
+
+
+class PublishStatistics(msgspec.Struct, frozen=True):
+    """Counts since the publisher started.
+
+    ``published`` messages were numbered, ``accepted`` stored by Kafka, ``acknowledged`` at the publisher's stage,
+    ``failed`` refused, by the service or by Kafka; ``unpersisted`` are still in the store. ``resent`` counts
+    retransmissions, ``window_closed`` how often a message had to wait for room.
+    """
+
+    published: int
+    accepted: int
+    acknowledged: int
+    failed: int
+    unpersisted: int
+    resent: int
+    window_closed: int
+
+
+class Open(NamedTuple):
+    """What belongs to an open message besides the message: where its receipt goes, and the application's own object."""
+
+    future: Future[Receipt]
+    context: Any
+
+
+def check_client(name: object) -> str:
+    """Return the name of a publisher.
+
+    :raises BadParameterError: it has no characters, or more than a report could contain
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_CLIENT_CHARACTERS:
+        raise BadParameterError(
+            f"client is {name!r:.80}: name the publisher with 1 to {MAX_CLIENT_CHARACTERS} characters."
+        )
+    return name
+
+
+def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = None) -> KeptMessage:
+    """Return a message to keep and to send.
+
+    :param headers: instead of those of the message
+    :raises BadParameterError: an argument has a wrong type or value, or a header's name is the service's
+    :raises MessageTooLargeError: it is larger than Kafka accepts
+    """
+    named = [*(new.headers if headers is None else headers)]
+    _check("value", new.value, bytes)
+    _check("key", new.key, bytes, optional=True)
+    _check("topic", new.topic, str, optional=True)
+    for header in named:
+        if not isinstance(header, tuple) or [type(part) for part in header] != [str, bytes]:
+            raise BadParameterError(f"headers has {header!r:.80}: each header is a tuple of a str and bytes.")
+        _encodable("headers", header[0])
+        if header[0] in PUBLISHER:
+            raise BadParameterError(
+                f"headers has {header[0]}, which is the service's own: rename it; topic, key and ttl_ms are arguments."
+            )
+    if new.ttl_ms is not None:
+        if type(new.ttl_ms) is not int or new.ttl_ms < 0:
+            raise BadParameterError(f"ttl_ms is {new.ttl_ms!r:.80}: give whole milliseconds, 0 or more.")
+        named.append((TTL, b"%d" % new.ttl_ms))
+    if new.topic is not None:
+        named.append((TOPIC, _encodable("topic", new.topic)))
+    named += _requests(new)
+    message = KeptMessage(new.value, named, new.key)
+    size = message.size + _PER_HEADER * len(named)
+    if size > MAX_RECORD_BYTES - _OVERHEAD - 8 * MAX_CLIENT_CHARACTERS:
+        raise MessageTooLargeError("message too large", f"A message of {size} bytes")
+    return message
+
+
+def _requests(new: NewMessage) -> Headers:
+    """Return the headers that ask for acknowledgements of a message."""
+    _check("cid", new.cid, str, optional=True)
+    _check("ack_immediately", new.ack_immediately, bool)
+    asked = list(dict.fromkeys(new.acks))
+    if unknown := [ack for ack in asked if ack not in get_args(AckType)]:
+        raise BadParameterError(f"acks has {unknown[0]!r:.80}: choose among {', '.join(get_args(AckType))}.")
+    headers = [(ACK, ",".join(asked).encode())] if asked else []
+    headers += [(CID, _encodable("cid", new.cid))] if new.cid is not None else []
+    return [*headers, (ACK_IMMEDIATELY, b"true")] if new.ack_immediately else headers
+
+
+def _encodable(name: str, text: str) -> bytes:
+    """Return a text in UTF-8: one that has none can never be sent, and would hold up all that follows it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadParameterError(f"{name} has {text!r:.80}: a surrogate alone is no character.") from None
+
+
+def _check(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise BadParameterError(f"{argument} is {value!r:.80}: give {kind.__name__}, not {type(value).__name__}.")
+
+
+class Publications:
+    """The records of one publisher in one session."""
+
+    def __init__(self, client: str, session: str, *, acknowledged: bool) -> None:
+        """Write records.
+
+        :param session: distinguishes the publishers of one name: the last one to log on counts
+        :param acknowledged: whether the service is to acknowledge the messages
+        """
+        self._own = [(CLIENT, client.encode()), (SESSION, session.encode())]
+        self._ack = b"persisted" if acknowledged else b"none"
+
+    def message(self, seq: int, message: KeptMessage) -> Headers:
+        """Return the headers of a message."""
+        if message.withdrawn:
+            return self.withdrawal(seq, seq, self._ack)
+        kept, number = dict(message.headers), b"%d" % seq
+        headers = [header for header in message.headers if header[0] != ACK]
+        if message.key is not None:
+            headers.append((KEY, message.key))
+        asked = [ack for ack in kept.get(ACK, b"").split(b",") if ack in _ACK_TYPES]
+        if asked and CID not in kept:
+            headers.append((CID, number))
+        asked += [self._ack] if self._ack not in asked else []
+        return [*headers, *self._own, (SEQ, number), (ACK, b",".join(asked))]
+
+    def withdrawal(self, first: int, last: int, ack: bytes = b"none") -> Headers:
+        """Return the headers of the command that no messages of these numbers will come."""
+        return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
+
+    def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None) -> Headers:
+        """Return the headers of a logon.
+
+        :param first: the first number that the publisher keeps or will use; ``None``: it has none
+        :param window: how many messages may be unacknowledged: the service acknowledges each third of it
+        """
+        headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
+        if first is not None:
+            headers.append((FIRST, b"%d" % first))
+        if conflation_ms is not None:
+            headers.append((ACK_CONFLATION, b"%dms" % conflation_ms))
+        return headers
+
+    def flush(self, cid: str) -> Headers:
+        """Return the headers of a flush, which is answered when everything before it is stored or refused."""
+        return [*self._own, (COMMAND, b"flush"), (CID, cid.encode()), (ACK, b"persisted")]
+
+
+class ReceiptHandler:
+    """Ends futures and calls the handlers of the application."""
+
+    def __init__(self, options: PublisherOptions) -> None:
+        """Report as the options say."""
+        self._options = options
+
+    def give(self, numbers: list[int], opened: Mapping[int, Open | None], duplicate: int | None) -> None:
+        """Give the receipts of messages that one ack covers.
+
+        :param opened: ``None`` for a message of an earlier run
+        :param duplicate: the one that was stored before
+        """
+        options, windowed = self._options, self._options.windowed
+        now = time.time_ns() // 1_000_000
+        for seq in numbers:
+            future, context = opened[seq] or (None, None)
+            first = numbers[0] if windowed else seq
+            receipt = Receipt(seq, options.stage, context, first, now, duplicate=seq == duplicate)
+            if future is not None:
+                future.set_result(receipt)
+            if not windowed or seq == numbers[-1]:
+                call_handler(options.on_receipt, receipt)
+
+    def give_back(self, seq: int, reason: str, message: KeptMessage | None, entry: Open | None) -> None:
+        """Return a refused message or a duplicate to the application."""
+        if message is None or message.withdrawn:
+            value, key, headers = None, None, []
+        else:
+            value, key, headers = message.value, message.key, message.headers
+        failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
+        call_handler(self._options.on_failed_write, failed)
