@@ -30,7 +30,10 @@ STEPS = [(terminal, commands.splitlines(), shown or "") for terminal, commands, 
 PARTY, JOBS, TABLES = "ackstream ack ", "ackstream run ", ("ackstream sql ", "ackstream outcomes ")
 SILENT, LAST = "fleet:seen", "kill %1"
 OK = 200
-SHELL = [sys.executable, "-c", "import pty; pty.spawn(['bash', '--norc', '--noprofile', '-i'])"]
+
+_HEARD = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+"""Nohup lets all that the tests start ignore the signal."""
+SHELL = [sys.executable, "-c", f"{_HEARD}; import pty; pty.spawn(['bash', '--norc', '--noprofile', '-i'])"]
 
 
 class Terminal:
