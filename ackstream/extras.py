@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 EXTRAS = {
-    "cli": ("rich", "typer"),
+    "cli": ("psutil", "rich", "typer"),
     "tls": ("cryptography",),
     "testing": ("numpy",),
     "spark": ("delta", "pandas", "py4j", "pyarrow", "pyspark", "re2"),

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.kafka.topics import TOPICS
-from ackstream.local.class_data import archive_classes
+from ackstream.local.submit import archive_classes
 from benchmarks.pages import RESULTS
 from tests.harness.cluster import Cluster
 from tests.harness.faults import DISKS, REASON_CHARACTERS, Faults, SupervisedStorm, dump

@@ -22,8 +22,7 @@ with warnings.catch_warnings():
 
 from ackstream.cli.session import quick_start
 from ackstream.local import jars
-from ackstream.local.class_data import archive_classes
-from ackstream.local.submit import JAVA_OPTIONS
+from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import session
 from tests.harness.ports import free_ports
 

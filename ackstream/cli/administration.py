@@ -125,7 +125,7 @@ def print_jars(
     ] = False,
 ) -> None:
     """Download missing JVM jars and print the paths of all."""
-    from ackstream.local import class_data, jars
+    from ackstream.local import jars, submit
 
     console = Terminal(stderr=True)
     found: list[Path] = []
@@ -136,7 +136,7 @@ def print_jars(
     echo(("," if comma else "\n").join(map(str, found)))
     if archive:
         with console.status("Archiving the classes that Spark drivers load"):
-            written = class_data.archive_classes()
+            written = submit.archive_classes()
         if not written:
             raise LocalError("This Java writes no archive of classes; jobs run without one, but start more slowly.")
 

@@ -1,14 +1,16 @@
-"""The one-node Kafka with everything that a shared one should have: TLS, a login for each party, and their ACLs.
+"""The one-node Kafka with TLS, a login for each party, and the ACLs of each.
 
 Its authority, passwords and settings files are in ``DATA/secured``, which only their owner can read. Each file
-``PARTY.toml`` has the settings with which a party reaches it; the operator's login may do everything.
+``PARTY.toml`` has the settings with which a party connects; the operator's login may do everything.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import secrets
-from typing import IO, TYPE_CHECKING
+from datetime import datetime, timedelta, timezone
+from typing import IO, TYPE_CHECKING, Any
 
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
@@ -21,7 +23,10 @@ from ackstream.settings import Kafka
 from ackstream.settings.security import KafkaSecurity, Secret, Tls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from cryptography.x509 import ExtensionType
 
     from ackstream.settings import Settings
 
@@ -56,7 +61,7 @@ def _quoted(value: object) -> str:
 
 
 class SecuredBroker(Broker):
-    """One Kafka node that everybody has to log in to."""
+    """One Kafka node that requires a login."""
 
     HOME = "secured"
 
@@ -138,8 +143,6 @@ class SecuredBroker(Broker):
     # -- what differs from the open one --------------------------------------------------------------------------------
 
     def _write_properties(self) -> str:
-        from ackstream.local.certificates import Authority  # noqa: PLC0415 - its package is of an extra
-
         self._home.chmod(0o700)
         authority = Authority(self._home)
         listeners = _LISTENERS.format(
@@ -168,7 +171,63 @@ class SecuredBroker(Broker):
         return self._home / "format"
 
     def _format_arguments(self) -> list[str]:
-        # in a file: everybody on the machine can read the arguments of a program
+        # in a file: all users of the machine can read the arguments of a program
         user = f"{MECHANISM}=[name={OPERATOR},password={self._password(OPERATOR)}]"
         write_file(self._format_file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
         return ["format", f"@{self._format_file}"]
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+AUTHORITY_VALID, VALID = timedelta(days=3650), timedelta(days=365)
+HOSTS = ("localhost", "127.0.0.1", "::1")
+_BEFORE = timedelta(days=1)
+"""The start of validity before now: clocks of machines differ, and may be set for another time zone."""
+
+
+class Authority:
+    """Signs certificates for this machine; it is made once.
+
+    :ivar ca: the file with its own certificate
+    """
+
+    def __init__(self, directory: Path, name: str = "ackstream local authority") -> None:
+        """Take the authority of a directory, or make one."""
+        from cryptography import x509  # noqa: PLC0415 - of the extra tls, which `ackstream status` does without
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
+        self._directory, self.ca, file = directory, directory / "ca.pem", directory / "ca.key"
+        self._issuer: Any = None
+        self._key: Any = None
+        if not (file.exists() and self.ca.exists()):
+            key, certificate = self._sign(name, AUTHORITY_VALID, x509.BasicConstraints(ca=True, path_length=0))
+            write_file(file, key)
+            self.ca.write_bytes(certificate)
+        self._issuer = x509.load_pem_x509_certificate(self.ca.read_bytes()).subject
+        self._key = load_pem_private_key(file.read_bytes(), None)
+
+    def issue(self, name: str, valid: timedelta = VALID, hosts: Sequence[str] = HOSTS) -> Path:
+        """Write a key and its certificate, by default for this machine, to one file; return it."""
+        from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName  # noqa: PLC0415 - see above
+
+        names = [IPAddress(ipaddress.ip_address(host)) if host[-1].isdigit() else DNSName(host) for host in hosts]
+        file = self._directory / f"{name}.pem"
+        write_file(file, b"".join(self._sign(name, valid, SubjectAlternativeName(names))))
+        return file
+
+    def _sign(self, name: str, valid: timedelta, extension: ExtensionType) -> tuple[bytes, bytes]:
+        """Make a key and its certificate, which the key itself signs for the authority; return both in PEM."""
+        from cryptography import x509  # noqa: PLC0415 - see above
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # noqa: PLC0415
+
+        key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        builder = x509.CertificateBuilder(self._issuer or subject, subject, key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now + min(timedelta(), valid) - _BEFORE).not_valid_after(now + valid)
+        builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+        certificate = builder.sign(self._key or key, SHA256())
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return pem, certificate.public_bytes(Encoding.PEM)

@@ -1,26 +1,32 @@
-"""The whole ``spark-submit`` line of a job: its options and its entries of Spark."""
+"""The whole ``spark-submit`` line of a job: its options, its entries of Spark, and the archive of its classes.
+
+Java calls the archive application class-data sharing: with it, the JVM of a driver starts in half the processor time.
+It is written once per Java and PySpark, by running this module as a short Spark program that does the work of the jobs.
+A JVM ignores an archive that does not fit, so a missing, stale or damaged one costs only time.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars
 from ackstream.local.process import java_text, write_file
+from ackstream.settings import Settings
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
 from ackstream.settings.sentences import ENV_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
-
-    from ackstream.settings import Settings
 
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -55,8 +61,13 @@ MASKED = "**********"
 _SECRET_OPTION = re.compile(rf"(?i)([^\s=]*(?:{_WORDS})[^\s=]*)=")
 _PLAIN = re.compile(r"[A-Za-z0-9_./,;@+*\[\](){}<>|?$%&^~'\"-]")
 
-# an archive that does not fit is no news for the user
+# Java's warnings about an archive that does not fit are of no interest to the user
 QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
+
+
+ARCHIVE_SECONDS = 300
+"""Maximum time of the program that writes the archive, on the slowest machine."""
+_STREAM_SECONDS = 120
 
 
 def submit_command(
@@ -230,6 +241,9 @@ def run(command: list[str], environment: dict[str, str]) -> NoReturn:
     os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
 
 
+# -- the archive of classes --------------------------------------------------------------------------------------------
+
+
 def java_options() -> str:
     """Return the options that let a Spark driver use the archive; an empty text where there is none."""
     try:
@@ -240,7 +254,7 @@ def java_options() -> str:
 
 
 def archive() -> Path:
-    """Name the archive of classes (:mod:`ackstream.local.class_data`) of this very Java and these very jars.
+    """Name the archive of classes of this very Java and these very jars.
 
     :raises LocalError: no Java, or no PySpark
     """
@@ -255,3 +269,73 @@ def archive() -> Path:
             parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return installation.cache() / "class-data" / f"spark-{digest}.jsa"
+
+
+def archive_classes() -> bool:
+    """Write the archive unless it exists: 40 seconds, and 200 MB of the user's cache.
+
+    :returns: whether there is an archive now; a Java without class-data sharing has none
+    :raises LocalError: no Java, or a jar cannot be fetched
+    """
+    found = archive()
+    if found.is_file():
+        return True
+    found.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=found.parent) as directory:
+        part, fetched = Path(directory) / found.name, jars.resolve("spark")
+        conf = {
+            **own_entries(Settings(), fetched),
+            JAVA_OPTIONS: f"-XX:ArchiveClassesAtExit={part} {QUIET}",
+            "spark.local.dir": directory,
+            "spark.sql.warehouse.dir": f"{directory}/warehouse",
+        }
+        command = [
+            str(installation.spark_home() / "bin" / "spark-submit"),
+            *("--master", "local[2]", "--driver-memory", "1g"),
+            *("--properties-file", str(installation.conf("spark-defaults.conf"))),
+            *("--jars", ",".join(map(str, fetched))),
+            *(text for key, value in conf.items() for text in ("--conf", f"{key}={value}")),
+            __file__,
+            directory,
+        ]
+        try:
+            subprocess.run(  # noqa: S603 - PySpark's own program, no shell
+                command, env=submit_environment(), capture_output=True, timeout=ARCHIVE_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        if part.is_file():
+            # another process may have been as quick: both archives are good
+            part.replace(found)
+    return found.is_file()
+
+
+def _exercise(directory: str) -> None:
+    """Do the work of the jobs: a table, and a stream with state in Python that writes a batch per trigger."""
+    import pandas as pd  # noqa: PLC0415 - this function is a program of its own
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql.streaming.state import GroupStateTimeout  # noqa: PLC0415
+
+    spark = SparkSession.builder.getOrCreate()
+    table = f"{directory}/table"
+    schema = "id INT, text STRING"
+
+    def count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
+        seen = (state.get[0] if state.exists else 0) + sum(len(found) for found in frames)
+        state.update((seen,))
+        yield pd.DataFrame({"id": [key[0]], "text": [str(seen)]})
+
+    def write(batch: Any, number: int) -> None:
+        batch.write.format("delta").option("txnAppId", "t").option("txnVersion", number).mode("append").save(table)
+
+    spark.createDataFrame([(1, "a"), (2, "b")], schema).write.format("delta").save(table)
+    groups = spark.readStream.format("delta").load(table).groupBy("id")
+    counted = groups.applyInPandasWithState(count, schema, "n INT", "append", GroupStateTimeout.NoTimeout)
+    query = counted.writeStream.foreachBatch(write).option("checkpointLocation", f"{directory}/checkpoint")
+    query.trigger(availableNow=True).start().awaitTermination(_STREAM_SECONDS)
+    spark.read.format("delta").load(table).groupBy("text").count().orderBy("text").collect()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _exercise(sys.argv[1])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ackstream.cli.main import app
 from ackstream.kafka import clients
-from ackstream.local import class_data, jars
+from ackstream.local import jars, submit
 from ackstream.settings import Settings, load
 from tests.harness.ports import free_ports
 
@@ -113,7 +113,7 @@ def test_jars_prints_a_line_for_each_or_one_for_spark_submit(monkeypatch: pytest
 @pytest.mark.parametrize(("written", "code"), [(True, 0), (False, 1)])
 def test_jars_archives_the_classes_on_request(monkeypatch: pytest.MonkeyPatch, *, written: bool, code: int):
     monkeypatch.setattr(jars, "resolve", lambda *_: [Path("/a.jar")])
-    monkeypatch.setattr(class_data, "archive_classes", lambda: written)
+    monkeypatch.setattr(submit, "archive_classes", lambda: written)
     result = run("jars", "--archive")
     assert (result.exit_code, result.stdout) == (code, "/a.jar\n")
     assert ("This Java writes no archive" in result.stderr) is not written

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from ackstream.local import certificates
+from ackstream.local import secured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,12 @@ DAY = timedelta(days=1)
 STORE_PASSWORD = "changeit"
 
 
-class Authority(certificates.Authority):
+class Authority(secured.Authority):
     """That of ``ackstream up --secure``, which also signs what is not to be accepted."""
 
     def issue_pair(self, name: str, *, expired: bool = False, password: str = "", host: str = "") -> tuple[Path, Path]:
         """Write a certificate of a host, by default this one, and its key, perhaps encrypted, to two files."""
-        both = self.issue(name, -DAY if expired else DAY, [x509.DNSName(host)] if host else certificates.HOSTS)
+        both = self.issue(name, -DAY if expired else DAY, [host] if host else secured.HOSTS)
         key, _, certificate = both.read_text("ascii").partition("-----BEGIN CERTIFICATE")
         file = both.with_suffix(".key")
         both.write_text(f"-----BEGIN CERTIFICATE{certificate}", "ascii")

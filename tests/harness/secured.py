@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.local import certificates, secured
+from ackstream.local import secured
 from ackstream.settings import Kafka, Local, Settings
 from ackstream.settings.security import KafkaSecurity
 from tests.harness.certificates import DAY
@@ -83,7 +83,7 @@ class SecuredBroker(secured.SecuredBroker):
             user=USER,
             # a properties file has escapes of its own
             password=password.replace("\\", "\\\\"),
-            expired=certificates.Authority(self._home).issue("expired", -DAY),
+            expired=secured.Authority(self._home).issue("expired", -DAY),
             keys=self._keys,
             audience=AUDIENCE,
         )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 
-from ackstream.local.certificates import Authority
 from ackstream.local.process import write_file
+from ackstream.local.secured import Authority
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import class_data, installation, jars, submit
+from ackstream.local import installation, jars, submit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def test_without_java_the_archive_is_not_what_one_is_told_about(monkeypatch: pyt
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert submit.java_options() == ""
     with pytest.raises(LocalError, match="JAVA_HOME is /nowhere"):
-        class_data.archive_classes()
+        submit.archive_classes()
 
 
 def test_other_jars_have_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -50,7 +50,7 @@ def test_a_program_that_fails_leaves_nothing_behind(tmp_path: Path, cache: Path,
     (tmp_path / "bin" / "spark-submit").symlink_to("/bin/false")
     monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
-    assert not class_data.archive_classes()
+    assert not submit.archive_classes()
     assert not any((cache / "class-data").iterdir())
 
 

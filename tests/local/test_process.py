@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,17 +43,11 @@ def test_a_free_port_has_no_owner():
     assert process.owner(port) is None
 
 
-@pytest.mark.parametrize(("printed", "owner"), [("4711\n4712\n", 4711), ("", None)])
-def test_where_there_is_no_proc_lsof_is_asked(monkeypatch: pytest.MonkeyPatch, printed: str, owner: int | None):
-    monkeypatch.setattr("shutil.which", lambda _: "/usr/sbin/lsof")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=printed))
-    assert process._owner_by_lsof(9092) == owner
-
-
-def test_without_lsof_either_the_owner_is_not_known(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    assert process._owner_by_lsof(9092) is None
-
-
 def test_the_command_line_of_no_process_is_empty():
     assert command_line(4194305) == ""
+
+
+def test_a_process_that_has_ended_has_no_command_line_even_before_its_parent_takes_notice():
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert command_line(ended.pid) == ""
