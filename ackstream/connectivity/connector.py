@@ -69,9 +69,9 @@ def transport(kind: str) -> Transport:
 
 
 def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
-    """Return what the subjects of connections may do: the access rules, without any and without subjects everything.
+    """Return the access rules for the subjects of connections; without rules and subjects all is permitted.
 
-    :raises SettingsError: there are rules, but a source or target has no subjects, or the other way round; or there are
+    :raises SettingsError: there are rules but a source or target has no subjects, or the other way round; or there are
         neither, and other hosts could command all things
     """
     rules = with_access_file(settings.gateway).access
@@ -100,7 +100,7 @@ def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
 
 
 def _watched_file(settings: Settings, access: Access) -> Iterator[WatchedFile]:
-    """Return the file that the rules come from, if they do; they may change while connections are open."""
+    """Return the file with the rules, if there is one; it may change while connections are open."""
     if settings.gateway.access_file is not None:
 
         def reload() -> None:
@@ -126,11 +126,11 @@ def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
 
 
 OPEN_SECONDS = 30.0
-"""A connection that has been closed for so long is no short interruption."""
+"""A connection that has been closed for longer counts as failed."""
 TURNING_SECONDS = 300.0
-"""A turn may open the connection, and waits for the other system meanwhile: beyond this it hangs."""
+"""A turn may open the connection and wait for the other system: beyond this it hangs."""
 MAX_REPLIES, MAX_REPLY_BYTES = 1_000, 32 * 1024 * 1024
-"""While so many replies of a connection wait for the other system, its sources take nothing more."""
+"""Limits of replies that wait for the other system: at one of them the sources of the connection pause."""
 
 
 class Connector(Runner):
@@ -167,7 +167,7 @@ class Connector(Runner):
 
 
 class _Replies:
-    """How much a publisher has taken of replies, and not told what became of it; for any thread."""
+    """Counts the replies that a publisher has accepted and not reported yet; thread-safe."""
 
     def __init__(self) -> None:
         self._number, self._bytes = 0, 0
@@ -241,7 +241,7 @@ class _Link:
         except Exception as error:
             if not isinstance(error, EXPECTED):
                 log.exception("The connection %s failed.", self.id)
-            # whatever a client library raises, the thread goes on
+            # any error of a client library: the thread continues
             self.close()
             self._retry(str(error))
         is_open = self._stack is not None and (self._worker is not None or not self._publishes)
@@ -280,7 +280,7 @@ class _Link:
             self.close()
             self._retry(fault)
         elif self._worker is not None and not self._worker.alive:
-            # the sources read on: what they have in flight would be delivered, and executed, again
+            # the sources continue: a restart would deliver, and execute, their messages in flight again
             self._close_worker()
             self._retry("It no longer publishes to its targets.")
         if now < self._open_at:
@@ -329,7 +329,7 @@ class _Link:
                 intake = Intake(
                     connection.id, settings, self._system, self.publish, labels, self._access, self._is_crowded
                 )
-                # if another one cannot be opened, what this one takes would be executed again by each attempt
+                # if a later source cannot be opened, each attempt would execute the messages of this one again
                 intake.paused = True
                 intakes.append(intake)
                 source = stack.enter_context(kind.source(connection, index, settings, self._kafka, intake))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class InboundRequest(msgspec.Struct, frozen=True):
-    """A command or message to send, with what it requests."""
+    """A command or message to send, and the responses and acknowledgements that it requests."""
 
     envelope: Envelope
     request: Request
@@ -63,11 +63,11 @@ class RejectedSignal(msgspec.Struct, frozen=True):
 
 
 Mapped: TypeAlias = InboundRequest | Envelope | RejectedSignal
-"""What a message is mapped to; an envelope is an answer to forward."""
+"""A part of a message; an envelope is an answer to forward."""
 
 
 class Inbound:
-    """Maps the messages of one source, as far as its sender and its subjects may do what they say."""
+    """Maps the messages of one source, as far as the rights of its sender and its subjects permit."""
 
     def __init__(self, connection_id: str, source: Source, access: Access) -> None:
         """Map according to the settings of ``source``, and to the access rules for its subjects."""
@@ -84,7 +84,7 @@ class Inbound:
         return [self._read(message, mapping) for mapping in self._source.payload_mapping]
 
     def readable(self, asked: InboundRequest, reply: Envelope) -> Envelope:
-        """Return what the subjects of the source may read of a reply."""
+        """Return the part of a reply that the subjects of the source may read."""
         command = asked.envelope
         try:
             if self._access is not OPEN:
@@ -124,8 +124,7 @@ class Inbound:
     def _made(self, message: ExternalMessage, template: PayloadTemplate) -> Envelope:
         """Build a command or message with the payload as its value: JSON as is, anything else as a string.
 
-        What the message brings into topic and path is a part of them, and never more: it does not decide what the
-        command is.
+        A placeholder of topic or path becomes one part of it: the message never decides which command it is.
         """
         context = self._context(message)
         topic = _resolved(template.topic, context, _segment)
@@ -170,8 +169,8 @@ class Inbound:
     def _answer(self, answer: Envelope) -> Envelope:
         """Return an acknowledgement or live response to forward.
 
-        A sender that may not have received the signal has nothing to answer: for an acknowledgement some part of the
-        thing must be readable, for a live response what it is about, of a message the box of its subject.
+        Only a sender that may have received the signal may answer it. For an acknowledgement some part of the thing
+        must be readable, for a live response its path, for the response to a message the box of its subject.
 
         :raises DittoError: 400; 404
         """

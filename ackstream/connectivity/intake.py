@@ -1,4 +1,4 @@
-"""The messages of one source in flight: who still has to answer, and how each message is settled.
+"""The messages of one source in flight: the answers that they wait for, and their settlements.
 
 Source of the rules: Eclipse Ditto, ``ResponseCollectorActor``, ``OutboundMappingProcessorActor``, ``ResponseType``,
 ``BaseConsumerActor`` (ditto.md 4, 7).
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAY_PASS = (AckstreamError, KafkaError, OSError)
-"""Errors of a signal that was not sent which may have to do with the system alone."""
+"""Errors of a signal that was not sent, which another attempt may not meet."""
 
 CHECK_SECONDS = 1.0
 """How often messages are checked for an expired wait."""
@@ -66,9 +66,9 @@ class Intake:
     ) -> None:
         """Send the signals of messages to ``system`` and their replies with ``publish``, as far as access permits.
 
-        :param labels: of the connection; while another client has one, its acknowledgements are rejected; until these
-            are renewed, they wait
-        :param crowded: says whether so many replies wait for the other system that nothing more is to be asked
+        :param labels: of the connection; acknowledgements are rejected while another client holds one of them, and
+            wait while their lease is late
+        :param crowded: returns whether too many replies wait for the other system to send further requests
         """
         self._connection_id = connection_id
         self._labels = labels
@@ -80,7 +80,7 @@ class Intake:
         self._open: dict[Collector, Done] = {}
         # filled by client threads, drained by ``turn``
         self._received: SimpleQueue[tuple[_Part, Answer]] = SimpleQueue()
-        # acknowledgements whose label may be held, or taken, as soon as the lease is known
+        # acknowledgements that wait for the lease of their label
         self._late: list[_Part] = []
         self._check_at = 0.0
         self._crowded = crowded
@@ -138,7 +138,7 @@ class Intake:
         self._late.clear()
 
     def _send(self, part: _Part, *, redelivered: bool = False) -> None:
-        """Send what a message was mapped to; the collector learns of whatever becomes of it."""
+        """Send a part of a message; the collector receives its result in any case."""
         received, mapped = partial(self._receive, part), part.mapped
         try:
             if isinstance(mapped, RejectedSignal):
@@ -165,7 +165,7 @@ class Intake:
 
     def _refuse(self, message: ExternalMessage, refused: RejectedSignal, received: Callable[[Answer], None]) -> None:
         self._publish(published_error(refused, self._reply_target, self._connection_id))
-        # once it is stored: a message that was rejected before might be nowhere
+        # once it is stored: a message that was rejected before that might be lost
         answer = SourceFailure(refused.error.status) if refused.rejects else SettlementAnswer(())
         self._system.give_up(message, refused.error.message, received, answer)
 
@@ -201,7 +201,7 @@ class Intake:
 
 
 class _Part(NamedTuple):
-    """One of the things that a message was mapped to; ``None`` if it could not be mapped at all."""
+    """A part of a message; ``None`` if the message could not be mapped."""
 
     collector: Collector
     message: ExternalMessage
@@ -244,7 +244,7 @@ class Collector:
         self._received_at = now
 
     def prolong(self, now: float) -> None:
-        """Wait as long again: an answer is late for a reason of this system."""
+        """Begin the wait again: the answer is late for a reason of this system."""
         self._received_at = now
 
     def settlement(self, now: float) -> Settlement | None:

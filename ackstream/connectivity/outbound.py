@@ -78,7 +78,7 @@ class Outbound:
     def __init__(self, connection: Connection, access: Access, quote: Quote | None = None) -> None:
         """Decide according to the settings of ``connection``.
 
-        :param access: what the subjects of its targets may read
+        :param access: the rights of the subjects of its targets
         :param quote: applied to the texts of placeholders in addresses
         """
         self._labels = connection.labels
@@ -94,7 +94,7 @@ class Outbound:
     def plan(
         self, signal: Publication, time: datetime | None = None, extra: Extra | None = None, *, held: bool = True
     ) -> Plan:
-        """Decide what to publish and acknowledge for a signal.
+        """Decide which messages and acknowledgements a signal gets.
 
         :param time: the value of ``time:now`` in filters
         :param extra: returns fields of a thing (id, selector) for topics with ``extraFields``; if it raises, the filter
@@ -264,9 +264,9 @@ class _Handed(NamedTuple):
 class OutboundWorker(Closing):
     """Publishes signals to the targets at least once: after a crash some are published again, none is lost.
 
-    It ends when the other system accepts nothing: a signal whose requester would not learn of that stays uncommitted,
-    and is published, with those after it, by the next worker. One that is never accepted while others are becomes a
-    dead letter. While the lease of the labels is late, signals wait, and so do acknowledgements.
+    It ends when the other system accepts nothing: a signal whose requester would not be informed stays uncommitted, and
+    the next worker publishes it and those after it. A signal that is never accepted while others are becomes a dead
+    letter. While the lease of the labels is late, signals and acknowledgements wait.
     """
 
     def __init__(
@@ -281,9 +281,9 @@ class OutboundWorker(Closing):
     ) -> None:
         """Connect to the system's Kafka and start; once this returns, every further signal is published.
 
-        :param labels: of the connection; while another client has one, its acknowledgements are rejected
-        :param away: what the workers before this one learned
-        :param access: what the subjects of its targets may read
+        :param labels: of the connection; acknowledgements are rejected while another client holds one of them
+        :param away: the failures that earlier workers of the connection met
+        :param access: the rights of the subjects of its targets
         :raises UnreachableError: no broker, or a topic is missing
         """
         self._id = connection.id
@@ -316,7 +316,7 @@ class OutboundWorker(Closing):
         return self._worker.life.alive and not self._away
 
     def close(self) -> None:
-        """Stop, and wait for what the other system has not confirmed yet, for at most 5 s.
+        """Stop, and wait for confirmations of the other system for at most 5 s.
 
         Unconfirmed signals are published at the next start.
         """
@@ -366,8 +366,8 @@ class OutboundWorker(Closing):
         signal, publishing, work, place = handed
         label = publishing.label
         # labels may have been lost since the signal was read
-        tells = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
-        if result.away and not tells:
+        reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
+        if result.away and not reports:
             if self._alone.failed(place):
                 self._give_up(handed, result)
             else:

@@ -48,12 +48,12 @@ PREFIX = "route-"
 """Before the name of a route: its name as a reader here, and as a publisher there."""
 
 OPEN_SECONDS = 30.0
-"""A route that has been closed for so long is no short interruption."""
+"""A route that has been closed for longer counts as failed."""
 END_TO_END_SECONDS = 0.5
 MAX_AWAITING = 10_000
-"""As many end-to-end acknowledgements are due at most; of those given up the requester's deadline is the answer."""
+"""Limit of end-to-end acknowledgements that are due; beyond it the oldest are given up and time out."""
 STEADY_SECONDS = 60.0
-"""A route that was open for as long is opened again at once."""
+"""After at least this time a closed route is opened again without a longer wait."""
 
 
 def headers_behind(route: str, sample: Sample) -> list[tuple[str, bytes]]:
@@ -70,7 +70,7 @@ def has_passed(route: str, sample: Sample) -> bool:
 
 
 def _passed(sample: Sample) -> str:
-    """Return the routes that a message has come through; only routes are believed, not any publisher."""
+    """Return the routes that a message has come through; the header of any other publisher is ignored."""
     return text(sample.headers.get(ROUTED_BY)) if sample.publisher.startswith(PREFIX) else ""
 
 
@@ -78,8 +78,7 @@ class Route(Client):
     """Passes messages on until it is closed, or an error ends it (:meth:`wait_closed`).
 
     A message that the other system refuses stays unacknowledged, is counted and logged, and is tried again at the next
-    start; its publisher learns from ``waiting_for`` that the route has not finished. Once a reader can hold no more of
-    them, the route ends.
+    start; its publisher finds the route in ``waiting_for``. Once the reader can hold no more of them, the route ends.
 
     :ivar counts: messages that were ``passed`` on, ``refused`` by the other system, and confirmed ``end_to_end``
     """
@@ -87,7 +86,7 @@ class Route(Client):
     def __init__(self, route: RouteSettings, kafka: Kafka, lake: Lake | None = None, *, timeout: float = 60.0) -> None:
         """Connect both sides and begin.
 
-        :param lake: where the tables are, for what Kafka has deleted
+        :param lake: the tables, for messages that Kafka has deleted
         :param timeout: seconds to wait for persist and settle of both systems
         :raises ClientError: as a publisher and a reader
         :raises DittoError: another client has the label
@@ -137,7 +136,7 @@ class Route(Client):
             self._connected = stack.pop_all()
 
     def close(self) -> None:
-        """Let what is on its way arrive (for at most 5 s) and acknowledge it; the rest is passed on by the next run."""
+        """Wait for messages on their way for at most 5 s and acknowledge them; the next run passes on the rest."""
         self._closing.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -163,15 +162,15 @@ class Route(Client):
                 return
             if not samples and not self._passing and self._reader.full:
                 raise HandlerFailedError(
-                    f"The other system has refused all messages that the route {self._route.name} may hold: repair what"
-                    " its log names; they are tried again at the next start."
+                    f"The other system has refused all messages that the route {self._route.name} may hold: remove the"
+                    " causes that its log names; they are tried again at the next start."
                 )
             for sample in samples:
                 self._keep()
                 self._pass_on(sample)
 
     def _keep(self) -> None:
-        """Keep the label, and issue it where that is due: also while the other system takes nothing."""
+        """Keep the label, and issue it where it is due, even while the other system accepts nothing."""
         now = time.monotonic()
         self._labels.keep(now)
         self._outbox.turn(now)
@@ -254,7 +253,7 @@ class Router(Runner):
                 except Exception as error:
                     if not isinstance(error, EXPECTED):
                         log.exception("The route %s failed.", settings.name)
-                    # whatever a client library raises, a thread that ended would never open it again
+                    # any error of a client library: a thread that ended would never open the route again
                     attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
                     wait = backoff(attempts)
                     log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)

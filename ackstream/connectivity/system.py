@@ -1,6 +1,6 @@
 """The Kafka side of connections: requests go to ``signals``, acknowledgements and live responses to ``acks``.
 
-What is no signal goes to ``dead-letters``.
+Unusable messages go to ``dead-letters``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EXTRA_TIMEOUT = "20s"
 """How long to wait for the twin to return extra fields."""
 
 STORED = SettlementAnswer(())
-"""The broker has the request, and nothing else is awaited."""
+"""The broker has the request, and no answer is awaited."""
 
 
 class SourceFailure(msgspec.Struct, frozen=True):
@@ -85,8 +85,8 @@ class System(Closing):
 
         :param redelivered: it may have been sent before
         :param replied: called with the reply if a response is required
-        :param received: called once with what the answer means for the requesting message, with ``None`` if no answer
-            will arrive, or with the error of a request that can never be sent; if nothing is awaited, as soon as the
+        :param received: called once: with the answer for the requesting message, with ``None`` if no answer will
+            arrive, or with the error of a request that can never be sent; if no answer is awaited, as soon as the
             broker has the request
         """
         request = asked.request
@@ -118,7 +118,7 @@ class System(Closing):
         received: Received,
         answer: SettlementAnswer | SourceFailure = STORED,
     ) -> None:
-        """Keep a message that is no signal among the dead letters, with the reason and the message's identity.
+        """Store an unusable message among the dead letters, with the reason and the message's identity.
 
         :param received: called with ``answer`` once that is stored, or with ``None``
         """
@@ -162,9 +162,9 @@ class System(Closing):
 
 
 def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
-    """Return what an answer means for the settlement of the requesting message.
+    """Return the meaning of an answer for the settlement of the requesting message.
 
-    :param completed_by: what ended the wait, from the record headers of the reply
+    :param completed_by: the reason why the wait ended, from the record headers of the reply
     :param live: the request was a live command or message, so any response counts as processed
     """
     if answer.topic.criterion == "acks":

@@ -1,4 +1,4 @@
-"""The contract of a transport, and what transports share: messages to and from other systems, and their source.
+"""The contract of a transport: messages to and from other systems, their publishers and sources.
 
 A new transport is one module with a :data:`TRANSPORT`, entered in ``connector.MODULES``, and the settings of its
 connections. Headers of messages are strings, their names in lower case.
@@ -45,17 +45,17 @@ log = logging.getLogger(__name__)
 CONNECTION_ID = "ditto-connection-id"
 
 OF_RECORD = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidRecordError, InvalidTimestampError)
-"""Errors of Kafka that a record gets each time it is sent."""
+"""Errors of Kafka that a record meets each time it is sent."""
 
 CONNECT_SECONDS = 10.0
-"""How long another system may take to accept a connection."""
+"""Maximum time for another system to accept a connection."""
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):
     """A received message; ``identity`` is unique and becomes its correlation-id if it has none.
 
-    ``address`` is where it was sent to, as the broker knows it. If ``unreadable`` has a text, this is why the message
-    cannot be read, and ``payload`` is what arrived.
+    ``address`` is its destination at the broker. ``unreadable`` is the reason why it cannot be read, if so: then
+    ``payload`` has the bytes that arrived.
     """
 
     identity: str
@@ -132,10 +132,10 @@ def outgoing(
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What became of a message: the status, payload and further headers of the acknowledgement to issue.
+    """The result of publishing a message: status, payload and further headers of the acknowledgement to issue.
 
-    ``away``: the other system accepts nothing for the moment. A signal whose requester does not learn of that is
-    published again.
+    ``away``: the other system accepts nothing at present. A signal whose requester is not informed of that is published
+    again.
     """
 
     status: int
@@ -150,16 +150,16 @@ class Published(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """What to tell people of it: the status, and what the other system or the client says."""
-        said = bytes(self.payload).decode("utf-8", "replace") if isinstance(self.payload, Raw) else ""
-        return shown(f"{self.status} {said}".rstrip())
+        """The text for logs: the status, and the text of the other system or the client."""
+        text = bytes(self.payload).decode("utf-8", "replace") if isinstance(self.payload, Raw) else ""
+        return shown(f"{self.status} {text}".rstrip())
 
 
 def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: bool | None = None) -> Published:
-    """Return what became of a message that failed with an error of the client.
+    """Return the result of a message that failed with an error of the client.
 
-    :param away: by default whatever is not named a fault of the message itself (400): a message that is published
-        again in vain is noticed, a dropped one is lost
+    :param away: by default true unless the fault is that of the message itself (400): a message that is published again
+        in vain is noticed, a dropped one is lost
     """
     return Published(status, raw(failure(error)), away=status != BAD_REQUEST if away is None else away)
 
@@ -167,7 +167,7 @@ def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: b
 class TargetPublisher(Closing):
     """Publishes messages to another system; thread-safe and never blocking.
 
-    What it does not confirm before it is closed is published again at the next start.
+    Messages that are not confirmed before it is closed are published again at the next start.
     """
 
     @property
@@ -177,12 +177,12 @@ class TargetPublisher(Closing):
 
     @property
     def connected(self) -> bool:
-        """Whether it can publish now, as far as its client tells."""
+        """Whether it can publish now, according to its client."""
         return True
 
     @abstractmethod
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message, in order for an address; ``done`` is called once, in any thread, with what became of it."""
+        """Send a message, in order for an address; ``done`` is called once, in any thread, with the result."""
 
     @staticmethod
     def quoted(text: str) -> str:
@@ -190,7 +190,7 @@ class TargetPublisher(Closing):
         return text
 
     def halt(self) -> None:
-        """Begin to send nothing more, if possible: messages before those that are left will be published again."""
+        """Send no further messages, if possible: an earlier message will be published again, and they after it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -199,17 +199,14 @@ class TargetPublisher(Closing):
 
 TURN_SECONDS, END_SECONDS = 0.1, 20.0
 EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
-"""Errors whose text says all there is to say."""
+"""Errors whose text is complete without a stack trace."""
 
 
 class Runner(Closing):
-    """Keeps several things open, each in a thread of its own, so that one whose system is silent holds up no other."""
+    """Keeps connections or routes open, each in a thread of its own: a silent system holds up no other one."""
 
     def __init__(self, keep: Mapping[str, Callable[[threading.Event], None]]) -> None:
-        """Begin.
-
-        :param keep: by name what runs in the thread, until the event is set
-        """
+        """Start a thread for each name; its function runs until the event is set."""
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=each, args=(self._stop,), name=f"ackstream-keep-{name}", daemon=True)
@@ -225,7 +222,7 @@ class Runner(Closing):
     def close(self) -> None:
         """Close all of them at once; messages in flight are delivered, or passed on, again at the next start.
 
-        What still waits for another system after 20 s ends with the process.
+        A thread that still waits for another system after 20 s ends with the process.
         """
         self._stop.set()
         until = time.monotonic() + END_SECONDS
@@ -287,7 +284,7 @@ class MessageSource(Closing):
 
     @property
     def connected(self) -> bool:
-        """Whether messages can arrive now, as far as its client tells."""
+        """Whether messages can arrive now, according to its client."""
         return True
 
     @abstractmethod
@@ -330,7 +327,7 @@ class MessageSource(Closing):
 
 
 class Transport(NamedTuple):
-    """What opens the publisher and the sources of a connection; ``Kafka`` is ackstream's own.
+    """Opens the publisher and the sources of a connection; ``Kafka`` is ackstream's own.
 
     Both raise an ``AckstreamError`` if the other system is unreachable. A source begins with its ``start``; the number
     is its position in the connection.

@@ -1,1 +1,1 @@
-"""The wire contract for programs in any language: what each topic carries, as an AsyncAPI document."""
+"""The wire contract for programs in any language: the records of each topic, as an AsyncAPI document."""

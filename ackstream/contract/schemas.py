@@ -66,7 +66,7 @@ def _described(schema: Json) -> Json:
         found["description"] = plain(about)
     properties = found.get("properties", {})
     for name, text in zip(members[::2], members[1::2], strict=True):
-        # of a member that has another name on the wire the type says what it is
+        # a member with another name on the wire is described by its type
         if name in properties and "$ref" not in properties[name]:
             properties[name] = properties[name] | {"description": plain(text)}
     return found
@@ -90,7 +90,7 @@ HEADERS: Json = {
         "correlation-id": {
             "type": ["string", "null"],
             "minLength": 1,
-            "description": "Of a record without the header of that name; at most 1,024 bytes.",
+            "description": "The id of a record without the header of that name; at most 1,024 bytes.",
         },
         "requested-acks": {
             "type": ["array", "null"],
@@ -124,7 +124,7 @@ ERROR: Json = {
         "status": {"type": "integer", "minimum": _ERROR_MIN, "maximum": STATUS_MAX},
         "error": {"type": "string", "description": "The code, such as `things:thing.notfound`; it does not change."},
         "message": {"type": "string", "description": "A sentence for people."},
-        "description": {"type": "string", "description": "What to do."},
+        "description": {"type": "string", "description": "The remedy."},
         "href": {"type": "string"},
     },
 }
@@ -135,7 +135,7 @@ ENTRY: Json = {
     "required": ["status"],
     "properties": {
         "status": {"type": "integer", "minimum": STATUS_MIN, "maximum": STATUS_MAX},
-        "payload": {"description": "What the party says: any JSON value."},
+        "payload": {"description": "The payload of the party: any JSON value."},
         "headers": reference("Headers"),
     },
 }
@@ -149,12 +149,12 @@ _PARTS: Json = {
     "path": {"type": "string", "description": "The JSON pointer of the part of the thing; `/` for all of it."},
     "value": {"description": "Any JSON value."},
     "extra": {"description": "Fields of the thing that a subscriber has asked for."},
-    "revision": {"type": ["integer", "null"], **_BIG, "description": "Of the thing, after the change."},
-    "timestamp": {"type": ["string", "null"], "description": "Of an event, ISO 8601."},
+    "revision": {"type": ["integer", "null"], **_BIG, "description": "The revision of the thing after the change."},
+    "timestamp": {"type": ["string", "null"], "description": "The time of an event, ISO 8601."},
     "metadata": {},
     "fields": {
         "type": ["string", "null"],
-        "description": "Of a query: the parts, such as `thingId,features`.",
+        "description": "The selected parts of a query, such as `thingId,features`.",
     },
 }
 
@@ -196,7 +196,7 @@ DITTO_SCHEMAS: dict[str, Json] = {
         f"{_CHANNEL}/acks/{_ISSUED}$",
         "status",
         status=_STATUS,
-        value={"description": "What the party says: any JSON value."},
+        value={"description": "The payload of the party: any JSON value."},
     ),
     "Aggregate": _message(
         "Acknowledgements of several labels; the status is that of all together: 424 if some failed.",

@@ -1,4 +1,4 @@
-"""What each topic carries: the kinds of records, their headers and values, read from ``topics.toml``."""
+"""The records of each topic: their kinds, headers and values, read from ``topics.toml``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def about(self) -> str:
-        """What it reports, by default the first sentence of its type."""
+        """Its description, by default the first sentence of its type."""
         return self.summary or plain((TYPES[self.value].__doc__ or "").split("\n\n")[0])
 
     @property
@@ -95,7 +95,7 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a topic carries; ``key`` describes the key of its records, each of which fits exactly one of the formats."""
+    """The records of a topic; ``key`` describes their key, and each fits exactly one of the formats."""
 
     about: str
     key: str

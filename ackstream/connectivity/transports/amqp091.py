@@ -67,7 +67,7 @@ _MAX_PREFETCH = 65_535
 
 
 def parameters(connection: Amqp091Connection) -> ConnectionParameters:
-    """Return what pika connects with; without a username it is pika's default, ``guest``."""
+    """Return the parameters of a connection; without a username pika uses ``guest``."""
     options: dict[str, Any] = {}
     if connection.username is not None:
         options["credentials"] = PlainCredentials(connection.username, connection.secret)
@@ -121,7 +121,7 @@ class _Link:
             raise unreachable(self._settings, repr(reason)) from reason
 
     def turn(self, seconds: float) -> None:
-        """Exchange data, waiting for some at most so long."""
+        """Exchange data, waiting for some at most ``seconds``."""
         timer = self.loop.call_later(seconds, _wait_no_longer)
         self.loop.poll()
         self.loop.process_timeouts()
@@ -132,7 +132,7 @@ class _Link:
         self.reason = self.reason or reason
 
     def close(self) -> None:
-        """Disconnect within 1 s; the broker delivers again what was not settled."""
+        """Disconnect within 1 s; the broker delivers unsettled messages again."""
         with suppress(Exception):
             if self.connection.is_open:
                 self.connection.close()
@@ -222,7 +222,7 @@ class Amqp091Source(PushedSource):
         channel.add_on_cancel_callback(self._cancel)
         channel.basic_qos(prefetch_count=min(self._share, _MAX_PREFETCH))
         for queue in self._source.addresses:
-            # with qos 0, too: without acknowledgements the broker sends all it has at once
+            # with qos 0, too: without acknowledgements the broker sends all its messages at once
             channel.basic_consume(queue, self._received, callback=self._consumes)
 
     def _consumes(self, _frame: Any) -> None:
@@ -289,8 +289,8 @@ class Amqp091Publisher(ConfirmingPublisher):
         self._open_channel()
 
     def _blocked(self, _connection: Any, frame: Any) -> None:
-        # messages wait, as with a broker of MQTT that is away; to connect again would change nothing
-        log.warning("The broker of %s stores nothing for the moment: %s", self._id, frame.method.reason)
+        # messages wait, as for an MQTT broker that is away; a new connection would change nothing
+        log.warning("The broker of %s stores nothing at present: %s", self._id, frame.method.reason)
 
     def _open_channel(self) -> None:
         if self._link.connection.is_open:
@@ -340,7 +340,7 @@ class Amqp091Publisher(ConfirmingPublisher):
                 self._refused.add(tag)
                 self._link.loop.call_later(RETURN_SECONDS, partial(self._finish, channel, tag, stored=False))
             elif tag not in self._refused:
-                # one for many is about those alone that nothing was said of before
+                # a confirm for many excludes messages that were refused one by one before
                 self._finish(channel, tag, stored=True)
 
     def _finish(self, channel: Any, tag: int, *, stored: bool) -> None:
@@ -407,12 +407,11 @@ _pika_value = data.decode_value
 
 
 def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
-    """Decode the value of a header and return where it ends, whatever the sender wrote.
+    """Decode the value of a header of any sender and return where it ends.
 
-    pika makes integers of fractions and dates of timestamps, and raises on those that are none: NaN, infinity, a
-    timestamp in milliseconds, tables within tables without end. That would end the connection, and the broker would
-    deliver the message again. Here timestamps are numbers, and of a table or list that cannot be read there are its
-    bytes.
+    pika converts fractions to integers and timestamps to dates, and raises on NaN, infinity, a timestamp in
+    milliseconds and endlessly nested tables. That would end the connection, and the broker would deliver the message
+    again. Here timestamps are numbers, and a table or list that cannot be read is its bytes.
     """
     kind, start = encoded[offset : offset + 1], offset + 1
     if kind in _NUMBERS:
@@ -428,7 +427,7 @@ def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
     return found
 
 
-# pika has no other place to say how headers are decoded
+# pika has no other place to configure the decoding of headers
 data.decode_value = decode_value
 
 

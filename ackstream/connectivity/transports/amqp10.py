@@ -112,7 +112,7 @@ class _Incoming(Link):
         self.error = f"{event.link.source.address}: {condition_text(event.link.remote_condition)}"
 
     def on_delivery(self, event: Any) -> None:
-        """Take a message, before proton decodes it for ``on_message`` and raises on what it cannot read."""
+        """Take a message before proton decodes it for ``on_message``, which raises if it cannot."""
         delivery, link = event.delivery, event.link
         if not delivery.readable or delivery.partial or delivery.aborted:
             return
@@ -131,7 +131,7 @@ class RejectedError(Exception):
 
 
 class ReleasedError(ConnectionError):
-    """The broker does not take a message for the moment."""
+    """The broker does not take a message at present."""
 
 
 class Amqp10Publisher(ConfirmingPublisher):
@@ -179,7 +179,7 @@ _TOPIC = "topic://"
 
 
 def refusal(condition: Any, final: frozenset[str] = _OF_ADDRESS | _OF_MESSAGE) -> Published:
-    """Return what became of a message that the broker rejected, or whose link it closed.
+    """Return the result of a message that the broker rejected, or whose link it closed.
 
     :param final: the conditions that refuse it for good
     """
@@ -209,7 +209,7 @@ class _Outgoing(Link):
         return self._open > 0
 
     def take_open(self) -> list[Confirm]:
-        """Return what waits for a confirmation, and forget it."""
+        """Return the callbacks of messages that wait for a confirmation, and forget them."""
         found = [left.done for link in self._links.values() for left in link.confirms.give_up()]
         self._links.clear()
         self._open = 0
@@ -276,7 +276,7 @@ class _Outgoing(Link):
         self._confirm(event, refusal(event.delivery.remote.condition))
 
     def on_released(self, event: Any) -> None:
-        error = ReleasedError("The broker does not take the message for the moment.")
+        error = ReleasedError("The broker does not take the message at present.")
         self._confirm(event, not_published(error, UNAVAILABLE))
 
     def on_link_error(self, event: Any) -> None:

@@ -92,7 +92,7 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
             raise
 
     def pump(self, seconds: float) -> None:
-        """Exchange data, waiting for some at most so long.
+        """Exchange data, waiting for some at most ``seconds``.
 
         :raises UnreachableError: the connection is lost
         """
@@ -105,11 +105,11 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
             raise unreachable(self._settings, self.error or "it closed the connection")
 
     def close(self) -> None:
-        """Close the connection; the broker delivers again what was not settled."""
+        """Close the connection; the broker delivers unsettled messages again."""
         self.connection.close()
         limit = time.monotonic() + CLOSE_SECONDS
         self.container.timeout = 0.1
-        # whatever was the error: the socket is closed, and credit returned, only if both sides close
+        # after any error: the socket is closed, and credit returned, only if both sides close
         with suppress(ProtonException, OSError):
             while time.monotonic() < limit and self.container.process():
                 pass
@@ -171,7 +171,7 @@ def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, boo
     try:
         message = _decoded(encoded)
         return external_message(message, address), message.delivery_count > 0
-    except Exception as error:  # noqa: BLE001 - proton and Python raise many kinds for what a peer may send
+    except Exception as error:  # noqa: BLE001 - proton and Python raise many kinds for bytes of a peer
         return ExternalMessage(str(uuid.uuid4()), {"amqp.address": address}, encoded, repr(error)), False
 
 

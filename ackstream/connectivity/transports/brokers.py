@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Redelivery:
-    """When rejected messages go back to a broker that would deliver them again at once.
+    """Decides when rejected messages go back to a broker that would deliver them again at once.
 
     Those of one wait go back together. Each wait without a settled message since the last one is twice as long.
     """
@@ -49,7 +49,7 @@ class Redelivery:
 POLL_SECONDS = 0.02
 
 TAKE_SECONDS = 1.0
-"""How long messages are taken before data is exchanged again, so that heartbeats are sent while Kafka is slow."""
+"""Maximum time between exchanges of data, so that heartbeats are sent while Kafka is slow."""
 
 
 class PushedSource(MessageSource):
@@ -69,7 +69,7 @@ class PushedSource(MessageSource):
 
     @abstractmethod
     def _pump(self, seconds: float) -> None:
-        """Exchange data with the broker, waiting for some at most so long; append to ``_arrived``.
+        """Exchange data with the broker, waiting for some at most ``seconds``; append to ``_arrived``.
 
         :raises UnreachableError: the broker is gone
         """
@@ -79,7 +79,7 @@ class PushedSource(MessageSource):
         """Settle a delivery as the protocol does; nothing to do if the broker did so when it sent it."""
 
     def _taking(self, delivery: Any) -> None:
-        """Settle a delivery that is not redelivered, whatever becomes of its message; called before it is taken."""
+        """Settle a delivery that is never redelivered; called before its message is taken."""
 
     def _turn(self) -> None:
         self._pump(POLL_SECONDS)
@@ -112,7 +112,7 @@ def unreachable(connection: Any, reason: str) -> UnreachableError:
 
 
 REMEMBERED = 10_000
-"""How many exchanges that took a message, and addresses that refused one, are remembered."""
+"""Limit of remembered exchanges that took a message, and of addresses that refused one."""
 
 
 class Unconfirmed:
@@ -204,7 +204,7 @@ class Confirms:
         return None
 
     def give_up(self) -> list[Unconfirmed]:
-        """Return what is not confirmed, in order, and forget it."""
+        """Return the unconfirmed messages, in order, and forget them."""
         left = [*self._open.values(), *self._waiting]
         self._open.clear()
         self._waiting.clear()

@@ -34,7 +34,7 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 
 MAX_BODY_BYTES = 262_144
 _TEMPORARY = frozenset({REQUEST_TIMEOUT, 429, 502, UNAVAILABLE, 504})
-"""Statuses of a service that accepts nothing for the moment."""
+"""Statuses of a service that accepts nothing at present."""
 
 
 class HttpPublisher(TargetPublisher):
@@ -63,12 +63,12 @@ class HttpPublisher(TargetPublisher):
 
     @property
     def alive(self) -> bool:
-        """Whether it still sends requests: not those behind one that the service did not accept."""
+        """Whether it still sends requests; after one that the service did not accept, it sends no more."""
         return not self._halted.is_set()
 
     @staticmethod
     def quoted(text: str) -> str:
-        """Quote what would end the path, or separate parameters; slashes stay, as those of ``{{ topic:full }}``."""
+        """Quote characters that end the path or separate parameters; slashes stay, as in ``{{ topic:full }}``."""
         return quote(text, safe="/:@")
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
@@ -136,7 +136,7 @@ def leaves(path: str) -> bool:
 
 
 def published(status: int, headers: dict[str, str], body: bytes) -> Published:
-    """Return what a response says: its status, its body as JSON, a text or base64, its headers."""
+    """Return the result in a response: its status, its body as JSON, a text or base64, its headers."""
     if not 100 <= status <= 599:  # noqa: PLR2004 - the range of statuses
         unknown = ValueError(f"The service answered with the unknown status {status}.")
         return not_published(unknown, INTERNAL_ERROR, away=False)

@@ -74,7 +74,7 @@ class KafkaSource(MessageSource):
     def _disconnect(self) -> None:
         # partitions that were lost since the last turn have another owner, whose offsets count
         self._deliveries.keep(self._consumer.assignment())
-        # the metadata says where reading ended, so that the next owner knows what may have been delivered before
+        # the metadata is the end of reading: the next owner knows which records may have been delivered before
         self._member.leave(lambda partition: str(self._deliveries.seen(partition)))
 
     def _turn(self) -> None:
@@ -137,7 +137,7 @@ class KafkaSource(MessageSource):
             self._paused[partition] = now + wait
 
     def _follow(self, partition: TopicPartition, offset: int) -> None:
-        """Track a partition; the metadata of its offset says which records a previous owner may have delivered."""
+        """Track a partition; the metadata of its offset names the records that a previous owner may have delivered."""
         committed = self._consumer.committed(partition, metadata=True)
         if committed is None or committed.offset < 0:
             # commit a start position, in case this process is killed before anything is settled

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from ackstream.settings.connections import KafkaConnection
 
 DELIVERY_SECONDS = 30.0
-"""A cluster that has not stored a record for so long is away."""
+"""A cluster that has not stored a record for this time is away."""
 
 REFUSED_SECONDS = 30.0
-"""How long a topic that the cluster has refused is not asked for again."""
+"""How long a refusal of a topic counts before the cluster is asked again."""
 
 AWAY_SECONDS = 1.0
-"""How long messages to a cluster that is away fail at once after one that was tried in vain."""
+"""How long messages to a cluster that is away fail at once after a failed attempt."""
 
 _MAX_REFUSED = 1_000
 NO_CONTENT = 204
@@ -62,7 +62,7 @@ _OF_TOPIC = (UnknownTopicError, InvalidTopicError, TopicAuthorizationFailedError
 
 
 def refused(error: BaseException) -> Published:
-    """Return what became of a record that was not stored: 500 if it may be stored later, else 400.
+    """Return the result of a record that was not stored: 500 if it may be stored later, else 400.
 
     The cluster is away unless the error is that of a topic or a record, or of an address or header that Kafka cannot
     carry. Source: Eclipse Ditto, ``KafkaExceptionConverter``.
@@ -121,7 +121,7 @@ class KafkaPublisher(TargetPublisher):
             unknown = 0
             while (sent := self._attempt(where, message.payload, key, headers)) is None:
                 unknown = unknown + 1 if self._is_unknown(topic) else 0
-                # a broker that has just started may say so once
+                # a broker that has just started may answer so once
                 if unknown > 1:
                     raise UnknownTopicError(f"The cluster has no topic {topic}.")  # noqa: TRY301 - as the cluster might
                 time.sleep(RESEND_SECONDS)
@@ -135,7 +135,7 @@ class KafkaPublisher(TargetPublisher):
             sent.add_errback(lambda error: done(refused(error)))
 
     def _known(self, topic: str) -> Published | None:
-        """Return what becomes of a message as of the one before it, if it need not be tried."""
+        """Return the result of the message before it, if this one has the same without a try."""
         now = time.monotonic()
         until, result = self._refused.get(topic, (0.0, None))
         if result is not None and now < until:
@@ -150,7 +150,7 @@ class KafkaPublisher(TargetPublisher):
             del self._refused[next(iter(self._refused))]
 
     def _attempt(self, where: TargetAddress, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> Any:
-        """Return the future of a record; ``None`` to try again: the producer knows no partitions of its topic yet.
+        """Return the future of a record, or ``None`` while the producer knows no partitions of its topic.
 
         :raises Exception: nothing can be published there, or the producer has known none for 30 s
         """
@@ -175,7 +175,7 @@ class KafkaPublisher(TargetPublisher):
     def _is_unknown(self, topic: str) -> bool:
         """Ask the cluster whether it has no such topic; raise if nothing can be published to it.
 
-        The producer cannot tell: it forgets the partitions of a topic, too, when they have no leader for a moment.
+        The producer does not know: it forgets the partitions of a topic, too, when they have no leader for a moment.
         """
         try:
             if self._admin is None:

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 _SHARED = re.compile(r"^\$share/[^/]*/")
-"""What precedes the filter of a subscription that several share."""
+"""The prefix of the filter of a shared subscription."""
 
 
 @dataclass(eq=False)
@@ -186,7 +186,7 @@ class MqttSource(MessageSource):
         if not any(topic_matches_sub(subscribed, message.topic) for subscribed in self._filters):
             # of a session that had other addresses, or was another source's, with other rights
             read = msgspec.structs.replace(
-                read, unreadable="its topic is none of the source's addresses: unsubscribe it at the broker"
+                read, unreadable="its topic is not an address of the source: unsubscribe it at the broker"
             )
         self._intake.take(read, partial(self._done, taken), redelivered=message.dup)
 
@@ -238,14 +238,14 @@ class NotAcceptedError(Exception):
 
 
 class MqttPublisher(TargetPublisher):
-    """Publishes with QoS 1 unless the headers say otherwise; while the broker is away, messages are kept."""
+    """Publishes with QoS 1 unless a header has another one; while the broker is away, messages are kept."""
 
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
         """Connect; see :class:`.Transport`."""
         self._five = connection.type == "mqtt-5"
         self._changed = threading.Condition()
-        # by packet id, of QoS 0 the negative one: what waits for a confirmation, and those that came before ``publish``
-        # had returned
+        # by packet id, for QoS 0 the negative one: callbacks that wait for a confirmation, and confirmations that came
+        # before ``publish`` had returned
         self._waiting: dict[int, Confirm] = {}
         self._early: dict[int, Published] = {}
         # a broker disconnects the earlier of two clients of one name: connectors of one connection share its targets

@@ -40,7 +40,7 @@ KEEPALIVE_SECONDS = 120
 """Longer than reading may pause while messages are in flight."""
 
 REJECTED: Final = 0x83
-"""MQTT 5, implementation specific error: the receiver does not accept the message, and is not to get it again."""
+"""MQTT 5, implementation specific error: the receiver does not accept the message, now or later."""
 
 TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"
 _NEVER, _MAX_RECEIVE = 0xFFFFFFFF, 65_535
@@ -51,7 +51,7 @@ _FAILURE = 0x80
 """The lowest reason of MQTT 5 that is an error."""
 
 MAX_UNCONFIRMED = 20
-"""How many messages it publishes before the broker has confirmed one, unless the broker accepts fewer."""
+"""Limit of published messages without a confirmation, unless the broker accepts fewer."""
 
 
 MAX_REPEATED = 3
@@ -64,7 +64,7 @@ def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
     """Read a text of MQTT 5, and the bytes that it takes.
 
     paho refuses U+FEFF, which a client has to accept (MQTT-1.5.4-3), and others for which a broker should have refused
-    the message: it ends the connection, without a word, each time that the broker delivers the message again.
+    the message: it silently ends the connection each time that the broker delivers the message again.
     """
     length = int.from_bytes(buffer[:_LENGTH], "big")
     if most < _LENGTH or length > most - _LENGTH:
@@ -107,7 +107,7 @@ class MqttClient(Client):
         self.on_confirmed: Callable[[int, ReasonCode], None] = lambda _identity, _reason: None
         self.on_connect = self._answered
         self._settings = connection
-        # what the broker answered to the last connection
+        # the answer of the broker to the last connection
         self._answer: ReasonCode | None = None
         self._has_answered = threading.Event()
         self.on_publish = self._written
@@ -116,7 +116,7 @@ class MqttClient(Client):
         self._confirming = False
         self._unconfirmed = MAX_UNCONFIRMED
         self._oldest, self._repeated = 0, 0
-        # whether the broker has accepted the present connection; changed under the lock of what is published alone
+        # whether the broker has accepted the present connection; changed only under the lock of published messages
         self._accepts = False
         # packet ids of QoS 2 that were acknowledged, and for which PUBREL has not come
         self._unreleased: set[int] = set()
@@ -153,9 +153,9 @@ class MqttClient(Client):
             raise unreachable(self._settings, str(self._answer) if answered else "it does not answer")
 
     def subscribe_all(self, filters: Iterable[str], qos: int) -> None:
-        """Subscribe to topic filters; with MQTT 5 the broker delivers what is retained if it had no such subscription.
+        """Subscribe to topic filters; with MQTT 5 only a new subscription delivers retained messages.
 
-        Before, it does so with each subscription, also a repeated one (MQTT 3.1.1, 3.8.4).
+        With MQTT 3.1.1 a repeated one delivers them, too (3.8.4).
         """
         if self._five:
             new_alone = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
@@ -191,14 +191,14 @@ class MqttClient(Client):
             self._send_command_with_mid(command, message.mid, False)  # noqa: FBT003 - of paho
 
     def forget(self) -> None:
-        """Forget what belongs to a session that the broker no longer has."""
+        """Forget the packet ids of a session that the broker no longer has."""
         self._unreleased.clear()
 
     def reconnect(self) -> MQTTErrorCode:
-        """Connect again, and report the messages of QoS 0 that were not written: paho drops them without a word.
+        """Connect again, and report the messages of QoS 0 that were not written: paho drops them silently.
 
-        Nothing is published before the broker has accepted the connection: paho would send at once what comes in the
-        meantime, before what has waited.
+        Nothing is published before the broker has accepted the connection: paho would send new messages at once, before
+        those that have waited.
         """
         with self._out_message_mutex:
             self._accepts = False
@@ -220,7 +220,7 @@ class MqttClient(Client):
             return super()._send_publish(*given, **named) if self._accepts else MQTTErrorCode.MQTT_ERR_NO_CONN
 
     def _handle_connack(self) -> MQTTErrorCode:
-        # what has waited goes before what comes meanwhile
+        # messages that have waited go before new ones
         with self._out_message_mutex:
             return super()._handle_connack()
 
@@ -304,7 +304,7 @@ class MqttClient(Client):
         return False
 
     def _limit(self, unconfirmed: int) -> None:
-        """Send so many messages before the first is confirmed; paho would send all that it has kept."""
+        """Limit the messages that are sent before the first is confirmed; paho would send all that it has kept."""
         with self._out_message_mutex:
             self._max_inflight_messages = unconfirmed
             for message in list(self._out_messages.values())[unconfirmed:]:

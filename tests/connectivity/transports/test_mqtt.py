@@ -93,7 +93,7 @@ def test_what_a_session_with_other_addresses_delivers_is_not_carried_out(played:
     played.deliver(1)
     played.deliver(2, topic="old/x")
     assert [message.unreadable.split(":")[0] for message in played.taken] == [
-        "", "its topic is none of the source's addresses"
+        "", "its topic is not an address of the source"
     ]  # fmt: skip
 
 
