@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ackstream.jobs.settle import job as settle_query
-from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
+from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
 from ackstream.protocol import messages

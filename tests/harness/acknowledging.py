@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata
-from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord
+from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from ackstream.jobs.settle.output import OF_READERS, REPORTS, STORED, ReportRecord, Settled
+from ackstream.jobs.settle.records import OF_READERS, REPORTS, STORED, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.settle.output import (
+from ackstream.jobs.settle.records import (
     STORED,
     TOPICS,
     Settled,
@@ -26,6 +26,7 @@ from ackstream.jobs.settle.output import (
     known_readers,
     reader_states,
     samples_done,
+    undelivered,
     writer_states,
 )
 from ackstream.jobs.settle.retention import Ignored
@@ -45,12 +46,12 @@ from ackstream.protocol.readers import (
     WriterStateRequest,
     read,
 )
-from ackstream.spark.records import in_order
+from ackstream.spark.records import guarded, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.jobs.settle.output import ReaderRecord, ReportRecord
+    from ackstream.jobs.settle.records import ReaderRecord, ReportRecord
     from ackstream.jobs.settle.retention import Reason, Report
     from ackstream.observe.figures import Tally
     from ackstream.protocol.intervals import Interval
@@ -124,7 +125,7 @@ class SettleShard:
         self._writers.expire(watermark, self._early)
         self._expire(watermark)
         for record in in_order(records):
-            self._process(record)
+            guarded(record, self._decide, self._refuse)
         for writer, runs in self._done.items():
             self._settled.done += samples_done(writer, self._writers[writer], runs)
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
@@ -138,20 +139,12 @@ class SettleShard:
         for writer in self._asking:
             own_roles = self._writers.own_roles(writer)
             self._settled.states += writer_states(writer, self._writers[writer], own_roles, remembered)
-        for question in self._listing.items():
-            self._settled.states += known_readers(question, shard, self._readers, self._writers.all())
+        if self._listing:
+            waiting = undelivered(self._writers.all())
+            known = [reader.known(name, waiting[name]) for name, reader in sorted(self._readers.items())]
+            for question in self._listing.items():
+                self._settled.states += known_readers(question, shard, known)
         return self._settled
-
-    def _process(self, record: ReportRecord) -> None:
-        try:
-            self._decide(record)
-        except RecordError as error:
-            if self._index == 0 or not is_for_all_shards(record):
-                self._settled.ignore_record(record, "unreadable", str(error))
-        except Exception as error:
-            # the batch would fail, and every later start with it
-            log.exception("A record of %s was ignored (offset %s).", TOPICS[record.source], record.offset)
-            self._settled.ignore_record(record, "failed", repr(error), self._index)
 
     def _decide(self, record: ReportRecord) -> None:
         if record.source == STORED:
@@ -174,6 +167,15 @@ class SettleShard:
             self._asking[report.writer] = None
             # more or fewer roles may be required than before, by the writer or by the settings
             self._note(report.writer, self._writers.require(report.writer, report.required, record.timestamp))
+
+    def _refuse(self, record: ReportRecord, error: Exception) -> None:
+        """Make the row of an unreadable record, or of one that failed: its output so far is as its state, and stays."""
+        if not isinstance(error, RecordError):
+            topic = TOPICS[record.source]
+            log.error("A record of %s was ignored (offset %s).", topic, record.offset, exc_info=error)
+            self._settled.ignore_record(record, "failed", repr(error), self._index)
+        elif self._index == 0 or not is_for_all_shards(record):
+            self._settled.ignore_record(record, "unreadable", str(error))
 
     def _note(self, writer: str, runs: Iterable[Interval]) -> None:
         """Collect samples that became done."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.settle.output import REPORTS, STORED, ReportRecord, Settled
+from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord, Settled
 from ackstream.jobs.settle.retention import Ignored, ReportReceipt
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.protocol import messages, readers

@@ -20,7 +20,7 @@ from ackstream.jobs.settle.job import (
     _of,
     settle,
 )
-from ackstream.jobs.settle.output import ReportRecord
+from ackstream.jobs.settle.records import ReportRecord
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.catalogue import DELIVERIES, IGNORED_REPORTS
 from ackstream.observe.figures import Figures

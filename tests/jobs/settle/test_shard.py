@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ackstream.jobs.settle.output import REPORTS, STORED, TOPICS, ReportRecord, Settled
+from ackstream.jobs.settle.records import REPORTS, STORED, TOPICS, ReportRecord, Settled
 from ackstream.jobs.settle.retention import Retention
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.observe import catalogue

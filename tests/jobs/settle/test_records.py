@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ackstream.jobs.settle.output import RUNS, Settled, pieces
+from ackstream.jobs.settle.records import RUNS, Settled, pieces
 from ackstream.protocol.readers import (
     AppAckConf,
     ApplicationAcknowledged,

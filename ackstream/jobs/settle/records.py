@@ -1,4 +1,4 @@
-"""Output of a batch of settle: rows for the tables, then messages for readers and publishers."""
+"""The records of settle: those that come in; rows for the tables; then messages for readers and publishers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from ackstream.protocol.readers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ackstream.jobs.settle.retention import Ignored, Report, ReportReceipt, Retention
-    from ackstream.jobs.settle.state import Presence
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import ReaderAlive, ReaderStart, ReaderStop
 
@@ -187,25 +186,21 @@ def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[Kn
                 yield KnownWriter(writer, known.acknowledged.start, retention.written, *runs)
 
 
-def known_readers(
-    asked: tuple[str, int],
-    shard: tuple[int, int],
-    readers: Mapping[str, Presence],
-    writers: Iterable[tuple[str, Retention]],
-) -> list[KnownReaders]:
-    """Return the readers that a shard knows, by name.
+def undelivered(writers: Iterable[tuple[str, Retention]]) -> Counter[str]:
+    """Return how many retained samples each reader has not acknowledged."""
+    found = Counter[str]()
+    for _, retention in writers:
+        for reader in retention.readers:
+            found[reader] += sum(last - first + 1 for first, last in retention.undelivered(reader))
+    return found
+
+
+def known_readers(asked: tuple[str, int], shard: tuple[int, int], found: Sequence[KnownReader]) -> list[KnownReaders]:
+    """Return the readers that a shard knows, in as many parts as needed.
 
     :param asked: the name under which an operator asks, and the number of the question
     """
     name, question = asked
-    waiting = Counter[str]()
-    for _, retention in writers:
-        for reader in retention.readers:
-            waiting[reader] += sum(last - first + 1 for first, last in retention.undelivered(reader))
-    found = [
-        KnownReader(reader, known.role, known.durable, known.present, known.seen, waiting[reader])
-        for reader, known in sorted(readers.items())
-    ]
     parts = [tuple(found[start : start + _READERS_IN_PART]) for start in range(0, len(found), _READERS_IN_PART)] or [()]
     return [KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
 
