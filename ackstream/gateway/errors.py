@@ -6,11 +6,11 @@ Source: the exception classes of Eclipse Ditto's gateway (``GatewayDuplicateHead
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ackstream.protocol.ditto.envelopes import encode, error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
-from ackstream.protocol.errors import DittoError, error_factory, shown
+from ackstream.protocol.errors import DittoError, error_factory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,126 +18,112 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
 
 
-class GatewayError(DittoError):
-    """An error with additional HTTP headers."""
+_SOON, _UNAVAILABLE = {"retry-after": "1"}, (503, "gateway:service.unavailable")
 
-    def __init__(self, *error: Any, headers: Iterable[tuple[str, str]]) -> None:
-        super().__init__(*error)
-        self.headers = tuple(headers)
+# the message, and the remedy; the request may be sent again after a second
+unavailable = error_factory(*_UNAVAILABLE, "{}", "{}", headers=_SOON)
+
+shutting_down = error_factory(
+    *_UNAVAILABLE,
+    "The gateway is shutting down while the request is open.",
+    "The request itself continues; its outcome is recorded under its correlation-id and a suffix. Try again in a"
+    " moment.",
+    headers=_SOON,
+)
+
+not_sent = error_factory(
+    *_UNAVAILABLE,
+    "The gateway is shutting down and did not send the request.",
+    "Send it again in a moment.",
+    headers=_SOON,
+)
+
+no_answer = error_factory(
+    *_UNAVAILABLE,
+    "The request was not decided, not even as timed out.",
+    "Check that the correlate job is running. The outcome is recorded under the correlation-id and a suffix.",
+    headers=_SOON,
+)
+
+# the rest of the body, which may still arrive, is not read
+body_incomplete = error_factory(
+    408,
+    "gateway:request.incomplete",
+    "The body of the request did not arrive within {:g} s, and the request was not sent.",
+    "Send the body at once, with its length or chunked.",
+    headers={"connection": "close"},
+)
+
+TOO_MANY_REQUESTS = 429
+_TOO_MANY = TOO_MANY_REQUESTS, "too.many.requests"
+
+# the message, and the whole seconds after which the request may be sent again
+too_many_requests = error_factory(
+    *_TOO_MANY,
+    "{}",
+    "Send it again after {:g} s. The operator of the gateway can change the limit.",
+    headers={"retry-after": "{1:g}"},
+)
+
+too_many_sockets = error_factory(
+    *_TOO_MANY,
+    "The {} has {} WebSockets and event streams open, which is the maximum.",
+    "Send it again after 1 s. The operator of the gateway can change the limit.",
+    headers=_SOON,
+)
+
+quota_exhausted = error_factory(
+    *_TOO_MANY,
+    "The quota '{}' has {} {}, which is the maximum.",
+    "Wait until some are finished, or ask the operator of the system for a larger quota.",
+    headers=_SOON,
+)
+
+# the credentials were not checked
+too_many_attempts = error_factory(
+    TOO_MANY_REQUESTS,
+    "gateway:authentication.delayed",
+    "Too many wrong passwords were sent for this user, or from this address.",
+    "Try again after {:g} s.",
+    headers={"retry-after": "{0:g}"},
+)
+
+_CONNECTIONS = (
+    "too.many.connections",
+    "The {} has {} connections, which is the maximum.",
+    "Try again in a moment, over connections that stay open. The operator can change gateway.max_connections.",
+)
+too_many_connections = error_factory(503, *_CONNECTIONS, headers=_SOON)
+too_many_of_address = error_factory(TOO_MANY_REQUESTS, *_CONNECTIONS, headers=_SOON)
+
+media_type_unsupported = error_factory(
+    415,
+    "mediatype.unsupported",
+    "The Media-Type <{}> is not supported for this resource.",
+    "Allowed Media-Types are: <[{}]>.",
+)
 
 
 def authentication_failed(message: str, schemes: Iterable[str]) -> DittoError:
     """Reject an unauthenticated request; ``schemes`` are the challenges of ``WWW-Authenticate``."""
-    remedy = "Check if your credentials were correct."
-    challenges = (("www-authenticate", scheme) for scheme in schemes)
-    return GatewayError(401, "gateway:authentication.failed", message, remedy, headers=challenges)
-
-
-def unavailable(message: str, description: str) -> DittoError:
-    """Report that the request cannot be served now and may be retried after a second."""
-    return GatewayError(503, "gateway:service.unavailable", message, description, headers=[("retry-after", "1")])
-
-
-def shutting_down() -> DittoError:
-    """Report to a waiting client that the gateway is shutting down."""
-    return unavailable(
-        "The gateway is shutting down while the request is open.",
-        "The request itself continues; its outcome is recorded under its correlation-id and a suffix. Try again in a"
-        " moment.",
-    )
-
-
-def not_sent() -> DittoError:
-    """Report to a client that the gateway is shutting down and did not send its request."""
-    return unavailable("The gateway is shutting down and did not send the request.", "Send it again in a moment.")
-
-
-def body_incomplete(seconds: float) -> DittoError:
-    """Reject a request whose body does not arrive; what may still arrive of it is not read."""
-    return GatewayError(
-        408,
-        "gateway:request.incomplete",
-        f"The body of the request did not arrive within {seconds:g} s, and the request was not sent.",
-        "Send the body at once, with its length or chunked.",
-        headers=[("connection", "close")],
-    )
-
-
-def no_answer() -> DittoError:
-    """Report that no outcome of the request arrived in time."""
-    return unavailable(
-        "The request was not decided, not even as timed out.",
-        "Check that the correlate job is running. The outcome is recorded under the correlation-id and a suffix.",
-    )
-
-
-TOO_MANY_REQUESTS = 429
-
-
-def too_many_requests(message: str, seconds: float) -> DittoError:
-    """Reject a request of someone who sends too many; it may be sent again after some whole seconds."""
-    remedy = f"Send it again after {seconds:g} s. The operator of the gateway can change the limit."
-    return GatewayError(429, "too.many.requests", message, remedy, headers=[("retry-after", f"{seconds:g}")])
-
-
-def too_many_sockets(whose: str, most: int) -> DittoError:
-    """Reject a WebSocket or event stream of a subject or an address that has as many as it may have."""
-    return too_many_requests(f"The {whose} has {most} WebSockets and event streams open, which is the maximum.", 1)
-
-
-def too_many_attempts(seconds: float) -> DittoError:
-    """Reject credentials that were not looked at, since wrong ones came before."""
-    return GatewayError(
-        429,
-        "gateway:authentication.delayed",
-        "Too many wrong passwords were sent for this user, or from this address.",
-        f"Try again after {seconds:g} s.",
-        headers=[("retry-after", f"{seconds:g}")],
-    )
-
-
-def too_many_connections(status: int, who_has: str, setting: str) -> GatewayError:
-    """Reject a connection."""
-    return GatewayError(
-        status,
-        "too.many.connections",
-        f"{who_has}, which is the maximum.",
-        f"Try again in a moment, over connections that stay open. The operator can change gateway.{setting}.",
-        headers=[("retry-after", "1")],
-    )
-
-
-def quota_exhausted(quota: str, limit: int, what: str) -> DittoError:
-    """Reject a request or a socket of a tenant that has as many as it may have."""
-    return GatewayError(
-        429,
-        "too.many.requests",
-        f"The quota '{quota}' has {limit} {what}, which is the maximum.",
-        "Wait until some are finished, or ask the operator of the system for a larger quota.",
-        headers=[("retry-after", "1")],
-    )
+    error = DittoError(401, "gateway:authentication.failed", message, "Check if your credentials were correct.")
+    error.headers = tuple(("www-authenticate", scheme) for scheme in schemes)
+    return error
 
 
 def method_not_allowed(method: str, allowed: Iterable[str]) -> DittoError:
     """Reject a method that the resource does not support."""
-    return GatewayError(
-        405,
-        "gateway:method.notallowed",
-        f"The provided HTTP method '{shown(method)}' is not allowed on this resource.",
-        "Check if you used the correct resource and method combination.",
-        headers=[("allow", ", ".join(allowed))],
-    )
+    error = _method_not_allowed(method)
+    error.headers = (("allow", ", ".join(allowed)),)
+    return error
 
 
-def media_type_unsupported(found: str, allowed: str) -> DittoError:
-    """Reject a body of an unsupported media type."""
-    return DittoError(
-        415,
-        "mediatype.unsupported",
-        f"The Media-Type <{shown(found)}> is not supported for this resource.",
-        f"Allowed Media-Types are: <[{allowed}]>.",
-    )
-
+_method_not_allowed = error_factory(
+    405,
+    "gateway:method.notallowed",
+    "The provided HTTP method '{}' is not allowed on this resource.",
+    "Check if you used the correct resource and method combination.",
+)
 
 _DUPLICATE = 400, "gateway:duplicate.header.field"
 _ONCE = (
@@ -175,7 +161,7 @@ protocol_message_refused = error_factory(
     "Send the value alone, or send the message over the WebSocket /ws/2.",
 )
 
-# a header, and why it does not fit the request
+# a header, and the reason why it does not fit the request
 header_unfit = error_factory(
     400, "header.invalid", "The header '{}' cannot be used here: {}.", "Send the request without this header."
 )

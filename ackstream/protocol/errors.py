@@ -6,12 +6,13 @@ The catalogue of Ditto's own errors is ``protocol.ditto.errors``; the errors tha
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 BAD_REQUEST = 400
 FORBIDDEN = 403
@@ -29,8 +30,10 @@ SHOWN_CHARACTERS = 1_000
 class DittoError(AckstreamError):
     """An error with an HTTP status, a machine-readable code and texts for people.
 
-    ``extra`` holds further JSON fields, such as ``invalidHeaderKey``.
+    ``extra`` holds further JSON fields, such as ``invalidHeaderKey``; ``headers`` are those of an HTTP response.
     """
+
+    headers: tuple[tuple[str, str], ...] = ()
 
     def __init__(
         self,
@@ -74,9 +77,19 @@ def shown(text: object) -> str:
 
 
 def error_factory(
-    status: int, code: str, message: str, description: str | None = None, href: str | None = None, **extra: str
+    status: int,
+    code: str,
+    message: str,
+    description: str | None = None,
+    href: str | None = None,
+    *,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    **extra: str,
 ) -> Callable[..., DittoError]:
-    """Return a function that makes an error; its arguments fill the ``{}`` of message and description, texts cut."""
+    """Return a function that makes an error; its arguments fill the ``{}`` of message and description, texts cut.
+
+    :param headers: of an HTTP response; ``{0}`` is the first argument
+    """
     in_message = message.count("{")
     expected = in_message + (description or "").count("{")
 
@@ -85,6 +98,8 @@ def error_factory(
             raise TypeError(f"The error {code} takes {expected} values, not {len(values)}.")
         fit = [value if isinstance(value, int | float) else shown(value) for value in values]
         text = message.format(*fit[:in_message])
-        return DittoError(status, code, text, description and description.format(*fit[in_message:]), href, **extra)
+        made = DittoError(status, code, text, description and description.format(*fit[in_message:]), href, **extra)
+        made.headers = tuple((name, value.format(*fit)) for name, value in headers.items())
+        return made
 
     return make

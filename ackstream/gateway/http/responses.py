@@ -66,7 +66,7 @@ _SINGLE = frozenset(RESPONSE_LABELS.values())
 
 def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
     """Convert an error."""
-    headers = {name: sendable(value) for name, value in getattr(error, "headers", ())}
+    headers = {name: sendable(value) for name, value in error.headers}
     if correlation_id is not None:
         headers[CORRELATION_ID] = sendable(correlation_id)
     return Response(msgspec.json.encode(error.to_dict()), error.status, headers, JSON_CONTENT_TYPE)

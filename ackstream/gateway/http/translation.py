@@ -62,18 +62,18 @@ if TYPE_CHECKING:
 
     from ackstream.gateway.http.operations import Match
 
-HEADER_PARAMETERS = {
-    CHANNEL: "`twin`, or `live` for the device itself.",
-    CORRELATION_ID: "Identifies the request; its outcome is recorded under this id, followed by `#` and a random text.",
-    REQUESTED_ACKS: "Labels of the acknowledgements to wait for: a JSON array or a comma-separated list.",
-    RESPONSE_REQUIRED: "`true` or `false`; the default is true unless the timeout is zero.",
-    TIMEOUT: "The maximum wait, such as `10s`, `500ms` or `1m`.",
-    CONDITION: "An RQL filter that the thing must match.",
-    LIVE_CHANNEL_CONDITION: "Of a query: an RQL filter; if the twin matches it, the device itself is asked.",
-    LIVE_CHANNEL_TIMEOUT_STRATEGY: "`use-twin`: the twin answers if the device does not; the default is `fail`.",
-    "allow-policy-lockout": "Has no effect, since there are no policies.",
-}
-"""Query parameters that stand for headers, and their meaning."""
+HEADER_PARAMETERS = (
+    CHANNEL,
+    CORRELATION_ID,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    TIMEOUT,
+    CONDITION,
+    LIVE_CHANNEL_CONDITION,
+    LIVE_CHANNEL_TIMEOUT_STRATEGY,
+    "allow-policy-lockout",
+)
+"""Query parameters that stand for headers."""
 
 OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 """Those of Ditto that are read, and refused."""

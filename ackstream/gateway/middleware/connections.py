@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import too_many_connections
+from ackstream.gateway.errors import too_many_connections, too_many_of_address
 from ackstream.gateway.middleware.limits import Tally, network
 from ackstream.settings.access_file import file_state
 from ackstream.settings.security import is_loopback
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
-    from ackstream.gateway.errors import GatewayError
+    from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
     from ackstream.settings.gateway import GatewayTls
 
@@ -135,14 +135,14 @@ class Doors:
         """The number of connections."""
         return self._all
 
-    def enter(self, host: str) -> GatewayError | None:
+    def enter(self, host: str) -> DittoError | None:
         """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
         found, share = self._client(host), max(1, self._most // _SHARE)
         error = None
         if self._all >= self._most:
-            error = too_many_connections(503, f"The gateway has {self._most} connections", "max_connections")
+            error = too_many_connections("gateway", self._most)
         elif found is not None and self._open[found] >= share:
-            error = too_many_connections(429, f"The address {found} has {share} connections", "max_connections")
+            error = too_many_of_address(f"address {found}", share)
         self._all += 1
         if found is not None:
             self._open.add(found)
@@ -271,7 +271,7 @@ class TlsConnection(asyncio.Protocol):
             connection.data_received(b"".join(self._early))
 
 
-def refuse(transport: asyncio.Transport, error: GatewayError) -> None:
+def refuse(transport: asyncio.Transport, error: DittoError) -> None:
     """Tell a client why its connection ends, and end it."""
     body = msgspec.json.encode(error.to_dict())
     headers = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.gateway.errors import GatewayError
 from ackstream.gateway.middleware.limits import (
     ANONYMOUS,
     SEARCHES,
@@ -39,8 +38,8 @@ def client(host: str | None) -> Any:
     return SimpleNamespace(client=None if host is None else SimpleNamespace(host=host))
 
 
-def refused(call: Any, *args: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
+def refused(call: Any, *args: Any) -> DittoError:
+    with pytest.raises(DittoError) as caught:
         call(*args)
     assert caught.value.status == 429
     assert dict(caught.value.headers)["retry-after"].isdigit()
@@ -189,7 +188,7 @@ def test_a_subject_has_few_searches_open(what: str, most: int) -> None:
 def test_the_filters_of_a_subject_take_a_part_of_the_loop_whatever_they_are_and_however_many() -> None:
     limits, spent = Limits(Gateway()), 0
     for _ in range(1_000):
-        with suppress(GatewayError), limits.filtering("a", NOW) as effort:
+        with suppress(DittoError), limits.filtering("a", NOW) as effort:
             effort.spend(STEPS_PER_SIGNAL)
             spent += STEPS_PER_SIGNAL
     with pytest.raises(DittoError, match="The filters of the subject a take too much time"), limits.filtering("a", NOW):
@@ -213,7 +212,7 @@ def opened(counts: OpenCounts, stack: ExitStack, *subjects: str) -> Any:
     """Open one; return the error if there is no room for it."""
     try:
         stack.enter_context(counts.one(subjects))
-    except GatewayError as error:
+    except DittoError as error:
         return error
     return None
 
@@ -237,7 +236,7 @@ def test_what_is_finished_makes_room_whatever_ends_it() -> None:
     counts = OpenCounts([ACME], "sockets")
     for error in (None, ValueError("x")):
         with pytest.raises(ValueError, match="x") if error else ExitStack(), counts.one(("jwt:acme",)):
-            with pytest.raises(GatewayError, match="1 sockets"), counts.one(("user:acme-1",)):
+            with pytest.raises(DittoError, match="1 sockets"), counts.one(("user:acme-1",)):
                 pass
             if error:
                 raise error
