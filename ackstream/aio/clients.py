@@ -1,7 +1,7 @@
 """Clients for asyncio: made, used and closed without blocking the loop.
 
 The clients of the SDK work in threads of their own. A twin adds one thread, which makes the calls that may wait, in the
-order in which they are awaited.
+order in which they are awaited. The methods of a twin are made from those of its client, whose signatures they have.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from abc import abstractmethod
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from ackstream.client.core.lifetime import Client
-from ackstream.client.errors import FlushTimeout, ReaderTimeout
-from ackstream.client.parties.receivers import Responder, Subscriber
-from ackstream.client.publishing.publisher import Publisher
-from ackstream.client.requests.requester import Requester
 from ackstream.errors import PreconditionNotMetError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine
+    from concurrent.futures import Future
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from ackstream.client.publishing.publications import Receipt, Stage
-    from ackstream.client.requests._open_requests import Stored
-    from ackstream.client.requests.replies import Reply
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.settings import Kafka
+    from ackstream.client.core.connection import Brokers
 
 C = TypeVar("C", bound=Client)
+M = TypeVar("M")
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 SLICE_SECONDS = 10.0
@@ -54,26 +52,76 @@ def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """
     thread = ThreadPoolExecutor(1, "ackstream-aio-aside")
     try:
-        return asyncio.get_running_loop().run_in_executor(thread, partial(copy_context().run, function, *arguments))
+        return asyncio.get_running_loop().run_in_executor(thread, copy_context().run, function, *arguments)
     finally:
         thread.shutdown(wait=False)
 
 
-async def sliced(wait: Callable[[float], T], max_wait: float | None, gives_up: type[Exception]) -> T:
-    """Make a call that waits; without a limit again and again, so that a cancelled one does not keep its thread.
+# -- methods of twins, made from those of clients ----------------------------------------------------------------------
+
+
+def future(method: Callable[Concatenate[Any, P], Future[T]]) -> Callable[Concatenate[Any, P], asyncio.Future[T]]:
+    """Return a method whose future is one of asyncio."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
+        return asyncio.wrap_future(getattr(self.client, method.__name__)(*arguments, **named))
+
+    return call
+
+
+def coroutine(
+    method: Callable[Concatenate[Any, P], R], run: Callable[[Any, Callable[[], R]], Awaitable[T]]
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method that awaits a call of the client.
+
+    :param run: makes the call for a twin
+    """
+
+    @wraps(method)
+    async def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return await run(self, partial(getattr(self.client, method.__name__), *arguments, **named))
+
+    return call
+
+
+def sliced(
+    method: Callable[Concatenate[Any, P], T], gives_up: type[Exception], limit: str = "timeout"
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method that waits; without a limit it does so again and again, as a cancelled call keeps its thread.
 
     Each time twice as long, since each asks anew.
 
-    :param wait: raises ``gives_up`` after as many seconds
-    :param max_wait: seconds; ``None``: forever
+    :param gives_up: the error of a wait that took too long
+    :param limit: the parameter with the seconds
     """
-    if max_wait is not None:
-        return await aside(wait, max_wait)
-    seconds = SLICE_SECONDS
-    while True:
-        with suppress(gives_up):
-            return await aside(wait, seconds)
-        seconds *= 2
+    signature = inspect.signature(method)
+
+    async def run(twin: Any, call: Any) -> T:
+        bound = signature.bind(twin, *call.args, **call.keywords)
+        if bound.arguments.get(limit) is not None:
+            return await apart(twin, call)
+        seconds = SLICE_SECONDS
+        while True:
+            bound.arguments[limit] = seconds
+            with suppress(gives_up):
+                return await apart(twin, partial(call.func, *bound.args[1:], **bound.kwargs))
+            seconds *= 2
+
+    return coroutine(method, run)
+
+
+def apart(_twin: Any, call: Callable[[], T]) -> asyncio.Future[T]:
+    """Make a call in a thread of its own."""
+    return aside(call)
+
+
+async def outcome(_twin: Any, call: Callable[[], Future[T]]) -> T:
+    """Make a call, and wait for the outcome of its future."""
+    return await asyncio.wrap_future(call())
+
+
+_HANDLERS = ("handler", "batch_handler")
 
 
 class AsyncClient(Generic[C]):
@@ -84,37 +132,41 @@ class AsyncClient(Generic[C]):
     """
 
     _kind: ClassVar[Callable[..., Any]]
+    _closing: asyncio.Future[None] | None = None
+    _ended = False
 
-    def __init__(self, bootstrap_servers: str | Kafka, **options: Any) -> None:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if kind := vars(cls).get("_kind"):
+            # for help() and editors
+            cls.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
+
+    def __init__(self, bootstrap_servers: Brokers, **options: Any) -> None:
         """Take the arguments of the client; what a handler returns is awaited in the loop, if it has to be.
 
-        Signals and messages are handled one after the other, as they are by a plain function. Other callbacks, such as
-        ``on_error``, are called in threads of the client.
+        Signals and messages are handled one after the other, as they are by a plain function. A callback that is one,
+        such as ``on_error``, is called in a thread of the client.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param options: as of the client that it is the twin of
         :raises TypeError: the client has no such option, or one is missing
         """
         inspect.signature(self._kind).bind(bootstrap_servers, **options)
-        self._arguments: tuple[str | Kafka, dict[str, Any]] = bootstrap_servers, options
-        self._client: C | None = None
-        self._entered, self._ended = threading.Event(), False
-        self._closing: asyncio.Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "ackstream-aio")
+        self._arguments: tuple[Brokers, dict[str, Any]] = bootstrap_servers, options
+        self._begin()
 
     @classmethod
     def over(cls, client: C) -> Self:
         """Return the twin of a client that exists, such as one of ``ackstream.testing``; it is closed with the twin."""
         twin = cls.__new__(cls)
-        AsyncClient._hold(twin, client)
+        twin._begin(client)  # noqa: SLF001 - of the same class
         return twin
 
-    def _hold(self, client: C) -> None:
-        self._client = client
-        self._entered, self._ended = threading.Event(), False
-        self._closing = None
-        self._entered.set()
+    def _begin(self, client: C | None = None) -> None:
+        self._client, self._entered = client, threading.Event()
         self._thread = ThreadPoolExecutor(1, "ackstream-aio")
+        if client is not None:
+            self._entered.set()
 
     @property
     def client(self) -> C:
@@ -173,17 +225,17 @@ class AsyncClient(Generic[C]):
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> C:
         bootstrap_servers, options = self._arguments
-        for name in ("handler", "batch_handler"):
-            if options.get(name) is not None:
-                options = options | {name: partial(self._handle, loop, options[name])}
+        for name, option in options.items():
+            if option is not None and (name in _HANDLERS or inspect.iscoroutinefunction(option)):
+                options = options | {name: partial(self._handle, loop, option)}
         client: C = self._kind(bootstrap_servers, **options)
         return client
 
-    def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[[Any], Any], argument: Any) -> Any:
+    def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any) -> Any:
         """Call a handler in the client's thread; what it returns is awaited in the loop, if it has to be."""
         # it may use the twin, which has its client only then; but a group that is slow to join waits for this thread
         self._entered.wait(ENTRY_SECONDS)
-        found = handler(argument)
+        found = handler(*arguments)
         if not inspect.isawaitable(found):
             return found
 
@@ -193,7 +245,7 @@ class AsyncClient(Generic[C]):
 
         return asyncio.run_coroutine_threadsafe(finished(), loop).result()
 
-    def _in_order(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    def after_others(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Call a function that may wait in the thread of this twin, after all earlier ones."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
@@ -203,112 +255,55 @@ def _close_made(making: asyncio.Future[Any]) -> None:
         aside(making.result().close)
 
 
-class AsyncRequester(AsyncClient[Requester]):
-    """The twin of :class:`Requester`.
+class AsyncIteration(AsyncIterator[M], Generic[M]):
+    """Hands messages to the loop, one when it is asked for.
 
-    A request whose wait is cancelled has been sent: the service answers it, and the reply is dropped.
+    The limited buffer of the client is the only one: what the application does not take stays there, and once it is
+    full, in Kafka. A wait that is cancelled loses nothing: its message is that of the next one.
     """
 
-    _kind = Requester
+    _coming: asyncio.Future[M | None] | None = None
 
-    def send(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        response_required: bool | None = None,
-        correlation_id: str | None = None,
-    ) -> asyncio.Future[Reply]:
-        """Send a request; the future ends with its reply. Parameters and errors are those of ``Requester.send``."""
-        return asyncio.wrap_future(
-            self.client.send(
-                command,
-                timeout=timeout,
-                acks=acks,
-                response_required=response_required,
-                correlation_id=correlation_id,
-            )
-        )
+    @cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
-    async def request(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        correlation_id: str | None = None,
-    ) -> Reply:
-        """Send a request and wait for its reply; parameters and errors are those of ``Requester.send``."""
-        return await self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id)
+    def _at_hand(self) -> M | None:
+        """Return a message that need not be waited for, if there is one: to ask a thread costs more than the rest."""
+        return None
 
-    async def publish(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        correlation_id: str | None = None,
-    ) -> Stored:
-        """Send a request without a reply; return once the broker has stored it. Errors as of ``Requester.publish``."""
-        sent = self.client.publish(command, timeout=timeout, acks=acks, correlation_id=correlation_id)
-        return await asyncio.wrap_future(sent)
+    @abstractmethod
+    def _ask(self) -> asyncio.Future[M | None]:
+        """Wait for the next message in a thread; ``None``: there are no more."""
 
+    async def receive(self) -> M | None:
+        """Return the next message; ``None`` if there are no more.
 
-class AsyncPublisher(AsyncClient[Publisher]):
-    """The twin of :class:`Publisher`. Messages have the order in which :meth:`publish` is called."""
+        Limit the wait with ``asyncio.wait_for``, or ``asyncio.timeout`` from Python 3.11 on.
 
-    _kind = Publisher
-
-    async def publish(self, value: bytes, **options: Any) -> asyncio.Future[Receipt]:
-        """Keep a message and send it; return the future of its receipt.
-
-        While the window is full, or readers are too far behind, this waits, and the loop does not. A call that is
-        cancelled has published its message, or not; so has one whose future is cancelled.
-
-        :param options: as of ``Publisher.publish``, as are the errors
+        :raises ClientError: the client, or the stream, has ended with that error
         """
-        return asyncio.wrap_future(await self._in_order(partial(self.client.publish, value, **options)))
+        async with self._turn:
+            if self._coming is None:
+                # other tasks have their turn, and a cancellation comes before a message is taken
+                await asyncio.sleep(0)
+                if (ready := self._at_hand()) is not None:
+                    return ready
+                self._coming = self._ask()
+            try:
+                message = await asyncio.shield(self._coming)
+            except asyncio.CancelledError:
+                if self._coming.cancelled():
+                    self._coming = None
+                raise
+            except BaseException:
+                self._coming = None
+                raise
+            self._coming = None
+            return message
 
-    async def publish_many(self, values: Iterable[bytes], **options: Any) -> list[asyncio.Future[Receipt]]:
-        """Keep messages and send them in their order; return the futures of their receipts.
-
-        :param options: as of ``Publisher.publish_many``, as are the errors
-        """
-        sent = await self._in_order(partial(self.client.publish_many, values, **options))
-        return [asyncio.wrap_future(one) for one in sent]
-
-    async def publish_await_acknowledgement(self, value: bytes, **options: Any) -> Receipt:
-        """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
-
-        :raises RefusedError: with the reason
-        """
-        return await (await self.publish(value, **{"ack_immediately": True, **options}))
-
-    async def publish_flush(self, max_wait: float | None = None, stage: Stage | None = None) -> None:
-        """Wait until every message published so far is acknowledged or refused, as ``Publisher.publish_flush`` does.
-
-        :param max_wait: seconds; ``None``: forever
-        :raises FlushTimeout: some are not; they are kept
-        """
-        await sliced(lambda left: self.client.publish_flush(left, stage), max_wait, FlushTimeout)
-
-    async def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
-        """Wait until readers have acknowledged every message, as ``Publisher.wait_for_acknowledgments`` does.
-
-        :param max_wait: seconds; ``None``: forever
-        :raises ReaderTimeout: some messages are not complete
-        """
-        await sliced(self.client.wait_for_acknowledgments, max_wait, ReaderTimeout)
-
-
-class AsyncResponder(AsyncClient[Responder]):
-    """The twin of :class:`Responder`; its ``handler`` is a coroutine function that returns the answer to a signal."""
-
-    _kind = Responder
-
-
-class AsyncSubscriber(AsyncClient[Subscriber]):
-    """The twin of :class:`Subscriber`; its ``handler`` is a coroutine function that returns the answer to a signal."""
-
-    _kind = Subscriber
+    async def __anext__(self) -> M:
+        message = await self.receive()
+        if message is None:
+            raise StopAsyncIteration
+        return message

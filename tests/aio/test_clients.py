@@ -87,6 +87,37 @@ def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[Async
     assert first.name == "bootstrap_servers"
 
 
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
+def test_a_twin_and_its_methods_have_the_signatures_of_the_client(twin: type[AsyncClient[Any]]) -> None:
+    assert inspect.signature(twin) == inspect.signature(twin._kind)
+    for name, method in vars(twin).items():
+        if hasattr(method, "__wrapped__"):
+            assert inspect.signature(method) == inspect.signature(method.__wrapped__)
+            assert getattr(twin._kind, name)
+
+
+def test_a_callback_that_is_a_coroutine_function_runs_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Client):
+        def __init__(self, _bootstrap_servers: str, *, on_error: Any) -> None:
+            self._life = Lifetime(on_error=on_error)
+            self._life.thread(lambda: 1 / 0, "failing").start()
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(AsyncResponder, "_kind", Failing)
+
+    async def main() -> Any:
+        errors: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def note(error: Exception) -> None:
+            await errors.put(error.__cause__)
+
+        async with AsyncResponder("b", on_error=note):
+            return await asyncio.wait_for(errors.get(), PATIENCE_SECONDS)
+
+    assert isinstance(asyncio.run(main()), ZeroDivisionError)
+
+
 def test_a_twin_that_is_not_connected_says_so() -> None:
     with pytest.raises(PreconditionNotMetError, match="This AsyncRequester is not connected"):
         AsyncRequester("localhost:9092").send(COMMAND)
@@ -422,7 +453,7 @@ def test_commands_of_a_query_client_are_awaited() -> None:
             await client.unsubscribe(stream)
             await client.sow_delete("orders", keys=["a"])
             await client.flush()
-            assert called[3][1] == (stream.stream,)
+            assert called[3][1] == (stream.stream, None)
 
     asyncio.run(main())
     assert [name for name, *_ in called] == [
@@ -431,7 +462,7 @@ def test_commands_of_a_query_client_are_awaited() -> None:
     assert called[0][1:] == (("orders", "/price > 1"), {"bookmark": "EPOCH"})
     for name, arguments, options in called:
         assert getattr(QueryClient, name)
-        assert not name.startswith("sow_delete") or (arguments, options) == (("orders", None), {"keys": ["a"]})
+        assert not name.startswith("sow_delete") or (arguments, options) == (("orders",), {"keys": ["a"]})
 
 
 def test_a_stream_with_much_at_hand_leaves_other_tasks_their_turns() -> None:
