@@ -5,17 +5,17 @@ from typing import Any, get_type_hints
 import pytest
 from msgspec import inspect
 
-from ackstream.jobs.archive import reading
+from ackstream.jobs.archive import records
 from ackstream.lake import schemas
 from ackstream.protocol import ledger
 
 STRUCTS = {
-    "signal": (ledger.SignalRow, reading.PART_TYPES["signal"]),
-    "acks": (ledger.AckRow, reading.PART_TYPES["acks"]),
-    "outcome": (ledger.OutcomeRow, reading.PART_TYPES["outcome"]),
-    "dead_letter": (ledger.DeadLetterRow, reading.PART_TYPES["dead_letter"]),
-    "audit": (ledger.AuditRow, reading.PART_TYPES["audit"]),
-    "record": (ledger.LedgerRecord, reading.FORM),
+    "signal": (ledger.SignalRow, records.PART_TYPES["signal"]),
+    "acks": (ledger.AckRow, records.PART_TYPES["acks"]),
+    "outcome": (ledger.OutcomeRow, records.PART_TYPES["outcome"]),
+    "dead_letter": (ledger.DeadLetterRow, records.PART_TYPES["dead_letter"]),
+    "audit": (ledger.AuditRow, records.PART_TYPES["audit"]),
+    "record": (ledger.LedgerRecord, records.FORM),
 }
 
 
@@ -47,7 +47,7 @@ def test_the_ledger_is_read_with_the_fields_and_types_it_is_written_with(struct:
     for name, hint in get_type_hints(struct).items():
         written = str(hint).removeprefix("<class '").split("[")[0].split(" | ")[0].removesuffix("'>")
         # a part of the record is compared on its own; other JSON is kept as text
-        if name not in reading.PART_OF.values():
+        if name not in records.PART_OF.values():
             assert kinds(read[name]) == {KINDS.get(written, inspect.RawType)}, name
 
 

@@ -7,19 +7,25 @@ such copies are recognised by id among the rows of the same query and batch of c
 harmless to read the topics again from their start with a new checkpoint. A record of the audit that a gateway had to
 send again is recognised likewise, by the gateway's run and the number. Two archives of one lake that are on different
 systems, where no lease keeps them apart, recognise what the other has committed, if not at the same moment.
+
+What an archive remembers of a table (:class:`Written`) makes reading it a rare case. Batches of a query only grow, and
+correlate writes at most its newest batch again. The rows of that batch are recognised by their ids, if this archive has
+written all of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.archive.projection import parse, rows, summarise
-from ackstream.jobs.archive.reading import AUDIT
-from ackstream.jobs.archive.written import Written
+from ackstream.jobs.archive.records import AUDIT, parse, rows
 from ackstream.lake import tables
 from ackstream.lake.schemas import KEY, TABLES
 from ackstream.spark import batches
@@ -27,10 +33,11 @@ from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.archive.projection import BatchSpan, Summary
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
@@ -41,6 +48,9 @@ LARGEST = 256 * 1024 * 1024
 
 PIECE = 16 * 1024 * 1024
 """About so many bytes of records come to a worker at once and become one row, of which Spark holds a few copies."""
+
+SMALL = 2 * 1024 * 1024
+"""Rows of so many bytes come to the driver together with their summary."""
 
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
@@ -137,3 +147,116 @@ class ArchiveFold:
         # made here and not within the append: an append that reads its own table conflicts with a compaction beside it
         known = written.join(fresh.select(*KEY), F.expr(_SAME_ROW), "left_semi").localCheckpoint()
         return fresh if known.isEmpty() else fresh.join(F.broadcast(known), F.expr(_SAME_ROW), "left_anti")
+
+
+# -- the summary of a batch --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchSpan:
+    """What one correlate query contributed to a batch; malformed records form a span of their own, without an id.
+
+    ``copies`` counts the records that are in the batch again; ``rows`` is by table, copies included.
+    """
+
+    query_id: str | None
+    first_batch: int
+    last_batch: int
+    copies: int
+    rows: dict[str, int]
+
+    def covers(self) -> Column:
+        """Return the condition for rows that may be copies of these; statistics answer it for whole files."""
+        if self.query_id is None:
+            return F.col("query_id").isNull()
+        return (F.col("query_id") == self.query_id) & F.col("batch_id").between(self.first_batch, self.last_batch)
+
+
+class Summary:
+    """The spans of a batch, and its rows where they have come along."""
+
+    def __init__(self, found: pa.Table) -> None:
+        """Take the columns of :data:`PROJECTED`, in which rows may be missing."""
+        self.spans = _united(found["spans"].to_pylist())
+        self.bytes = sum(found["bytes"].to_pylist())
+        self._found = found if max(found["bytes"].to_pylist(), default=0) <= SMALL else None
+
+    def rows(self, records: DataFrame, table: str) -> pa.Table:
+        """Return a table's rows, of which there are some, on the driver."""
+        found = self._found if self._found is not None else records.select(table).toArrow()
+        parts = [pa.ipc.open_stream(part.as_buffer()).read_all() for part in found[table] if part.is_valid]
+        return pa.concat_tables(parts)
+
+
+def summarise(records: DataFrame) -> Summary:
+    """Summarise parsed records in one pass, which also fills their cache; without records there is no span."""
+    small = [f"if(bytes <= {SMALL}, {name}, NULL) AS {name}" for name in TABLES]
+    return Summary(records.selectExpr("spans", "bytes", *small).toArrow())
+
+
+def _united(chunks: Iterable[list[dict[str, Any]]]) -> list[BatchSpan]:
+    by_query: dict[str | None, list[dict[str, Any]]] = {}
+    for spans in chunks:
+        for span in spans:
+            by_query.setdefault(span["query_id"], []).append(span)
+    found = []
+    for query_id, own in by_query.items():
+        identities = np.concatenate([np.frombuffer(span["identities"], np.uint64) for span in own])
+        # two records with one hash would only be compared in vain
+        copies = len(identities) - len(np.unique(identities))
+        extent = min(span["first_batch"] for span in own), max(span["last_batch"] for span in own)
+        counts = {name: sum(span[name] for span in own) for name in TABLES}
+        found.append(BatchSpan(query_id, *extent, copies, counts))
+    return found
+
+
+class Written:
+    """The newest batch of each query in one table, and the ids of its rows if they are all known."""
+
+    def __init__(self) -> None:
+        """Start without memory."""
+        self._newest: dict[str, int] = {}
+        self._ids: dict[str, list[pa.ChunkedArray]] = {}
+
+    def knows(self, query_id: str) -> bool:
+        """Return whether the newest batch of a query is known."""
+        return query_id in self._newest
+
+    def found(self, query_id: str, newest: int) -> None:
+        """Remember the newest batch of a query that the table has, of whose rows nothing is known."""
+        self._newest[query_id] = max(newest, self._newest.get(query_id, -1))
+        self._ids.pop(query_id, None)
+
+    def reaches(self, span: BatchSpan) -> bool:
+        """Return whether the table may have rows of the span's batches; malformed records have no batch."""
+        return span.query_id is None or span.first_batch <= self._newest[span.query_id]
+
+    def decides(self, span: BatchSpan) -> bool:
+        """Return whether the rows of the span that the table has are known."""
+        if span.query_id is None or not self.reaches(span):
+            return span.query_id is not None
+        return span.first_batch == self._newest[span.query_id] and span.query_id in self._ids
+
+    def fresh(self, rows: pa.Table, spans: Iterable[BatchSpan]) -> pa.Table:
+        """Return rows without those that the table has; the spans are decided."""
+        for span in spans:
+            if span.query_id is not None and self.reaches(span):
+                for ids in self._ids[span.query_id]:
+                    known = pc.and_(_of_batch(rows, span.query_id, span.first_batch), pc.is_in(rows["id"], ids))
+                    rows = rows.filter(pc.invert(known))
+        return rows
+
+    def add(self, rows: pa.Table, span: BatchSpan) -> None:
+        """Remember a span whose rows have been written; the span is decided."""
+        if span.query_id is None:
+            return
+        newest = self._newest[span.query_id]
+        keys = rows.select(KEY)
+        ids = keys.filter(_of_batch(keys, span.query_id, span.last_batch))["id"]
+        before = self._ids[span.query_id] if span.last_batch == newest else []
+        self._ids[span.query_id] = [*before, ids]
+        self._newest[span.query_id] = span.last_batch
+
+
+def _of_batch(rows: pa.Table, query_id: str, batch_id: int) -> pa.ChunkedArray:
+    return pc.and_(pc.equal(rows["query_id"], query_id), pc.equal(rows["batch_id"], batch_id))

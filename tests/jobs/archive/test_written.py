@@ -3,8 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from ackstream.jobs.archive.projection import BatchSpan
-from ackstream.jobs.archive.written import Written
+from ackstream.jobs.archive.job import BatchSpan, Written
 
 
 def span(first: int, last: int, query: str | None = "q") -> BatchSpan:

@@ -1,34 +1,167 @@
-"""Ledger records become rows: read and laid out in the columns of the tables by Python workers, in Arrow's format.
+"""Ledger records become rows: Python workers read them and lay them out in the tables' columns, in Arrow's format.
 
-Each part of a record goes to the table of its kind, whatever the kind of the record. What a worker makes of some
-thousand records is one row: a summary, and for each table its rows in Arrow's stream format, which the JVM passes on as
-bytes. To parse the JSON in the JVM costs three times as much.
+A record has one or more parts (a signal, acknowledgements, an outcome, a dead letter), and each part goes to the table
+of its kind. The fields of a part are the columns of its table. A record of another release is read as well: it may lack
+fields that may be null, and have others. A record that the decoder refuses becomes a dead letter with the decoder's
+reason.
+
+A worker turns some thousand records into one row: a summary, and for each table its rows in Arrow's stream format. The
+JVM passes these on as bytes. To parse the JSON in the JVM costs three times as much.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from msgspec import Meta, Raw
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
-from ackstream.jobs.archive.reading import JSON_TEXTS, PART_OF, malformed, plain, read
-from ackstream.lake.schemas import PARTITION, TABLES, TEXT, TIME
+from ackstream.lake.schemas import BOOLEAN, BYTES, INTEGER, KEY, LONG, PARTITION, TABLES, TEXT, TEXTS, TIME
+from ackstream.protocol.json import UNREADABLE
 from ackstream.spark.operator import spare_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-    from ackstream.jobs.archive.reading import Record
+LAST_MILLISECOND = 253_402_300_799_999
+"""The end of the year 9999, the latest time that a table can hold."""
+
+AUDIT = "audit"
+"""The topic of audit records, which are in no other one, without the prefix."""
+
+PART_OF = {
+    "signals": "signal",
+    "acknowledgements": "acks",
+    "outcomes": "outcome",
+    "dead_letters": "dead_letter",
+    "audit": "audit",
+}
+"""The part of a ledger record that a table's rows come from; ``acks`` is an array."""
+
+JSON_TEXTS = {"headers": False, "reply": False, "value": True, "payload": True}
+"""The texts that hold JSON, and whether any JSON is one: a string with its quotes, and null, too."""
+
+NAMES = ("kind", "id", "query_id", "batch_id")
+"""The fields of a record that are not parts; it needs all of them."""
+
+Record = Any
+"""A ledger record: :data:`NAMES`, and a field for each part, ``None`` if it is absent. Parts have the columns of their
+tables: times in epoch milliseconds, texts that hold JSON as ``Raw``."""
+
+_int = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
+_long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_time = Annotated[int, Meta(ge=0, le=LAST_MILLISECOND)]
+_KINDS = {TEXT: str, TIME: _time, BYTES: bytes, TEXTS: list[str], INTEGER: _int, LONG: _long, BOOLEAN: bool}
+
+
+def _columns(table: str) -> Iterator[Any]:
+    return (column for column in TABLES[table].columns if column.name not in (*KEY, PARTITION))
+
+
+def _field(name: str, kind: Any, *, required: bool) -> tuple[Any, ...]:
+    # in a union with null, Raw would lose the difference between null and nothing
+    return (name, kind) if required else (name, kind if kind is Raw else kind | None, None)
+
+
+def _part_type(table: str) -> Any:
+    """Return the type of the part that a table's rows come from."""
+    fields = []
+    for column in _columns(table):
+        kind = Raw if column.name in JSON_TEXTS and column.kind == TEXT else _KINDS[column.kind]
+        # a missing "truncated" means false
+        required = not column.nullable and column.name != "truncated"
+        fields.append(_field(column.name, kind, required=required))
+    return msgspec.defstruct(PART_OF[table], fields, kw_only=True, gc=False)
+
+
+PART_TYPES = {part: _part_type(table) for table, part in PART_OF.items()}
+"""The types of the parts; of ``acks`` that of one acknowledgement."""
+
+_all_parts = attrgetter(*PART_OF.values())
+FORM = msgspec.defstruct(
+    "LedgerRecord",
+    [
+        *[(name, _KINDS[LONG if name == "batch_id" else TEXT]) for name in NAMES],
+        *[
+            _field(name, GenericAlias(list, kind) if name == "acks" else kind, required=False)
+            for name, kind in PART_TYPES.items()
+        ],
+    ],
+    kw_only=True,
+    gc=False,
+)
+_decode = msgspec.json.Decoder(FORM).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def read(value: bytes | None, topic: str) -> Record | str:
+    """Return the record, or why it is malformed.
+
+    :param topic: that it is in, with the prefix: who may write the one topic writes no rows of the other
+    """
+    if value is None:
+        return "it has no value"
+    try:
+        # the decoder does not look into texts of JSON
+        str(value, "utf-8")
+        record = _decode(value)
+    except UNREADABLE as error:
+        return str(error)
+    return _misplaced(record, topic) or record
+
+
+def malformed(
+    reason: str, coordinates: tuple[str, int, int], received_at: int, key: bytes | None, value: bytes | None
+) -> Record:
+    """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch.
+
+    :param coordinates: topic, partition, offset
+    :param received_at: epoch milliseconds
+    """
+    topic, partition, offset = coordinates
+    letter = PART_TYPES["dead_letter"](
+        reason=f"malformed ledger record: {reason}",
+        received_at=received_at,
+        key=key,
+        value=value,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+    )
+    identity = f"{topic}-{partition}-{offset}"
+    return FORM(kind="malformed", id=identity, query_id=None, batch_id=None, dead_letter=letter)
+
+
+def plain(text: bytes) -> bytes | None:
+    """Return a text from the JSON that stands for it: a string without its quotes, null as ``None``, others as is."""
+    if text == b"null":
+        return None
+    if not text.startswith(b'"'):
+        return text
+    return _decode_text(text).encode()
+
+
+def _misplaced(record: Record, topic: str) -> str | None:
+    """Return what is wrong with the parts of a record as a whole."""
+    parts = _all_parts(record)
+    present = len(parts) - parts.count(None)
+    if not present:
+        return f"it has none of the parts {', '.join(PART_OF.values())}"
+    of_audit = record.audit is not None
+    if of_audit != topic.endswith(AUDIT) or (of_audit and present > 1):
+        return "its part is of another topic"
+    return None
+
 
 MILLISECONDS_A_DAY = 86_400_000
 
@@ -52,9 +185,6 @@ PROJECTED = StructType(
 """What is made of some thousand records: a summary by query of correlate, with a hash of each record's identity in 8
 bytes; the rows of each table, null if there are none; and how many bytes these take."""
 
-SMALL = 2 * 1024 * 1024
-"""Rows of so many bytes come to the driver together with their summary."""
-
 _ARROW = to_arrow_schema(PROJECTED)
 
 
@@ -71,64 +201,6 @@ def parse(frame: DataFrame) -> DataFrame:
 def rows(records: DataFrame, table: str) -> DataFrame:
     """Return a table's rows from parsed records, in the columns of its schema; copies are still included."""
     return records.select(table).where(f"{table} IS NOT NULL").mapInArrow(_read, TABLES[table].schema)
-
-
-@dataclass(frozen=True)
-class BatchSpan:
-    """What one correlate query contributed to a batch; malformed records form a span of their own, without an id.
-
-    ``copies`` counts the records that are in the batch again; ``rows`` is by table, copies included.
-    """
-
-    query_id: str | None
-    first_batch: int
-    last_batch: int
-    copies: int
-    rows: dict[str, int]
-
-    def covers(self) -> Column:
-        """Return the condition for rows that may be copies of these; statistics answer it for whole files."""
-        if self.query_id is None:
-            return F.col("query_id").isNull()
-        return (F.col("query_id") == self.query_id) & F.col("batch_id").between(self.first_batch, self.last_batch)
-
-
-class Summary:
-    """The spans of a batch, and its rows where they have come along."""
-
-    def __init__(self, found: pa.Table) -> None:
-        """Take the columns of :data:`PROJECTED`, in which rows may be missing."""
-        self.spans = _united(found["spans"].to_pylist())
-        self.bytes = sum(found["bytes"].to_pylist())
-        self._found = found if max(found["bytes"].to_pylist(), default=0) <= SMALL else None
-
-    def rows(self, records: DataFrame, table: str) -> pa.Table:
-        """Return a table's rows, of which there are some, on the driver."""
-        found = self._found if self._found is not None else records.select(table).toArrow()
-        parts = [pa.ipc.open_stream(part.as_buffer()).read_all() for part in found[table] if part.is_valid]
-        return pa.concat_tables(parts)
-
-
-def summarise(records: DataFrame) -> Summary:
-    """Summarise parsed records in one pass, which also fills their cache; without records there is no span."""
-    small = [f"if(bytes <= {SMALL}, {name}, NULL) AS {name}" for name in TABLES]
-    return Summary(records.selectExpr("spans", "bytes", *small).toArrow())
-
-
-def _united(chunks: Iterable[list[dict[str, Any]]]) -> list[BatchSpan]:
-    by_query: dict[str | None, list[dict[str, Any]]] = {}
-    for spans in chunks:
-        for span in spans:
-            by_query.setdefault(span["query_id"], []).append(span)
-    found = []
-    for query_id, own in by_query.items():
-        identities = np.concatenate([np.frombuffer(span["identities"], np.uint64) for span in own])
-        # two records with one hash would only be compared in vain
-        copies = len(identities) - len(np.unique(identities))
-        extent = min(span["first_batch"] for span in own), max(span["last_batch"] for span in own)
-        counts = {name: sum(span[name] for span in own) for name in TABLES}
-        found.append(BatchSpan(query_id, *extent, copies, counts))
-    return found
 
 
 # -- in a worker -------------------------------------------------------------------------------------------------------
