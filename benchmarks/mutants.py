@@ -47,7 +47,7 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/settle/state.py": (f"{TESTS}/settle/test_state.py", f"{TESTS}/settle"),
     f"{JOBS}/queues/queue.py": (f"{TESTS}/queues/test_queue.py", f"{TESTS}/queues"),
     f"{JOBS}/queues/endpoint.py": (f"{TESTS}/queues/test_endpoint.py", f"{TESTS}/queues"),
-    f"{JOBS}/queues/segments.py": (f"{TESTS}/queues/test_segments.py", f"{TESTS}/queues"),
+    f"{JOBS}/queues/state.py": (f"{TESTS}/queues/test_state.py", f"{TESTS}/queues"),
     f"{JOBS}/query/execution.py": (f"{TESTS}/query",),
     "ackstream/client/publishing/_unacknowledged.py": (
         "tests/client/publishing/test_unacknowledged.py",

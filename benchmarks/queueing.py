@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.queues import job as queue_query
 from ackstream.jobs.queues.endpoint import Endpoint
-from ackstream.jobs.queues.model import Arrival, ConsumerReport
+from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queues import Bind, SettleMessages, write

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.messages import Message
     from ackstream.client.queues.queued_messages import AckMode
-    from ackstream.jobs.queues.model import Event
+    from ackstream.jobs.queues.records import Event
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings
 

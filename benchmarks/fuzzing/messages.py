@@ -16,7 +16,7 @@ from ackstream.jobs.query import requests
 from ackstream.jobs.query.execution import execute
 from ackstream.jobs.query.plan import Acknowledged, QueryState, SubscriptionPlan
 from ackstream.jobs.queues.endpoint import Endpoint
-from ackstream.jobs.queues.model import Arrival, ConsumerReport
+from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.jobs.settle.state import decode

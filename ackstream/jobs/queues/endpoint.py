@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.queues.figures import measure
-from ackstream.jobs.queues.model import Arrival, Event, MessageLocation, QueueState, coordinates
 from ackstream.jobs.queues.queue import Queue
-from ackstream.jobs.queues.segments import Segment, Segments
-from ackstream.protocol import queues
+from ackstream.jobs.queues.records import Arrival, Event, coordinates, read
+from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Segments
+from ackstream.observe.catalogue import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import (
     Alive,
@@ -32,16 +31,14 @@ from ackstream.protocol.queues import (
     Unbound,
     UnboundReason,
 )
-from ackstream.spark.records import timed
+from ackstream.spark.records import guarded, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from ackstream.jobs.queues.model import ConsumerReport
+    from ackstream.jobs.queues.records import ConsumerReport, Unreadable
     from ackstream.observe.figures import Tally
     from ackstream.settings.queues import QueueSettings
-
-    Unreadable = tuple[ConsumerReport, str]
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +138,10 @@ class Endpoint:
         oldest = self._segments.oldest
         if first is not None and (oldest is None or first.order < oldest[0]):
             oldest = first.order, self._locations[first.id].received_at
-        measure(tally, self._name, self._queue, None if oldest is None else oldest[1])
+        tally.set(QUEUE_DEPTH, self._name, value=self._queue.depth)
+        tally.set(QUEUE_CONSUMERS, self._name, value=len(self._queue.consumers))
+        if oldest is not None:
+            tally.set(QUEUE_OLDEST, self._name, value=oldest[1] / 1000)
 
     def process(self, arrivals: Sequence[Arrival], reports: Sequence[ConsumerReport], watermark: int) -> None:
         """Process the records of a batch; append to ``answers``, ``events`` and ``unreadable``.
@@ -152,16 +152,16 @@ class Endpoint:
         records: list[Arrival | ConsumerReport] = [*arrivals, *reports]
         for timestamp, record in timed(records, coordinates):
             self._pass_time(timestamp)
-            try:
-                if isinstance(record, Arrival):
-                    self._arrive(record)
-                else:
-                    self._read(record)
-            except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
-                self._fail(record, error)
+            guarded(record, self._take, self._fail)
             self._queue.dispatch(self._now)
 
     # -- records -------------------------------------------------------------------------------------------------------
+
+    def _take(self, record: Arrival | ConsumerReport) -> None:
+        if isinstance(record, Arrival):
+            self._arrive(record)
+        else:
+            self._read(record)
 
     def _arrive(self, record: Arrival) -> None:
         if self._queue.find(record.id) is not None:
@@ -180,7 +180,10 @@ class Endpoint:
         )
 
     def _fail(self, record: Arrival | ConsumerReport, error: Exception) -> None:
-        """Give up a record that nobody foresaw: a message, or what a consumer sent."""
+        """Give up a message, or a report that is unreadable or fails: its output so far is as the state, and stays."""
+        if isinstance(error, RecordError) and not isinstance(record, Arrival):
+            self.unreadable.append((record, str(error)))
+            return
         log.error("A record of the queue %s failed: %r", self._name, record, exc_info=error)
         if isinstance(record, Arrival):
             self._queue.messages.pop(record.id, None)
@@ -189,11 +192,7 @@ class Endpoint:
             self.unreadable.append((record, f"It cannot be processed: {error!r}."))
 
     def _read(self, report: ConsumerReport) -> None:
-        try:
-            record = read(report)
-        except RecordError as error:
-            self.unreadable.append((report, str(error)))
-            return
+        record = read(report)
         session = self._sessions.get(record.consumer)
         if isinstance(record, Bind):
             self._bind(record, session)
@@ -314,27 +313,3 @@ class Endpoint:
     def _number(self, session: _Session) -> int:
         session.number += 1
         return session.number
-
-
-def read(report: ConsumerReport) -> QueueRequest:
-    """Read what a consumer sent.
-
-    :raises RecordError: it is unreadable
-    """
-    if report.value is None:
-        raise RecordError("The record is too large.")
-    return queues.read(report.value)
-
-
-def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[QueueAnswer], list[Unreadable]]:
-    """Reject the consumers of an unknown queue; also return their unreadable records, and why they are."""
-    answers: list[QueueAnswer] = []
-    unreadable = []
-    for report in reports:
-        try:
-            record = read(report)
-        except RecordError as error:
-            unreadable.append((report, str(error)))
-        else:
-            answers.append(Unbound(name, record.consumer, record.session, "unknown-queue"))
-    return answers, unreadable

@@ -20,10 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
-from ackstream.jobs.queues.endpoint import Endpoint, answer_unknown
-from ackstream.jobs.queues.figures import count
-from ackstream.jobs.queues.model import Arrival, ConsumerReport, Event
+from ackstream.jobs.queues.endpoint import Endpoint
+from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event, answer_unknown
 from ackstream.lake import tables
+from ackstream.observe.catalogue import DEAD_LETTERS, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES
+from ackstream.observe.figures import FIGURES, Figures
 from ackstream.protocol import patterns, queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.queues.endpoint import Unreadable
+    from ackstream.jobs.queues.records import Unreadable
     from ackstream.protocol.queues import QueueAnswer
     from ackstream.settings import Settings
     from ackstream.settings.queues import QueueSettings
@@ -302,6 +303,18 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     records += [(deliveries, key, value, []) for key, value, *_ in found["answer"]]
     spark_kafka.send(spark, records, settings.kafka, NAME)
     count(events, len(found["unreadable"]))
+
+
+def count(events: Iterable[Event], unreadable: int, figures: Figures = FIGURES) -> None:
+    """Count the events of a batch, and the records that could not be read."""
+    figures.count(DEAD_LETTERS, NAME, "unreadable", by=unreadable)
+    for event in events:
+        if event.event == "delivered":
+            figures.count(QUEUE_DELIVERIES, event.queue)
+            figures.count(QUEUE_REDELIVERIES, event.queue, by=event.count > 1)
+        elif event.event == "left":
+            figures.count(QUEUE_LEFT, event.queue, event.outcome or "")
+            figures.count(DEAD_LETTERS, NAME, event.reason or "", by=event.outcome == "dead-letter")
 
 
 def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]) -> DataFrame:

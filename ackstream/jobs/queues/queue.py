@@ -10,13 +10,13 @@ import heapq
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.queues.model import Cause, Consumer, Event, QueuedMessage, QueueState, choose
-from ackstream.jobs.queues.segments import SEGMENT, Segments
+from ackstream.jobs.queues.records import Cause, Event
+from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.jobs.queues.model import EventKind
+    from ackstream.jobs.queues.records import EventKind
     from ackstream.protocol.dispositions import ExitReason, MessageDisposition
     from ackstream.protocol.queues import Refusal, UnboundReason
     from ackstream.protocol.readers import SampleOutcome

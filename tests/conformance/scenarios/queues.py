@@ -21,7 +21,7 @@ from tests.jobs.queues.rules import amps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.jobs.queues.model import Event
+    from ackstream.jobs.queues.records import Event
     from ackstream.protocol.queues import SettleMessages
     from ackstream.protocol.readers import SampleOutcome
 

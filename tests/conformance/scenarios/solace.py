@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.client.queues.queued_messages import AckMode
-    from ackstream.jobs.queues.model import Event
+    from ackstream.jobs.queues.records import Event
     from ackstream.protocol.dispositions import MessageDisposition
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.queues import QueueSettings

@@ -9,7 +9,8 @@ from ackstream.jobs.queues.queue import Queue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.jobs.queues.model import Event, QueuedMessage
+    from ackstream.jobs.queues.records import Event
+    from ackstream.jobs.queues.state import QueuedMessage
     from ackstream.settings.queues import QueueSettings
 
 

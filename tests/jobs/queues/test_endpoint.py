@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint, answer_unknown
-from ackstream.jobs.queues.model import Arrival, ConsumerReport
+from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint
 from ackstream.jobs.queues.queue import Queue
-from ackstream.jobs.queues.segments import SEGMENT
+from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
+from ackstream.jobs.queues.state import SEGMENT
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 from tests.jobs.queues.rules import amps, backoff, solace

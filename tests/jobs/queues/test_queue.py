@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.model import Event, QueueState
+from ackstream.jobs.queues.records import Event
+from ackstream.jobs.queues.state import QueueState
 from tests.jobs.queues.recording import RecordingQueue
 from tests.jobs.queues.rules import amps, backoff, solace
 

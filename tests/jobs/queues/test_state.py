@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.jobs.queues.endpoint import Endpoint
-from ackstream.jobs.queues.model import Arrival, ConsumerReport, MessageLocation, QueuedMessage
-from ackstream.jobs.queues.segments import Segments
+from ackstream.jobs.queues.records import Arrival, ConsumerReport
+from ackstream.jobs.queues.state import MessageLocation, QueuedMessage, Segments
 from ackstream.observe.catalogue import QUEUE_DEPTH, QUEUE_OLDEST
 from ackstream.observe.figures import Tally
 from ackstream.protocol import queues

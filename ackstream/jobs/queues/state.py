@@ -1,8 +1,8 @@
-"""Messages that wait in a queue, in compressed segments within its state: a batch pays for the ones that it touches.
+"""The state of a queue: its messages, one by one or in compressed segments, and its consumers.
 
-A queue keeps its first messages, and the latest, one by one (:meth:`Queue.put_aside`). The others need a few bytes and
-no work: a segment is opened when its messages are the next ones, when the time to live of one ends, or when a message
-is settled that nobody holds. What the queue does is the same wherever its messages are.
+A queue keeps its first messages, and the latest, one by one (:meth:`Queue.put_aside`). The others are in segments,
+which need a few bytes and no work. A segment is opened when its messages are the next ones, when the time to live of
+one ends, or when a message is settled that no consumer holds. The queue does the same wherever its messages are.
 """
 
 from __future__ import annotations
@@ -15,14 +15,92 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ackstream.jobs.queues.model import MessageLocation, QueuedMessage, message_id
+from ackstream.jobs.queues.records import message_id
+from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ackstream.settings.queues import Fairness
+
     Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
     Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
-    Row = tuple[QueuedMessage, MessageLocation]
+    Row = tuple["QueuedMessage", "MessageLocation"]
+
+
+class QueuedMessage(msgspec.Struct, array_like=True):
+    """A message in the queue; ``holders`` maps its consumers to the ends of their leases."""
+
+    id: str
+    order: int
+    expires_at: int | None
+    eligible: bool
+    barrier: bool
+    deliveries: int = 0
+    failures: int = 0
+    not_before: int = 0
+    holders: dict[str, int | None] = {}
+
+
+class MessageLocation(msgspec.Struct, array_like=True):
+    """Where a queued message is stored, and its last delivery."""
+
+    topic: str
+    partition: int
+    offset: int
+    batch: int
+    subject: str | None
+    received_at: int
+    count: int = 0
+    consumer: str | None = None
+
+    @property
+    def subject_bytes(self) -> int:
+        """What its topic counts towards the size of the queue."""
+        return len(self.subject or "")
+
+
+class Consumer(msgspec.Struct, array_like=True):
+    """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages."""
+
+    name: str
+    backlog: int
+    outcomes: frozenset[SampleOutcome]
+    held: dict[str, None] = {}
+    stopped: bool = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may hold one more message, and wants one."""
+        return not self.stopped and (not self.backlog or len(self.held) < self.backlog)
+
+
+class QueueState(msgspec.Struct, array_like=True):
+    """The state of a queue: messages oldest first, consumers in the order in which they bound."""
+
+    messages: list[QueuedMessage]
+    consumers: list[Consumer]
+    early: dict[str, int]
+    order: int
+    turn: str | None
+
+
+def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) -> Consumer | None:
+    """Choose the consumer of the next message; ``None`` if all are full (brokers.md A37, AMPS-38).
+
+    :param consumers: in the order in which they bound
+    :param last: the consumer of the previous message, for ``round-robin``
+    """
+    turn = 0
+    if fairness == "round-robin":
+        turn = next((index for index, consumer in enumerate(consumers, 1) if consumer.name == last), 0)
+    free = [consumer for consumer in (*consumers[turn:], *consumers[:turn]) if consumer.has_room]
+    if fairness == "proportional":
+        return min(free, key=lambda one: len(one.held) / one.backlog if one.backlog else 0.0, default=None)
+    return next(iter(free), None)
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
 
 SEGMENT = 2_000
 """Messages in a new segment. A batch decodes up to twice as many one by one, and the head of each segment."""

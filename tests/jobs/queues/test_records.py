@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.jobs.queues.model import Arrival, Consumer, ConsumerReport, choose, coordinates
+from ackstream.jobs.queues.records import Arrival, ConsumerReport, coordinates
+from ackstream.jobs.queues.state import Consumer, choose
 from ackstream.spark.records import timed
 
 if TYPE_CHECKING:
