@@ -12,6 +12,9 @@ CANDIDATES := python3 python3.13 python3.12 python3.11 python3.10
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
+# Processes of `make test`, each with a broker and a Spark of its own, for which it needs 3 GB of memory
+WORKERS ?= 3
+
 # A virtual environment does not survive that its directory is moved or its Python removed
 $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
 
@@ -22,7 +25,7 @@ demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands,
 	@$(ACKSTREAM) demo
 
 test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 22 minutes
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster"
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
 	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster"

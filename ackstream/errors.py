@@ -1,6 +1,6 @@
-"""ackstream's own errors: what was wrong, where, and what to do.
+"""ackstream's own errors, whose texts name the fault, its place and the remedy.
 
-Errors that are sent to a requester have another form: see ``protocol.errors``.
+Errors that are sent to a requester have another form: ``protocol.errors``.
 """
 
 from typing import ClassVar

@@ -36,7 +36,7 @@ _IMPORT = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
 
 
 class MissingExtras:
-    """The last of ``sys.meta_path``: it is asked for what no other finder has found, and finds nothing either."""
+    """The last of ``sys.meta_path``, for imports that no other finder has found; it finds nothing either."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004 - Python's signature

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import warnings
+from collections import defaultdict
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +53,12 @@ hypothesis.settings.load_profile("ackstream")
 
 _NEEDS_SERVICES = {"broker", "kafka", "jvm", "spark"}
 _WHOLE_SYSTEM = Path(__file__).parent / "integration"
+DURATIONS = Path(__file__).parent / "durations.json"
+"""Seconds of each file with tests of the whole system, as `--record-durations` wrote them."""
+UNKNOWN_SECONDS = 30.0
+"""For a file of the whole system that is new."""
 _skipped: list[str] = []
+_spent: dict[str, float] = defaultdict(float)
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +73,11 @@ def _log_as_before() -> Iterator[None]:
     logging.captureWarnings(capture=False)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which a run of `make test` on a quiet machine keeps the durations current."""
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json, by which files start")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard, and the modules of kafka-python that are imported later be imported too, see above."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -77,22 +89,32 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that needs the broker or Spark, wherever it stands; the longest files come first.
 
-    What runs the whole system takes minutes a file: begun last, it would leave the other worker idle.
+    Two workers take one file after the other: a long one that starts last leaves the other worker idle.
     """
+    known = json.loads(DURATIONS.read_text("utf-8")) if DURATIONS.exists() else {}
     for item in items:
         if _NEEDS_SERVICES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
-    items.sort(key=lambda item: _WHOLE_SYSTEM not in item.path.parents)
+
+    def seconds(item: pytest.Item) -> float:
+        other = UNKNOWN_SECONDS if _WHOLE_SYSTEM in item.path.parents else 0.0
+        return float(known.get(item.nodeid.partition("::")[0], other))
+
+    items.sort(key=seconds, reverse=True)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember skipped tests."""
+    """Remember skipped tests, and the time that each file takes."""
+    _spent[report.nodeid.partition("::")[0]] += report.duration
     if report.skipped and not hasattr(report, "wasxfail"):
         _skipped.append(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in CI that skipped a test: a guarantee nobody checked is not green."""
+    """Record durations on request; fail a run in CI that skipped a test, since it checked less than it should."""
+    if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
+        found = {name: round(spent) for name, spent in sorted(_spent.items()) if spent >= 1}
+        DURATIONS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     if os.environ.get("CI") == "true" and _skipped and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

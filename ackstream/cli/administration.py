@@ -34,7 +34,7 @@ def up(
 
     settings = load()
     if not _is_local(settings):
-        # one broker would be started, and the topics created on another
+        # else one broker would be started, and the topics created on another
         raise SettingsError(
             f"kafka.bootstrap is {settings.kafka.bootstrap}, but `ackstream up` starts Kafka at "
             f"localhost:{settings.local.port}: set one of kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP) and local.port "
@@ -68,7 +68,7 @@ def down() -> None:
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show the settings file, what is installed and what is running; exit 3 if Kafka does not respond."""
+    """Show the settings file, the installed parts and the state of Kafka; exit 3 if Kafka does not respond."""
     from ackstream.local import jars
     from ackstream.settings import load
     from ackstream.settings.loading import DEFAULT_FILE, settings_file
@@ -142,7 +142,7 @@ def print_jars(
 
 
 def _broker(settings: Settings) -> Broker:
-    """Return the local Kafka that runs; without one, that of a plain `ackstream up`."""
+    """Return the local Kafka that runs; if none runs, that of a plain `ackstream up`."""
     from ackstream.local.broker import Broker
     from ackstream.local.secured import SecuredBroker
 
@@ -205,7 +205,7 @@ def topics(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics of the settings: who writes and who reads them, and what they carry."""
+    """List the topics of the settings with their writers, readers and contents."""
     from ackstream.contract.asyncapi import document
     from ackstream.contract.topics import FORMATS, readers, writers
     from ackstream.settings import load
@@ -242,12 +242,10 @@ def acls(
     apply: Annotated[bool, typer.Option("--apply", help="Set them, and create missing topics.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the commands that let each party do what it needs, and nothing else; or set these ACLs.
+    """Print the commands that grant each party the least rights that it needs; or set these ACLs.
 
-    As JSON: what a party's principal is granted, or what --apply has set and found.
-
-    The login of the settings needs the right to do so: that of an operator. What a principal may do beyond that is
-    listed, and stays.
+    As JSON: the grants of each principal, or the changes that --apply has made. With --apply, the login of the settings
+    must be that of an operator. Further rights of a principal are listed, and stay.
     """
     from ackstream.kafka import acls as kafka_acls
     from ackstream.kafka.parties import PARTIES
@@ -282,7 +280,7 @@ def acls(
 def password() -> None:
     """Print the hash of a password, for gateway.users in the settings.
 
-    It is asked for at the terminal, or read from the first line of standard input: `ackstream password < file`.
+    The terminal asks for it, or it is the first line of standard input: `ackstream password < file`.
     """
     from ackstream.gateway.access.passwords import hash_password
 

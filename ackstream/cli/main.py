@@ -1,4 +1,4 @@
-"""The ``ackstream`` command. Each command imports what it needs when it runs, so that help and version come at once."""
+"""The ``ackstream`` command. Each command imports its modules when it runs, so that help and version are fast."""
 
 from __future__ import annotations
 

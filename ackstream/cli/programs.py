@@ -190,11 +190,11 @@ def _run(settings: Settings, program: str, key: str, names: list[str], begin: Ca
 
 
 def _logged(program: str) -> Settings:
-    """Read the settings, and let the process log as they say."""
+    """Read the settings, and configure the log by them."""
     from ackstream.observe import logs
     from ackstream.settings import Log, load
 
-    # what is wrong with the settings is logged, too
+    # errors in the settings are logged, too
     logs.configure(Log(), program=program)
     settings = load()
     logs.configure(settings.log, program=program)
@@ -202,5 +202,5 @@ def _logged(program: str) -> Settings:
 
 
 def _quiet() -> None:
-    # other systems are away now and then: the program itself says so, and when it tries again
+    # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
     logging.getLogger("kafka").setLevel(logging.ERROR)

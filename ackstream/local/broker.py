@@ -214,7 +214,7 @@ class Broker:
 
     def _died(self, how: str) -> LocalError:
         lines = [line for line in self.log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        # the first error is the cause, what follows are its consequences
+        # the first error is the cause, the others are its consequences
         causes = [line for line in lines if re.search(r" ERROR |^Error|Exception:", line)]
         shown = dict.fromkeys([*causes[:1], *lines[-_LAST_LINES:]])
         excerpt = "".join(f"\n  {line}" for line in shown) or " nothing"

@@ -1,6 +1,6 @@
 """The JVM jars of ``conf/ivy.xml``, fetched once for a user by the Ivy jar that comes inside PySpark.
 
-What a server gives is believed only if it is the file that ``jars.sha256`` beside ``ivy.xml`` lists.
+A file is accepted only if its hash is in ``jars.sha256`` beside ``ivy.xml``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PINS = "jars.sha256"
 
 _FOUND = re.compile(r"^\tfound (\S+) in ")
 _FETCHED = re.compile(r"^\t\[SUCCESSFUL \] (\S+)!")
-# Ivy's summary of what failed: `:: org#name;1.0: not found` or `:: org#name;1.0!name.jar`; and its reasons
+# Ivy's summary of failures: `:: org#name;1.0: not found` or `:: org#name;1.0!name.jar`; and its reasons
 _FAILED = re.compile(r"^\s+:: ([^\s:]+#[^\s:]+)", re.MULTILINE)
 _REASON = re.compile(r"^\s+(?:\[FAILED +\] \S+: (.+) \(\d+ms\)|Server access error at url \S+ \((.+)\))$", re.MULTILINE)
 
@@ -63,11 +63,11 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
     without a JVM. A file lock makes processes take turns. A truncated jar (an interrupted download, a full disk) and
     one that is another file are removed and fetched again.
 
-    :param configuration: ``spark`` (what a Spark job needs besides Spark itself) or ``broker`` (the one-node Kafka)
+    :param configuration: ``spark`` (the jars of a Spark job, without Spark's own) or ``broker`` (the one-node Kafka)
     :param console: shows the progress; ``None`` for no display
     :param module: an Ivy file with other configurations; ``None`` for ``conf/ivy.xml``
     :returns: absolute paths, in the order of the file
-    :raises LocalError: no Java, a jar cannot be fetched, or what is fetched is not what is listed; with the remedy
+    :raises LocalError: no Java, a jar cannot be fetched, or is another file than the listed one; with the remedy
     """
     module = module or installation.conf("ivy.xml")
     if jars := present(configuration, module):
@@ -107,7 +107,7 @@ def _listing(configuration: str, module: Path) -> Path:
 
 
 def fetch(configuration: str, module: Path) -> dict[str, str]:
-    """Fetch the jars of a configuration whatever is listed; return the SHA-256 of each by its path, for the list.
+    """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path, for the list.
 
     :raises LocalError: no Java, or a jar cannot be fetched
     """
@@ -118,7 +118,7 @@ def fetch(configuration: str, module: Path) -> dict[str, str]:
 
 
 def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> list[Path]:
-    """Return what is fetched once all of it is what is listed; remove a wrong jar, and fetch it once more."""
+    """Return the fetched jars once all have the listed hash; remove a wrong jar, and fetch it once more."""
     wrong: list[Path] = []
     for _ in range(2):
         jars = fetched()
@@ -134,7 +134,7 @@ def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> l
 
 
 def _wrong(jars: list[Path], cache: Path, module: Path) -> list[Path]:
-    """Return the jars that are not what is listed."""
+    """Return the jars with another hash than the listed one."""
     pins = _pins(module)
     named = {str(jar.relative_to(cache)): jar for jar in jars}
     if unknown := [name for name in named if name not in pins]:
@@ -273,12 +273,12 @@ def _mirror_of_central(path: Path) -> str | None:
 
 
 def _checked(url: str, path: Path) -> str:
-    """Return the address of a mirror that no one on the way can change, and that is no secret: it is shown by ps."""
+    """Return the address of a mirror that is reached securely, and holds no secret: `ps` shows it to all users."""
     parts = urlsplit(url)
     if parts.scheme not in ("https", "file"):
         raise LocalError(
             f"Maven's settings {path} name a mirror of Central that is reached by {parts.scheme or 'no scheme'}: "
-            f"what it gives could be changed on the way. Name its https address."
+            f"its files could be changed on the way. Name its https address."
         )
     if parts.username or parts.password:
         raise LocalError(

@@ -140,7 +140,7 @@ class SecuredBroker(Broker):
         path.write_text(text, "utf-8")
         return path
 
-    # -- what differs from the open one --------------------------------------------------------------------------------
+    # -- differences from the open one ---------------------------------------------------------------------------------
 
     def _write_properties(self) -> str:
         self._home.chmod(0o700)

@@ -40,10 +40,10 @@ LOCAL_FILES_JAR = Path(__file__).with_name("local-files.jar")
 """The jar with them, beside their sources."""
 
 BASES = ("hadoop-bare-naked-local-fs-", "delta-storage-")
-"""The jars with what they are made of."""
+"""The jars with their base classes."""
 
 MERGED = "spark.ackstream.merged"
-"""An entry that tells the driver that all entries of its settings are among those it was started with."""
+"""An entry that marks a driver that was started with all entries of its settings."""
 
 _DRIVERS_ENVIRONMENT = ("yarn.appMasterEnv", "kubernetes.driverEnv")
 """Entries by which a driver in a cluster gets variables of the environment."""
@@ -56,7 +56,7 @@ SECRET = re.compile(f"(?i){_WORDS}")
 """The keys whose values are never shown, the same as in ``spark.redaction.regex`` of ``conf/spark-defaults.conf``."""
 
 MASKED = "**********"
-"""What is shown of the values in ``[spark.conf]``, of which no key tells for certain that it is no secret."""
+"""Printed in place of the values in ``[spark.conf]``: no key shows for certain that its value is not a secret."""
 
 _SECRET_OPTION = re.compile(rf"(?i)([^\s=]*(?:{_WORDS})[^\s=]*)=")
 _PLAIN = re.compile(r"[A-Za-z0-9_./,;@+*\[\](){}<>|?$%&^~'\"-]")
@@ -166,7 +166,7 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
     files = local_files(fetched) if re.match(r"local(?:\[|$)", settings.spark.master) else {}
     if files and CLASS_PATH in conf:
         files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
-    # as Hadoop reads a path: what a URI would escape stands for itself
+    # as Hadoop reads a path: characters that a URI would escape stand for themselves
     pools = f"file:{installation.conf('pools.xml')}"
     fair = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": pools}
     return {**defaults("spark-local.conf"), **LOOPBACK, **fair, **conf, **files}
@@ -245,7 +245,7 @@ def run(command: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def java_options() -> str:
-    """Return the options that let a Spark driver use the archive; an empty text where there is none."""
+    """Return the options that let a Spark driver use the archive; an empty text without one."""
     try:
         found = archive()
     except LocalError:

@@ -44,7 +44,7 @@ from tests.harness import programs
 from tests.harness.certificates import Authority
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports
-from tests.harness.processes import Job, Program, alive
+from tests.harness.processes import Job, Program, alive, environment
 from tests.harness.secured import PASSWORD, USER, SecuredBroker
 from tests.harness.system import System
 from tests.harness.tokens import TokenServer
@@ -136,13 +136,13 @@ def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
         admin.create_topics({"inbound": {"num_partitions": 1, "replication_factor": 1}})
     # of another system, as it were: no party's by itself
     _allow(operator, "User:s-connect", "inbound")
-    environment = _environment(tmp_path, port)
+    more = _environment(tmp_path, port)
     with ExitStack() as stack:
         running = []
         for name, arguments in (("jobs", ["-c", programs.JOBS]), ("gateway", ["gateway"]), ("connect", ["connect"])):
             login = {"ACKSTREAM_CONF": str(broker.settings_file(name))} if name in PARTIES else {}
             login |= {"LOGINS": str(broker.directory)}
-            running.append(Program(name, arguments, settings, tmp_path, environment | login))
+            running.append(Program(name, arguments, settings, tmp_path, more | login))
             stack.callback(running[-1].kill)
 
         def runs(look: Any) -> Any:
@@ -227,20 +227,63 @@ def _login(broker: SecuredBroker, tokens: TokenServer, way: str) -> tuple[str, K
     return f"User:{USER}", broker.by(way, mechanism="PLAIN", username=USER, password=PASSWORD)
 
 
-@pytest.mark.parametrize("way", ["mutual", "bearer", "plain"])
+WAYS = ("mutual", "bearer", "plain")
+JOBS = """
+import json, os, sys
+from contextlib import ExitStack
+
+from ackstream.jobs.correlate.job import JOB as CORRELATE
+from ackstream.jobs.twin.job import JOB as TWIN
+from ackstream.local import jars
+from ackstream.local.submit import JAVA_OPTIONS, java_options
+from ackstream.settings import load
+from ackstream.spark.session import session
+
+spark = session(load(), "logins", jars=jars.resolve("spark"), conf={JAVA_OPTIONS: java_options()})
+with ExitStack() as stack, open(sys.argv[1]) as logins:
+    systems = [load(environment=each) for each in json.load(logins)]
+    queries = [
+        stack.enter_context(job.running(spark.newSession(), settings))
+        for settings in systems
+        for job in (CORRELATE, TWIN)
+    ]
+    while not any(query.awaitTermination(1) for query in queries):
+        pass
+"""
+"""The jobs of several systems in one driver, which takes as long to start as those of one."""
+
+
+@pytest.fixture(scope="module")
+def logins(
+    broker: SecuredBroker,
+    operator: Settings,
+    tokens: tuple[TokenServer, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Program, dict[str, Kafka]]]:
+    """Run the jobs of a system for each way to log in; yield their program, and the settings of Kafka by the way."""
+    directory, found, parties = tmp_path_factory.mktemp("logins"), {}, ["correlate", "twin", "requester", "responder"]
+    systems = []
+    for way in WAYS:
+        principal, kafka = _login(broker, tokens[0], way)
+        as_operator = Settings(kafka=operator.kafka.model_copy(update={"topic_prefix": f"{way}-"}))
+        ensure_topics(as_operator)
+        acls.apply(as_operator, dict.fromkeys(parties, principal), parties)
+        found[way] = own = kafka.model_copy(update={"topic_prefix": f"{way}-", "partitions": 2})
+        lake = Lake(path=str(directory / way / "lake"), checkpoints=str(directory / way / "checkpoints"))
+        variables = environment(Settings(kafka=own, lake=lake)).items()
+        systems.append({name: text for name, text in variables if name.startswith("ACKSTREAM_")})
+    (directory / "logins.json").write_text(json.dumps(systems))
+    jobs = Program("jobs", ["-c", JOBS, str(directory / "logins.json")], Settings(), directory)
+    yield jobs, found
+    jobs.kill()
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_jobs_and_clients_log_in_by_certificate_by_token_and_by_password(
-    broker: SecuredBroker, operator: Settings, tokens: tuple[TokenServer, str], tmp_path: Path, way: str
+    logins: tuple[Program, dict[str, Kafka]], way: str
 ) -> None:
-    principal, kafka = _login(broker, tokens[0], way)
-    own = kafka.model_copy(update={"topic_prefix": f"{way}-", "partitions": 2})
-    as_operator = Settings(kafka=operator.kafka.model_copy(update={"topic_prefix": f"{way}-"}))
-    parties = ["correlate", "twin", "requester", "responder"]
-    ensure_topics(as_operator)
-    acls.apply(as_operator, dict.fromkeys(parties, principal), parties)
-    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
-    jobs = Program("jobs", ["-c", programs.JOBS, "correlate", "twin"], Settings(kafka=own, lake=lake), tmp_path)
+    jobs, own = logins[0], logins[1][way]
     with ExitStack() as stack:
-        stack.callback(jobs.kill)
         stack.enter_context(
             Responder(own, handler=lambda it: Ack(payload=it.value), labels=["meter"], start="earliest")
         )

@@ -421,7 +421,7 @@ def test_a_mirror_of_central_is_taken_from_mavens_settings(maven_settings: Path,
     [
         (
             "http://mirror.example/maven",
-            "is reached by http: what it gives could be changed on the way. Name its https",
+            "is reached by http: its files could be changed on the way. Name its https",
         ),
         ("ftp://mirror.example", "is reached by ftp"),
         ("mirror.example/maven", "is reached by no scheme"),
