@@ -310,7 +310,7 @@ class HttpTargetSettings(Target):
     address: Annotated[TemplateText, AfterValidator(accepted_by(_http_address))]
 
 
-class HttpConnection(_Login):
+class HttpPushConnection(_Login):
     """An HTTP service that signals are pushed to. ``parallelism``: requests at a time; with 1 they are in order."""
 
     type: Literal["http-push"]
@@ -337,6 +337,6 @@ class HttpConnection(_Login):
 
 
 Connection = Annotated[
-    KafkaConnection | MqttConnection | Amqp10Connection | Amqp091Connection | HttpConnection,
+    KafkaConnection | MqttConnection | Amqp10Connection | Amqp091Connection | HttpPushConnection,
     Field(discriminator="type"),
 ]

@@ -9,7 +9,7 @@ import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import load
-from ackstream.settings.connections import HttpConnection, KafkaConnection, MqttConnection
+from ackstream.settings.connections import HttpPushConnection, KafkaConnection, MqttConnection
 from ackstream.settings.security import Tls
 from tests.harness.certificates import Authority
 
@@ -183,7 +183,7 @@ def test_a_wrong_header_is_named_without_its_text() -> None:
 
 def test_http_targets_are_a_method_and_a_path() -> None:
     (found,) = read(connection(**HTTP))
-    assert isinstance(found, HttpConnection)
+    assert isinstance(found, HttpPushConnection)
     assert (found.parallelism, found.timeout) == (1, 60_000)
 
 

@@ -27,7 +27,7 @@ from ackstream.settings.security import Tls
 if TYPE_CHECKING:
     from ackstream.connectivity.transport import Confirm, OutgoingMessage
     from ackstream.settings import Kafka
-    from ackstream.settings.connections import HttpConnection
+    from ackstream.settings.connections import HttpPushConnection
 
 # a line for each request
 logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -40,7 +40,7 @@ _TEMPORARY = frozenset({REQUEST_TIMEOUT, 429, 502, UNAVAILABLE, 504})
 class HttpPublisher(TargetPublisher):
     """Sends requests from as many threads as the connection allows; from one, in order."""
 
-    def __init__(self, connection: HttpConnection, _own: Kafka) -> None:
+    def __init__(self, connection: HttpPushConnection, _own: Kafka) -> None:
         """Prepare the client: each request connects if necessary; see :class:`.Transport`."""
         self._timeout = connection.timeout / 1000
         user = connection.username

@@ -11,7 +11,7 @@ import pytest
 from ackstream.connectivity.transport import OutgoingMessage, Published
 from ackstream.connectivity.transports.http_push import HttpPublisher, published
 from ackstream.settings import Kafka
-from ackstream.settings.connections import HttpConnection
+from ackstream.settings.connections import HttpPushConnection
 from tests.harness.service import Service
 from tests.harness.waiting import eventually
 
@@ -29,7 +29,7 @@ def service() -> Iterator[Service]:
 @contextmanager
 def pushing(url: str, **parts: Any) -> Iterator[HttpPublisher]:
     target = {"address": "POST:/", "topics": ["_/_/things/twin/events"]}
-    connection = HttpConnection(id="plant", type="http-push", url=url, targets=[target], **parts)
+    connection = HttpPushConnection(id="plant", type="http-push", url=url, targets=[target], **parts)
     with HttpPublisher(connection, Kafka()) as publisher:
         yield publisher
 
