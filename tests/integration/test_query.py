@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from kafka import KafkaProducer
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.errors import (
     BadFilterError,
     CommandTimeout,
@@ -24,6 +25,7 @@ from ackstream.client.errors import (
 )
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.queries._query_link import QueryLink
+from ackstream.client.queries._query_session import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.client.queries.query_client import QueryClient
 from ackstream.jobs.persist import job
@@ -404,7 +406,8 @@ def test_story(stories: dict[str, Future[None]], name: str) -> None:
 
 def test_amps_30_a_command_that_nobody_processes_is_taken_back(kafka: Kafka) -> None:
     ensure_topics(Settings(kafka=kafka), query_job.JOB.topics)
-    link = QueryLink(kafka, "waiter", Bookmarks("p1"), timeout=0.2, heartbeat=PATIENCE_SECONDS, on_ack=None)
+    options = QueryOptions(kafka, name="waiter", timeout=0.2, heartbeat=PATIENCE_SECONDS)
+    link = QueryLink(connection_of(kafka), options, Bookmarks("p1"))
     try:
         with pytest.raises(CommandTimeout, match=r"within 0\.2 s"):
             link.execute("subscribe", {"processed"}, {"topic": "orders"})

@@ -1,4 +1,7 @@
-"""A query client's session with the query job: sends commands, and passes the answers to their streams."""
+"""A query client's connection with the query job: it sends commands, and passes the answers to their streams.
+
+A second thread sends heartbeats; once the session is lost, it begins a new one with the same subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,22 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import KafkaError
 
 from ackstream.client.core.lifetime import Lifetime, call_handler
-from ackstream.client.errors import CommandTimeout, StreamClosedError, TakenOverError, refused
-from ackstream.client.queries._back_pressure import BackPressure
-from ackstream.client.queries._query_session import LOGON_AGAIN_SECONDS, QuerySession
+from ackstream.client.core.session import AGAIN_SECONDS, Session
+from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError, refused
+from ackstream.client.queries._query_session import BackPressure, QuerySession, resumption
 from ackstream.client.queries.message_stream import MessageStream, read_message
 from ackstream.client.reading.samples import text
-from ackstream.kafka.reader import ClientConnection
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import decode_ack, expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.core.connection import Connection
+    from ackstream.client.queries._query_session import QueryOptions
     from ackstream.client.queries.bookmarks import Bookmarks
     from ackstream.client.queries.message_stream import LogMessage
     from ackstream.protocol.messages import CommandAck
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 
@@ -38,40 +40,38 @@ _CANCELLED = _SUBSCRIBING | {"sow"}
 
 
 class QueryLink:
-    """Sends each command as one record, and reads the partition with the answers for this client."""
+    """Sends each command as one record, and reads the partition with the answers for this client.
 
-    def __init__(
-        self,
-        kafka: Kafka,
-        client: str,
-        bookmarks: Bookmarks,
-        *,
-        timeout: float,
-        heartbeat: float,
-        on_ack: Callable[[CommandAck], None] | None,
-        on_error: Callable[[Exception], None] | None = None,
-        on_connection: Callable[[ConnectionState], None] | None = None,
-    ) -> None:
-        """Connect and begin to read; parameters and errors as of :class:`QueryClient`."""
-        self.timeout = timeout
-        self.life = Lifetime(self._end, on_error, on_connection)
-        self.name = client
+    :ivar order: held while a command is sent, and from a new logon until the subscriptions of the session before are
+        sent: a stream that is open then belongs to the session before, and all answers of that have been read
+    """
+
+    def __init__(self, connection: Connection, options: QueryOptions, bookmarks: Bookmarks) -> None:
+        """Connect and begin to read; parameters and errors as of ``QueryClient``."""
+        self.timeout = options.timeout
+        self.life = Lifetime(self._end, options.on_error, options.on_connection)
+        self.name = name = options.name
+        self.order = threading.RLock()
         self._bookmarks = bookmarks
-        self._on_ack = on_ack
+        self._on_ack = options.on_ack
         self._token = secrets.token_hex(6)
+        self._beat = f"beat-{self._token}"
         self._numbers = count(1)
-        self._logged_on: tuple[int, int] | None = None
+        self._logon: Session[tuple[int, int]] = Session()
+        self._options: Mapping[str, str] = {}
         self._lock = threading.Lock()
         # by cid (brokers.md 1.1 A15, A19)
         self._streams: dict[str, MessageStream] = {}
         # by partition: the offset after the last answer that was read
         self._read: dict[int, int] = {}
-        self._link = ClientConnection(kafka, client, sends="queries", addressed="query-results", linger_ms=0)
+        self._link = connection.link(name, sends="queries", addressed="query-results", linger_ms=0)
         self._pressure = BackPressure(self._link)
-        self._session = QuerySession(self, f"beat-{self._token}", heartbeat)
-        self._link.start(f"ackstream-query-{client}", self._receive, self._steer, guard=self.life.guard)
-        # whatever a handler of the application takes its time for
-        self._beating = self.life.thread(self._session.run, f"ackstream-query-{client}-alive")
+        self._session = QuerySession(options.heartbeat)
+        # set when there is something to do before the next heartbeat
+        self._wake = threading.Event()
+        self._link.start(f"ackstream-query-{name}", self._receive, self._steer, guard=self.life.guard)
+        # heartbeats go on while a handler of the application works
+        self._beating = self.life.thread(self._keep_session, f"ackstream-query-{name}-alive")
         self._beating.start()
 
     def log_on(self, options: Mapping[str, str]) -> CommandAck:
@@ -79,7 +79,8 @@ class QueryLink:
 
         :param options: the headers of the logon
         """
-        answer = self._session.log_on(options)
+        self._options = options
+        answer = self.execute("logon", {"processed"}, options).wait("processed")
         self.life.enter("connected")
         return answer
 
@@ -104,7 +105,7 @@ class QueryLink:
         named = {record_headers.CID: cid, **headers}
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        if not self._session.order.acquire(timeout=max(0.0, limit)):
+        if not self.order.acquire(timeout=max(0.0, limit)):
             raise _late(command, limit)
         try:
             if self.life.error is not None:
@@ -112,11 +113,11 @@ class QueryLink:
             stream = self._open(command, cid, requested, headers, handler, progress=progress)
             self.send(command, requested, named)
         finally:
-            self._session.order.release()
+            self.order.release()
         ack = None
         while ack is None:
             # a logon is repeated: a job that starts for the first time ignores earlier commands
-            pause = LOGON_AGAIN_SECONDS if command == "logon" else limit
+            pause = AGAIN_SECONDS if command == "logon" else limit
             try:
                 ack = stream.wait("processed", max(0.0, min(deadline - time.monotonic(), pause)))
             except CommandTimeout:
@@ -147,17 +148,10 @@ class QueryLink:
         with self._lock:
             self._streams.pop(stream.cid, None)
 
-    def rename(self, stream: MessageStream) -> None:
-        """Let a stream receive the answers to another command, which is to be sent."""
-        with self._lock:
-            self._streams.pop(stream.cid, None)
-            stream.begin_again(f"{self._token}-{next(self._numbers)}")
-            self._streams[stream.cid] = stream
-
     @property
     def connected(self) -> bool:
         """Whether the client has logged on, is not closed and has not ended."""
-        return self._logged_on is not None and not self.closed
+        return self._logon.position is not None and not self.closed
 
     @property
     def closed(self) -> bool:
@@ -172,7 +166,7 @@ class QueryLink:
             # without a session its subscriptions are gone, or another client's
             self.send("unsubscribe", (), {record_headers.SUB_ID: "all"})
         self._link.stop.set()
-        self._session.wake.set()
+        self._wake.set()
         # first of all: a thread may wait for an answer
         self._end(StreamClosedError("The client was closed."))
         if self._beating is not threading.current_thread():
@@ -226,6 +220,86 @@ class QueryLink:
         except (KafkaError, ValueError) as error:
             log.warning("Kafka rejected the %s command; it will time out: %s", command, error)
 
+    # -- the session: in the second thread -----------------------------------------------------------------------------
+
+    def _keep_session(self) -> None:
+        """Send heartbeats until the client is closed or has ended; begin a lost session again."""
+        while not self.closed:
+            self._wake.wait(self._session.pause)
+            self._wake.clear()
+            if not self.connected:
+                continue
+            if self._session.lost:
+                self.life.enter("disconnected")
+                self._begin_again()
+                continue
+            if self._session.unresumed:
+                self._await(self._send_again())
+            self.life.enter("disconnected" if self._session.silent else "connected")
+            beat = {record_headers.CID: self._beat, record_headers.OPTIONS: "beat"}
+            self.send("heartbeat", {"processed"}, beat)
+
+    def _begin_again(self) -> None:
+        """Log on after the loss of the session, and resume the subscriptions; failures are tried again.
+
+        :raises RefusedError: the client may not log on any more
+        """
+        with self.order:
+            try:
+                self.execute("logon", {"processed"}, self._options).wait("processed")
+            except (CommandTimeout, RefusedError, StreamClosedError, TakenOverError) as error:
+                if isinstance(error, RefusedError) and error.reason not in queries.TEMPORARY:
+                    raise
+                log.warning("The session could not be begun again yet: %s", error)
+                return
+            # refusals of earlier heartbeats, and all answers of the earlier session, have been read before its answer
+            self._session.begin_again(self.subscriptions())
+            sent = self._send_again()
+        self.life.enter("connected")
+        self._await(sent)
+
+    def _send_again(self) -> list[MessageStream]:
+        """Subscribe again for the streams that are ready for it; the others follow later."""
+        with self.order:
+            ready = self._session.ready(self.subscriptions())
+            for stream in ready:
+                with self._lock:
+                    self._streams.pop(stream.cid, None)
+                    stream.begin_again(f"{self._token}-{next(self._numbers)}")
+                    self._streams[stream.cid] = stream
+                self.send("subscribe", {"processed"} | ({"persisted"} & stream.requested), resumption(stream))
+        return ready
+
+    def _await(self, sent: list[MessageStream]) -> None:
+        """Wait until the subscriptions that were sent again are processed."""
+        deadline = time.monotonic() + self.timeout
+        done: list[MessageStream] = []
+        for stream in sent:
+            try:
+                ack = stream.wait("processed", max(0.0, deadline - time.monotonic()))
+            except StreamClosedError:
+                self._cancel(stream)
+            except (CommandTimeout, TakenOverError) as error:
+                log.warning("The subscriptions could not be resumed yet: %s", error)
+                self._session.lost = True
+                return
+            else:
+                if ack.reason in queries.TEMPORARY:
+                    continue
+                if ack.status != "success":
+                    stream.end(refused(ack.reason or "no reason given", "The subscription", ack.detail))
+            done.append(stream)
+        self._session.unresumed = [stream for stream in self._session.unresumed if stream not in done]
+        if not self._session.unresumed:
+            self.life.enter("resubscribed")
+
+    def _cancel(self, stream: MessageStream) -> None:
+        """Unsubscribe a stream that was sent again, and that the application had cancelled meanwhile."""
+        with self.order:
+            self.remove(stream)
+            if all(other.sub_id != stream.sub_id for other in self.subscriptions()):
+                self.send("unsubscribe", (), {record_headers.SUB_ID: str(stream.sub_id)})
+
     # -- answers: in our thread ----------------------------------------------------------------------------------------
 
     def _steer(self, _now: float) -> None:
@@ -255,8 +329,8 @@ class QueryLink:
         cid = ack.cid or ""
         if not again:
             call_handler(self._on_ack, ack)
-            if cid == self._session.beat:
-                self._session.receive(ack)
+            if cid == self._beat:
+                self._receive_beat(ack)
             elif cid.startswith("logon-"):
                 self._receive_logon(id_, cid)
         with self._lock:
@@ -266,12 +340,17 @@ class QueryLink:
         if stream is not None:
             stream.add_ack(id_, ack)
 
+    def _receive_beat(self, ack: CommandAck) -> None:
+        self._session.receive(ack, self.subscriptions())
+        if self._session.lost:
+            log.warning("The session of %s has expired after missing heartbeats; it is begun again.", self.name)
+            self._wake.set()
+
     def _receive_logon(self, id_: str, cid: str) -> None:
         position = _position(id_)
         if cid.startswith(f"logon-{self._token}-"):
-            self._logged_on = position
-        elif self._logged_on is not None and position > self._logged_on:
-            # not an older one whose answer is repeated
+            self._logon.begin(position, AGAIN_SECONDS)
+        elif self._logon.is_over(position):
             self.life.fail(TakenOverError(f"Another client has logged on as {self.name}; names must be unique."))
 
     def _end(self, error: Exception) -> None:

@@ -1,168 +1,151 @@
-"""The session of a query client: heartbeats, and a new session with the same subscriptions once it is lost."""
+"""The session of a query client: its options, the subscriptions to resume once it was lost, and how far it reads.
+
+Decisions are here, threads and commands in the link.
+"""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError, refused
+from ackstream.client.core.session import AGAIN_SECONDS
+from ackstream.client.errors import StreamClosedError
+from ackstream.kafka.reader import POLL_MS
 from ackstream.protocol import queries, record_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from ackstream.client.queries._query_link import QueryLink
+    from ackstream.client.core.connection import Brokers
+    from ackstream.client.core.lifetime import ConnectionState
     from ackstream.client.queries.message_stream import MessageStream
+    from ackstream.kafka.reader import TopicReader
     from ackstream.protocol.messages import CommandAck
 
-log = logging.getLogger(__name__)
 
-LOGON_AGAIN_SECONDS = 5.0
+@dataclass(frozen=True)
+class QueryOptions:
+    """The options of a ``QueryClient``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    name: str
+    bookmarks: Path | str | None = None
+    timeout: float = 60.0
+    heartbeat: float = 30.0
+    conflation_ms: int | None = None
+    on_ack: Callable[[CommandAck], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+    on_connection: Callable[[ConnectionState], None] | None = None
 
 
 class QuerySession:
-    """Keeps a session, in a thread of its own (:meth:`run`).
+    """Whether the session is lost, and which of its subscriptions have to be resumed.
 
-    :ivar beat: the id of all its heartbeats
-    :ivar order: held while a command is sent, and from a new logon until the subscriptions of the session before are
-        sent: so a stream that is open then is of the session before, and all answers of that have been read
-    :ivar wake: set when there is something to do before the next heartbeat
+    :ivar lost: the service has ended the session
+    :ivar unresumed: the subscriptions of a lost session that the present one does not have yet
     :ivar answered_at: when the service last answered anything
     """
 
-    def __init__(self, link: QueryLink, beat: str, heartbeat: float) -> None:
-        """Begin before the logon.
-
-        :param heartbeat: seconds between two heartbeats
-        """
-        self.beat = beat
-        self.order = threading.RLock()
-        self.wake = threading.Event()
+    def __init__(self, heartbeat: float) -> None:
+        """Begin with a heartbeat each ``heartbeat`` seconds."""
+        self.lost = False
+        self.unresumed: list[MessageStream] = []
         self.answered_at = time.monotonic()
-        self._link = link
         self._heartbeat = heartbeat
-        self._options: Mapping[str, str] = {}
-        self._lost = False
-        # the subscriptions of a session that was lost
-        self._unresumed: list[MessageStream] = []
 
-    def log_on(self, options: Mapping[str, str]) -> CommandAck:
-        """Begin a session; with these options it is begun again, too."""
-        self._options = options
-        return self._link.execute("logon", {"processed"}, options).wait("processed")
+    @property
+    def pause(self) -> float:
+        """Seconds until the next heartbeat, or the next attempt to begin again."""
+        if self.lost:
+            return AGAIN_SECONDS
+        # a subscription that waits for its application must not cost the session
+        return min(AGAIN_SECONDS, self._heartbeat) if self.unresumed else self._heartbeat
 
-    def receive(self, ack: CommandAck) -> None:
+    @property
+    def silent(self) -> bool:
+        """Whether the service has answered nothing for two heartbeats."""
+        return time.monotonic() - self.answered_at > 2 * self._heartbeat
+
+    def receive(self, ack: CommandAck, subscriptions: list[MessageStream]) -> None:
         """Note the answer to a heartbeat: the session is lost, or its subscriptions have everything up to a position.
 
         A release that does not name the position names none.
         """
         if ack.status != "success":
-            log.warning("The session of %s has expired after missing heartbeats; it is begun again.", self._link.name)
-            self._lost = True
-            self.wake.set()
+            self.lost = True
         elif isinstance(ack.bookmark, str):
-            position, unresumed = queries.parse_bookmark(ack.bookmark), self._unresumed
-            for stream in self._link.subscriptions():
+            position, unresumed = queries.parse_bookmark(ack.bookmark), self.unresumed
+            for stream in subscriptions:
                 if stream not in unresumed:
                     stream.reach(position)
 
-    def run(self) -> None:
-        """Beat until the client is closed or has ended; begin a lost session again."""
-        while not self._link.closed:
-            # a subscription that waits for its application must not cost the session
-            pause = min(LOGON_AGAIN_SECONDS, self._heartbeat) if self._unresumed else self._heartbeat
-            self.wake.wait(LOGON_AGAIN_SECONDS if self._lost else pause)
-            self.wake.clear()
-            if not self._link.connected:
-                continue
-            if self._lost:
-                self._link.life.enter("disconnected")
-                self._begin_again()
-                continue
-            if self._unresumed:
-                self._await(self._send_again())
-            silent = time.monotonic() - self.answered_at > 2 * self._heartbeat
-            self._link.life.enter("disconnected" if silent else "connected")
-            options = {record_headers.CID: self.beat, record_headers.OPTIONS: "beat"}
-            self._link.send("heartbeat", {"processed"}, options)
+    def begin_again(self, subscriptions: list[MessageStream]) -> None:
+        """Note a new session, after the end of one that had these subscriptions."""
+        self.lost = False
+        # one that ends needs no session: Kafka has all its answers
+        self.unresumed = [one for one in subscriptions if one.live and one.begun]
 
-    def _begin_again(self) -> None:
-        """Log on after the loss of the session, and resume the subscriptions; what fails is tried again.
+    def ready(self, subscriptions: list[MessageStream]) -> list[MessageStream]:
+        """Return the streams to subscribe for again now: those that have taken all messages of the earlier session.
 
-        :raises RefusedError: the client may not log on any more
+        That session's answers to a query are in any order: no position shows which of them are missing.
         """
-        with self.order:
-            try:
-                self.log_on(self._options)
-            except (CommandTimeout, RefusedError, StreamClosedError, TakenOverError) as error:
-                if isinstance(error, RefusedError) and error.reason not in queries.TEMPORARY:
-                    raise
-                log.warning("The session could not be begun again yet: %s", error)
-                return
-            # refusals of earlier heartbeats, and all answers of the earlier session, have been read before its answer
-            self._lost = False
-            # one that ends needs no session: Kafka has all its answers
-            self._unresumed = [one for one in self._link.subscriptions() if one.live and one.begun]
-            sent = self._send_again()
-        self._link.life.enter("connected")
-        self._await(sent)
+        # one that is about to be replaced must not be sent behind its successor
+        newest = {stream.sub_id: stream for stream in subscriptions}
+        self.unresumed = [stream for stream in self.unresumed if not stream.over]
+        return [one for one in self.unresumed if one.caught_up and newest.get(one.sub_id) is one]
 
-    def _send_again(self) -> list[MessageStream]:
-        """Subscribe again for each stream that has taken what the earlier session gave it; the others follow then.
 
-        That session's answers to a query are in any order: no position says which of them are missing.
-        """
-        with self.order:
-            # one that is about to be replaced must not be sent behind its successor
-            newest = {stream.sub_id: stream for stream in self._link.subscriptions()}
-            self._unresumed = [stream for stream in self._unresumed if not stream.over]
-            ready = [one for one in self._unresumed if one.caught_up and newest.get(one.sub_id) is one]
-            for stream in ready:
-                self._subscribe_again(stream)
-        return ready
+def resumption(stream: MessageStream) -> dict[str, str]:
+    """Return the headers of a subscription to the messages after the position that a stream has reached.
 
-    def _subscribe_again(self, stream: MessageStream) -> None:
-        """Subscribe to what follows the position in the log that a stream has reached, or as it was subscribed."""
-        kept = (record_headers.TOPIC, record_headers.FILTER, record_headers.BOOKMARK)
-        headers = {name: stream.request[name] for name in kept if name in stream.request}
-        if stream.reached is not None:
-            headers[record_headers.BOOKMARK] = queries.bookmark(stream.reached, headers[record_headers.TOPIC])
-        self._link.rename(stream)
-        own = {
-            record_headers.CID: stream.cid,
-            record_headers.SUB_ID: str(stream.sub_id),
-            record_headers.OPTIONS: "replace",
-        }
-        self._link.send("subscribe", {"processed"} | ({"persisted"} & stream.requested), own | headers)
+    A stream without a position is subscribed for as it was.
+    """
+    kept = (record_headers.TOPIC, record_headers.FILTER, record_headers.BOOKMARK)
+    headers = {name: stream.request[name] for name in kept if name in stream.request}
+    if stream.reached is not None:
+        headers[record_headers.BOOKMARK] = queries.bookmark(stream.reached, headers[record_headers.TOPIC])
+    own = {
+        record_headers.CID: stream.cid,
+        record_headers.SUB_ID: str(stream.sub_id),
+        record_headers.OPTIONS: "replace",
+    }
+    return own | headers
 
-    def _await(self, sent: list[MessageStream]) -> None:
-        """Wait until the subscriptions that were sent again are processed."""
-        deadline = time.monotonic() + self._link.timeout
-        done: list[MessageStream] = []
-        for stream in sent:
-            try:
-                ack = stream.wait("processed", max(0.0, deadline - time.monotonic()))
-            except StreamClosedError:
-                self._cancel(stream)
-            except (CommandTimeout, TakenOverError) as error:
-                log.warning("The subscriptions could not be resumed yet: %s", error)
-                self._lost = True
-                return
-            else:
-                if ack.reason in queries.TEMPORARY:
-                    continue
-                if ack.status != "success":
-                    stream.end(refused(ack.reason or "no reason given", "The subscription", ack.detail))
-            done.append(stream)
-        self._unresumed = [stream for stream in self._unresumed if stream not in done]
-        if not self._unresumed:
-            self._link.life.enter("resubscribed")
 
-    def _cancel(self, stream: MessageStream) -> None:
-        """Unsubscribe what was sent again for a stream that the application had cancelled meanwhile."""
-        with self.order:
-            self._link.remove(stream)
-            if all(other.sub_id != stream.sub_id for other in self._link.subscriptions()):
-                self._link.send("unsubscribe", (), {record_headers.SUB_ID: str(stream.sub_id)})
+class BackPressure:
+    """Pauses the reader of the answers, and lets it read again what had no room; for the reader's thread.
+
+    Each stream holds a limited number of bytes.
+    """
+
+    def __init__(self, reader: TopicReader) -> None:
+        self._reader = reader
+        self._paused = False
+
+    def steer(self, streams: Sequence[MessageStream]) -> None:
+        """Read again the messages that a stream had no room for; pause while only full streams are waited for."""
+        behind = [stream for stream in streams if stream.behind is not None]
+        ready = [stream for stream in behind if stream.has_room]
+        for stream in ready:
+            self._go_back(stream)
+        pause = bool(behind) and not ready and not any(stream.waiting for stream in streams)
+        if pause != self._paused:
+            consumer, self._paused = self._reader.consumer, pause
+            (consumer.pause if pause else consumer.resume)(*consumer.assignment())
+
+    def _go_back(self, stream: MessageStream) -> None:
+        """Read from the first message on that a stream had no room for."""
+        number, offset = stream.behind or (0, 0)
+        consumer = self._reader.consumer
+        partition = next((one for one in consumer.assignment() if one.partition == number), None)
+        if partition is not None and (consumer.position(partition, timeout_ms=POLL_MS) or 0) <= offset:
+            return
+        if partition is None or consumer.beginning_offsets([partition])[partition] > offset:
+            remedy = "subscribe again after the last bookmark, and receive faster"
+            stream.end(StreamClosedError(f"Kafka has deleted answers that were not received in time: {remedy}."))
+        else:
+            consumer.seek(partition, offset)

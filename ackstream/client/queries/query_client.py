@@ -5,25 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
+from ackstream.client.core.options import check_callables, takes
 from ackstream.client.queries._query_link import QueryLink
+from ackstream.client.queries._query_session import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
 from ackstream.protocol.queries import MOST_RECENT, NOW
-from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.core.lifetime import ConnectionState
     from ackstream.client.publishing.publisher import Publisher
     from ackstream.client.queries.message_stream import LogMessage, MessageStream
     from ackstream.protocol.messages import CommandAck
 
-TIMEOUT = 60.0
-HEARTBEAT = 30.0
 _QUERY = {"processed", "completed", "stats"}
 
 
@@ -36,19 +35,8 @@ class QueryClient(Client):
     was in the log. One whose name is taken ends. Safe to use from several threads.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str | Kafka,
-        *,
-        name: str,
-        bookmarks: Path | str | None = None,
-        timeout: float = TIMEOUT,
-        heartbeat: float = HEARTBEAT,
-        conflation_ms: int | None = None,
-        on_ack: Callable[[CommandAck], None] | None = None,
-        on_error: Callable[[Exception], None] | None = None,
-        on_connection: Callable[[ConnectionState], None] | None = None,
-    ) -> None:
+    @takes(QueryOptions)
+    def __init__(self, options: QueryOptions) -> None:
         """Connect and log on; the subscriptions of an earlier client of this name end.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -67,32 +55,25 @@ class QueryClient(Client):
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
         :raises InconsistentQosError: a name without or with too many characters
         """
-        kafka = Kafka.of(bootstrap_servers)
-        if not 1 <= len(name) <= MAX_CLIENT_CHARACTERS:
+        connection = connection_of(options.bootstrap_servers)
+        check_callables(on_ack=options.on_ack)
+        if not 1 <= len(options.name) <= MAX_CLIENT_CHARACTERS:
             raise InconsistentQosError(
-                f"The name has {len(name)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."
+                f"The name has {len(options.name)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."
             )
-        self._bookmarks = Bookmarks(name, None if bookmarks is None else Path(bookmarks))
+        path = None if options.bookmarks is None else Path(options.bookmarks)
+        self._bookmarks = Bookmarks(options.name, path)
         try:
-            self._link = QueryLink(
-                kafka,
-                name,
-                self._bookmarks,
-                timeout=timeout,
-                heartbeat=heartbeat,
-                on_ack=on_ack,
-                on_error=on_error,
-                on_connection=on_connection,
-            )
+            self._link = QueryLink(connection, options, self._bookmarks)
             self._life = self._link.life
         except BaseException:
             self._bookmarks.close()
             raise
         try:
-            options = [f"heartbeat={max(1, round(heartbeat * 1000))}ms"]
-            if conflation_ms is not None:
-                options.append(f"ack_conflation={conflation_ms}ms")
-            answer = self._link.log_on({record_headers.OPTIONS: ",".join(options)})
+            wanted = [f"heartbeat={max(1, round(options.heartbeat * 1000))}ms"]
+            if options.conflation_ms is not None:
+                wanted.append(f"ack_conflation={options.conflation_ms}ms")
+            answer = self._link.log_on({record_headers.OPTIONS: ",".join(wanted)})
             self.effective_conflation_ms = answer.effective_conflation_ms
             """How often the log's end is reported, if the service cannot do it as often as requested."""
         except BaseException:

@@ -15,13 +15,14 @@ from ackstream.client.queries import _query_link as query_link
 from ackstream.client.queries import _query_session as query_session
 from ackstream.client.queries import message_stream
 from ackstream.client.queries._query_link import QueryLink
+from ackstream.client.queries._query_session import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queries.query_client import QueryClient
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.protocol.queries import Position, bookmark, end
-from ackstream.settings import Kafka
+from tests.client.connections import FakeConnection
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class Connection:
     """Answers each command with the ack that the test has for it, if any."""
 
-    def __init__(self, _kafka: Kafka, _client: str, **_topics: Any) -> None:
+    def __init__(self) -> None:
         self.acks: dict[str, dict[str, Any]] = {}
         self.sent: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
@@ -63,10 +64,15 @@ def _record(offset: int, headers: list[tuple[str, bytes]], value: bytes | None) 
     return SimpleNamespace(partition=0, offset=offset, headers=headers, value=value)
 
 
+def _connect(**options: Any) -> QueryLink:
+    given = {"timeout": 0.05, "heartbeat": 60.0} | options
+    brokers = FakeConnection(link=Connection())
+    return QueryLink(brokers, QueryOptions(brokers, name="q1", **given), Bookmarks("p1"))
+
+
 @pytest.fixture
-def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryLink]:
-    monkeypatch.setattr(query_link, "ClientConnection", Connection)
-    link = QueryLink(Kafka(), "q1", Bookmarks("p1"), timeout=0.05, heartbeat=60, on_ack=None)
+def link() -> Iterator[QueryLink]:
+    link = _connect()
     yield link
     link.close()
 
@@ -98,7 +104,7 @@ def test_a_command_that_times_out_leaves_no_subscription_behind(
 
 
 def test_an_unanswered_logon_is_sent_again(link: QueryLink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_link, "LOGON_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(query_link, "AGAIN_SECONDS", 0.01)
     with pytest.raises(CommandTimeout):
         link.execute("logon", {"processed"}, {})
     assert link._link.sent.count(("logon", "")) > 1  # type: ignore[attr-defined]
@@ -130,10 +136,9 @@ def test_a_handler_of_acks_that_raises_does_not_lose_the_ack(link: QueryLink) ->
     assert link.execute("sow", {"processed"}, {"topic": "t"}).acks
 
 
-def test_a_session_is_kept_while_a_handler_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_link, "ClientConnection", Connection)
-    link = QueryLink(Kafka(), "q1", Bookmarks("p1"), timeout=0.05, heartbeat=0.001, on_ack=None)
-    link._logged_on = (0, 0)
+def test_a_session_is_kept_while_a_handler_takes_its_time() -> None:
+    link = _connect(timeout=0.05, heartbeat=0.001)
+    link._logon.begin((0, 0), 1.0)
     # nobody reads, as while a handler is called
     eventually(lambda: link._link.sent.count(("heartbeat", "")) > 2, "heartbeats")  # type: ignore[attr-defined]
     link.close()
@@ -158,12 +163,9 @@ def _arrive(
     link._receive(_record(offset, headers, b"x"))
 
 
-def test_a_lost_session_is_begun_again_and_subscriptions_go_on_after_what_they_have_received(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(query_link, "ClientConnection", Connection)
+def test_a_lost_session_is_begun_again_and_subscriptions_go_on_after_what_they_have_received() -> None:
     states: list[str] = []
-    link = QueryLink(Kafka(), "q1", Bookmarks("p1"), timeout=5, heartbeat=60, on_ack=None, on_connection=states.append)
+    link = _connect(timeout=5, heartbeat=60, on_connection=states.append)
     connection: Any = link._link
     connection.acks |= {"logon": {}, "subscribe": {}}
     link.log_on({"options": "heartbeat=60000ms"})
@@ -195,9 +197,8 @@ def test_a_lost_session_is_begun_again_and_subscriptions_go_on_after_what_they_h
     assert states[-1] == "resubscribed"
 
 
-def test_a_subscription_that_is_refused_afterwards_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_link, "ClientConnection", Connection)
-    link = QueryLink(Kafka(), "q1", Bookmarks("p1"), timeout=5, heartbeat=60, on_ack=None)
+def test_a_subscription_that_is_refused_afterwards_ends_with_the_reason() -> None:
+    link = _connect(timeout=5, heartbeat=60)
     connection: Any = link._link
     connection.acks |= {"logon": {}, "subscribe": {}}
     link.log_on({})
@@ -227,17 +228,12 @@ def _losing(
     heartbeat: float = 60,
 ) -> tuple[QueryLink, Any, list[str]]:
     """Return a client that has logged on, its connection, and the states that it reports."""
-    monkeypatch.setattr(query_link, "ClientConnection", Connection)
     for module in (query_link, query_session):
-        monkeypatch.setattr(module, "LOGON_AGAIN_SECONDS", 0.01)
+        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     states: list[str] = []
-    link = QueryLink(
-        Kafka(),
-        "q1",
-        Bookmarks("p1"),
+    link = _connect(
         timeout=timeout,
         heartbeat=heartbeat,
-        on_ack=None,
         on_error=on_error,
         on_connection=states.append,
     )
@@ -413,7 +409,7 @@ def test_what_is_cancelled_while_it_is_resumed_leaves_no_subscription_behind(
         other = MessageStream("other", "mine", set(), live=True, bookmarks=None, handler=None)
         link._streams = {**link._streams, "other": other}
     link.remove(stream)
-    eventually(lambda: link._session._unresumed == [], "the end")
+    eventually(lambda: link._session.unresumed == [], "the end")
     assert [sent["sub_id"] for sent in _asked(connection, "unsubscribe")] == ["mine"] * (not taken)
     link.close()
 
@@ -434,7 +430,7 @@ def test_a_subscription_is_not_resumed_behind_the_one_that_replaces_it(monkeypat
     assert old.receive(0) is not None
     _arrive(link, old.cid, 11)
     assert old.caught_up
-    link._session._await(link._session._send_again())
+    link._await(link._send_again())
     assert len(_asked(connection, "subscribe")) == 2
     _answer(link, 200, _asked(connection, "subscribe")[-1]["cid"])
     thread.join(PATIENCE_SECONDS)
@@ -450,11 +446,11 @@ def test_a_subscription_that_waits_for_its_application_does_not_cost_the_session
     monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 250)
     link, connection, states = _losing(monkeypatch, heartbeat=0.02)
     for module in (query_link, query_session):
-        monkeypatch.setattr(module, "LOGON_AGAIN_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(module, "AGAIN_SECONDS", PATIENCE_SECONDS)
     stream = link.execute("subscribe", {"processed"}, {"topic": "t", "bookmark": "EPOCH"})
     _arrive(link, stream.cid, 10)
     _arrive(link, stream.cid, 11)
-    link._session._unresumed = [stream]
+    link._session.unresumed = [stream]
     before = len(_asked(connection, "heartbeat"))
     eventually(lambda: len(_asked(connection, "heartbeat")) > before + 2, "heartbeats")
     assert "resubscribed" not in states
@@ -528,7 +524,7 @@ def test_a_client_that_may_not_log_on_any_more_ends(monkeypatch: pytest.MonkeyPa
 def test_a_client_without_a_session_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     link, connection, _ = _losing(monkeypatch, timeout=PATIENCE_SECONDS)
     for module in (query_link, query_session):
-        monkeypatch.setattr(module, "LOGON_AGAIN_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(module, "AGAIN_SECONDS", PATIENCE_SECONDS)
     connection.acks.clear()
     _expire(link, 12)
     eventually(lambda: connection.sent.count(("logon", "")) == 2, "another logon")
@@ -538,12 +534,9 @@ def test_a_client_without_a_session_closes_at_once(monkeypatch: pytest.MonkeyPat
         link.execute("sow", {"processed"}, {"topic": "t"})
 
 
-def test_a_service_that_is_silent_is_reported_and_that_it_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_link, "ClientConnection", Connection)
+def test_a_service_that_is_silent_is_reported_and_that_it_answers_again() -> None:
     states: list[str] = []
-    link = QueryLink(
-        Kafka(), "q1", Bookmarks("p1"), timeout=5, heartbeat=0.02, on_ack=None, on_connection=states.append
-    )
+    link = _connect(timeout=5, heartbeat=0.02, on_connection=states.append)
     connection: Any = link._link
     connection.acks["logon"] = {}
     link.log_on({})
@@ -633,8 +626,7 @@ def test_every_stream_gets_all_its_messages_in_order_and_holds_few(
     streams: str, steps: list[int | tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query_link, "ClientConnection", Connection)
-        link = QueryLink(Kafka(), "q1", Bookmarks("p1"), timeout=0.05, heartbeat=60, on_ack=None)
+        link = _connect()
         log, made = _playing(link, streams, patch)
         got: dict[str, list[bytes | None]] = {cid: [] for cid in made}
 
