@@ -5,164 +5,57 @@ else by its name; ``name`` is who it is, where that matters. Every message is a 
 client raises an :class:`AckstreamError`. Importing it loads neither Spark nor the libraries that read tables.
 """
 
-from ackstream.client.core.messages import Message
-from ackstream.client.errors import (
-    AcknowledgementTimeout,
-    BadFilterError,
-    BindTimeout,
-    ClosedError,
-    CommandTimeout,
-    CorrelationIdInUseError,
-    FlushTimeout,
-    GapError,
-    HandlerFailedError,
-    InvalidBookmarkError,
-    InvalidTopicError,
-    LogonTimeout,
-    MessageTooLargeError,
-    NoReplyExpectedError,
-    NoSubscriptionMatchError,
-    NotEntitledError,
-    NotSentError,
-    NotSupportedError,
-    OutcomeUnknownError,
-    PublisherClosedError,
-    QueueShutdownError,
-    ReaderClosedError,
-    ReaderTimeout,
-    RefusedError,
-    RequestError,
-    RequestTimeout,
-    SamplesGoneError,
-    SequenceError,
-    SequenceGapError,
-    SettleTimeout,
-    SpoolOverQuotaError,
-    StoreError,
-    StreamClosedError,
-    TakenOverError,
-    ThreadDiedError,
-    UnknownQueueError,
-    WindowError,
-    WouldBlockError,
-)
-from ackstream.client.parties.receivers import Responder, ResponderStatistics, Subscriber, SubscriberStatistics
-from ackstream.client.parties.signals import Ack, After, Answer, Delivered, Response, Signal
-from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt
-from ackstream.client.publishing.publisher import Publisher
-from ackstream.client.queries.message_stream import LogMessage, MessageStream
-from ackstream.client.queries.query_client import QueryClient
-from ackstream.client.queues.queue_consumer import QueueConsumer, QueueStatistics
-from ackstream.client.queues.queued_messages import FlowQos, QueueMessage
-from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
-from ackstream.client.reading.sample_reader import ReaderStatistics, SampleReader
-from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
-from ackstream.client.requests._open_requests import RequesterStatistics, Stored
-from ackstream.client.requests.commands import Command, fields_of
-from ackstream.client.requests.replies import Reply
-from ackstream.client.requests.requester import Requester
-from ackstream.errors import (
-    AccessRefusedError,
-    AckstreamError,
-    BadParameterError,
-    ClientError,
-    DeliveryError,
-    InconsistentQosError,
-    NotConnectedError,
-    OutcomeNotEnabledError,
-    PreconditionNotMetError,
-    UnreachableError,
-)
-from ackstream.protocol.ditto.labels import LabelsTakenError
-from ackstream.protocol.ditto.subscriptions import Subscription, subscription
-from ackstream.protocol.errors import DittoError
+from types import ModuleType as _ModuleType
 
-__all__ = [
-    "AccessRefusedError",
-    "Ack",
-    "AcknowledgementTimeout",
-    "AckstreamError",
-    "After",
-    "Answer",
-    "BadFilterError",
-    "BadParameterError",
-    "BindTimeout",
-    "ClientError",
-    "ClosedError",
-    "Command",
-    "CommandTimeout",
-    "CorrelationIdInUseError",
-    "Delivered",
-    "DeliveryError",
-    "DittoError",
-    "FailedMessage",
-    "FlowQos",
-    "FlushTimeout",
-    "GapError",
-    "HandlerFailedError",
-    "InconsistentQosError",
-    "InvalidBookmarkError",
-    "InvalidTopicError",
-    "LabelsTakenError",
-    "LogMessage",
-    "LogonTimeout",
-    "Message",
-    "MessageStream",
-    "MessageTooLargeError",
-    "NoReplyExpectedError",
-    "NoSubscriptionMatchError",
-    "NotConnectedError",
-    "NotEntitledError",
-    "NotSentError",
-    "NotSupportedError",
-    "OutcomeNotEnabledError",
-    "OutcomeUnknownError",
-    "PreconditionNotMetError",
-    "PublishStatistics",
-    "Publisher",
-    "PublisherClosedError",
-    "QueryClient",
-    "QueueConsumer",
-    "QueueMessage",
-    "QueueShutdownError",
-    "QueueStatistics",
-    "ReaderClosedError",
-    "ReaderQos",
-    "ReaderStatistics",
-    "ReaderTimeout",
-    "Receipt",
-    "RefusedError",
-    "Reply",
-    "RequestError",
-    "RequestTimeout",
-    "Requester",
-    "RequesterStatistics",
-    "Responder",
-    "ResponderStatistics",
-    "Response",
-    "Sample",
-    "SampleReader",
-    "SamplesGoneError",
-    "SequenceError",
-    "SequenceGapError",
-    "SettleTimeout",
-    "Signal",
-    "SpoolOverQuotaError",
-    "StoreError",
-    "Stored",
-    "StreamClosedError",
-    "Subscriber",
-    "SubscriberStatistics",
-    "Subscription",
-    "TakenOverError",
-    "ThreadDiedError",
-    "UnknownQueueError",
-    "UnreachableError",
-    "WindowError",
-    "WouldBlockError",
-    "WriterQos",
-    "delete_durable_subscription",
-    "fields_of",
-    "known_readers",
-    "subscription",
-]
+from ackstream.client.core.messages import Message as Message
+from ackstream.client.errors import *  # noqa: F403 - every error of the SDK
+from ackstream.client.parties.receivers import Responder as Responder
+from ackstream.client.parties.receivers import ResponderStatistics as ResponderStatistics
+from ackstream.client.parties.receivers import Subscriber as Subscriber
+from ackstream.client.parties.receivers import SubscriberStatistics as SubscriberStatistics
+from ackstream.client.parties.signals import Ack as Ack
+from ackstream.client.parties.signals import After as After
+from ackstream.client.parties.signals import Answer as Answer
+from ackstream.client.parties.signals import Delivered as Delivered
+from ackstream.client.parties.signals import Response as Response
+from ackstream.client.parties.signals import Signal as Signal
+from ackstream.client.publishing.publications import FailedMessage as FailedMessage
+from ackstream.client.publishing.publications import PublishStatistics as PublishStatistics
+from ackstream.client.publishing.publications import Receipt as Receipt
+from ackstream.client.publishing.publisher import Publisher as Publisher
+from ackstream.client.queries.message_stream import LogMessage as LogMessage
+from ackstream.client.queries.message_stream import MessageStream as MessageStream
+from ackstream.client.queries.query_client import QueryClient as QueryClient
+from ackstream.client.queues.queue_consumer import QueueConsumer as QueueConsumer
+from ackstream.client.queues.queue_consumer import QueueStatistics as QueueStatistics
+from ackstream.client.queues.queued_messages import FlowQos as FlowQos
+from ackstream.client.queues.queued_messages import QueueMessage as QueueMessage
+from ackstream.client.reading._reader_link import delete_durable_subscription as delete_durable_subscription
+from ackstream.client.reading._reader_link import known_readers as known_readers
+from ackstream.client.reading.sample_reader import ReaderStatistics as ReaderStatistics
+from ackstream.client.reading.sample_reader import SampleReader as SampleReader
+from ackstream.client.reading.samples import ReaderQos as ReaderQos
+from ackstream.client.reading.samples import Sample as Sample
+from ackstream.client.reading.samples import WriterQos as WriterQos
+from ackstream.client.requests._open_requests import RequesterStatistics as RequesterStatistics
+from ackstream.client.requests._open_requests import Stored as Stored
+from ackstream.client.requests.commands import Command as Command
+from ackstream.client.requests.commands import fields_of as fields_of
+from ackstream.client.requests.replies import Reply as Reply
+from ackstream.client.requests.requester import Requester as Requester
+from ackstream.errors import AccessRefusedError as AccessRefusedError
+from ackstream.errors import AckstreamError as AckstreamError
+from ackstream.errors import BadParameterError as BadParameterError
+from ackstream.errors import ClientError as ClientError
+from ackstream.errors import DeliveryError as DeliveryError
+from ackstream.errors import InconsistentQosError as InconsistentQosError
+from ackstream.errors import NotConnectedError as NotConnectedError
+from ackstream.errors import OutcomeNotEnabledError as OutcomeNotEnabledError
+from ackstream.errors import PreconditionNotMetError as PreconditionNotMetError
+from ackstream.errors import UnreachableError as UnreachableError
+from ackstream.protocol.ditto.labels import LabelsTakenError as LabelsTakenError
+from ackstream.protocol.ditto.subscriptions import Subscription as Subscription
+from ackstream.protocol.ditto.subscriptions import subscription as subscription
+from ackstream.protocol.errors import DittoError as DittoError
+
+__all__ = [name for name, value in sorted(globals().items()) if name[0] != "_" and not isinstance(value, _ModuleType)]

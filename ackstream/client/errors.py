@@ -1,7 +1,5 @@
 """The errors of the SDK: one flat tree under :class:`ClientError`, and the error of each reason for a refusal."""
 
-from __future__ import annotations
-
 from ackstream.errors import ClientError
 
 
@@ -122,8 +120,20 @@ class StreamClosedError(ClientError):
     """The stream has ended, because its client was closed or the subscription was cancelled."""
 
 
+_KINDS: dict[str, type["RefusedError"]] = {}
+"""The errors of the reasons that have one of their own."""
+
+
 class RefusedError(ClientError):
     """A command or a message was refused for a reason that has no error of its own."""
+
+    def __init_subclass__(cls, reason: str) -> None:
+        _KINDS[reason] = cls
+
+    @classmethod
+    def of(cls, reason: str, subject: str = "The command", detail: str | None = None) -> "RefusedError":
+        """Return the error of a reason, ``bad filter`` or ``BAD_FILTER``; a plain one if it has no class of its own."""
+        return _KINDS.get(reason.replace("_", " ").lower(), cls)(reason, subject, detail)
 
     def __init__(self, reason: str, subject: str = "The command", detail: str | None = None) -> None:
         """Name what was refused, and the reason; ``detail`` is a sentence about it."""
@@ -131,53 +141,45 @@ class RefusedError(ClientError):
         self.reason = reason
 
 
-class BadFilterError(RefusedError):
+class BadFilterError(RefusedError, reason="bad filter"):
     """The filter has a syntax error."""
 
 
-class InvalidBookmarkError(RefusedError):
+class InvalidBookmarkError(RefusedError, reason="invalid bookmark"):
     """The bookmark is malformed, or belongs to another topic."""
 
 
-class InvalidTopicError(RefusedError):
+class InvalidTopicError(RefusedError, reason="invalid topic"):
     """The topic does not exist."""
 
 
-class MessageTooLargeError(RefusedError):
+class MessageTooLargeError(RefusedError, reason="message too large"):
     """The message is larger than the service accepts."""
 
 
-class NoSubscriptionMatchError(RefusedError):
+class NoSubscriptionMatchError(RefusedError, reason="no subscription match"):
     """The topic has no subscriber."""
 
 
-class NotEntitledError(RefusedError):
+class NotEntitledError(RefusedError, reason="not entitled"):
     """The client lacks the permission."""
 
 
-class NotSupportedError(RefusedError):
+class NotSupportedError(RefusedError, reason="not supported"):
     """The command does not support one of its options."""
 
 
-class OutcomeUnknownError(RefusedError):
+class OutcomeUnknownError(RefusedError, reason="outcome unknown"):
     """The message was sent again after its outcome was forgotten; the table ``messages`` has it."""
 
 
-class QueueShutdownError(RefusedError):
+class QueueShutdownError(RefusedError, reason="queue shutdown"):
     """A work queue of the topic takes no messages for the moment; none of the others has the message either."""
 
 
-class SequenceGapError(RefusedError):
+class SequenceGapError(RefusedError, reason="sequence gap"):
     """Too many messages wait behind a missing number; this one can be sent again once that number has arrived."""
 
 
-class SpoolOverQuotaError(RefusedError):
+class SpoolOverQuotaError(RefusedError, reason="spool over quota"):
     """The destination is full."""
-
-
-_ERRORS = {kind.__name__.removesuffix("Error").lower(): kind for kind in RefusedError.__subclasses__()}
-
-
-def refused(reason: str, subject: str = "The command", detail: str | None = None) -> RefusedError:
-    """Return the error of a reason, ``bad filter`` or ``BAD_FILTER``; :class:`RefusedError` if it has no own one."""
-    return _ERRORS.get(reason.replace("_", "").replace(" ", "").lower(), RefusedError)(reason, subject, detail)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackstream.client.errors import BadFilterError, NoSubscriptionMatchError, RefusedError, refused
+from ackstream.client.errors import BadFilterError, NoSubscriptionMatchError, RefusedError
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,6 @@ from ackstream.client.errors import BadFilterError, NoSubscriptionMatchError, Re
     ],
 )
 def test_reasons_are_typed_errors(reason: str, kind: type[RefusedError]) -> None:
-    error = refused(reason)
+    error = RefusedError.of(reason)
     assert type(error) is kind
     assert error.reason == reason

@@ -19,7 +19,7 @@ from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeErro
 
 from ackstream.client.core.lifetime import Lifetime, call_handler
 from ackstream.client.core.session import AGAIN_SECONDS, Session
-from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, TakenOverError, refused
+from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
 from ackstream.client.publishing.publications import Publications
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.protocol import readers as reader_records
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.connection import Connection
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
-    from ackstream.client.errors import RefusedError
     from ackstream.client.publishing._reader_acks import WriterAcknowledgements
     from ackstream.client.publishing._unacknowledged import Logon, UnacknowledgedMessages
     from ackstream.client.publishing.publications import Headers, PublisherOptions, Stage
@@ -211,7 +210,7 @@ class PublisherLink:
         try:
             return self._connection.send(b"", headers).get(timeout)
         except AuthorizationError as cause:
-            raise refused(NOT_ENTITLED, f"A command of {self._name}") from cause
+            raise RefusedError.of(NOT_ENTITLED, f"A command of {self._name}") from cause
         except (KafkaError, ValueError) as cause:
             raise error(f"Kafka did not store a command of {self._name} within {timeout} s: {cause}.") from cause
 
@@ -234,7 +233,7 @@ class PublisherLink:
             self._closing.wait(max(0.0, min(AGAIN_SECONDS, deadline - time.monotonic())))
         self._messages.measure(monotonic_ms() - began)
         if self.logon.status != "success":
-            raise refused(self.logon.reason or NOT_ENTITLED, "The logon")
+            raise RefusedError.of(self.logon.reason or NOT_ENTITLED, "The logon")
         return self.logon
 
     def _on_stored(self, seq: int, _metadata: Any) -> None:
@@ -310,7 +309,7 @@ def _refusal(seq: int, error: BaseException) -> RefusedError:
         reason = "message too large"
     else:
         reason = NOT_ENTITLED if isinstance(error, AuthorizationError) else f"{type(error).__name__}: {error}"
-    found = refused(reason, f"Message {seq}")
+    found = RefusedError.of(reason, f"Message {seq}")
     found.__cause__ = error
     return found
 

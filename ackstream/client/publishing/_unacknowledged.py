@@ -12,7 +12,7 @@ from collections import Counter, deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackstream.client.errors import FlushTimeout, GapError, SequenceError, WindowError, WouldBlockError, refused
+from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
 from ackstream.client.publishing._retransmission import Retransmission
 from ackstream.client.publishing.publications import PublishStatistics, ReceiptHandler
 from ackstream.kafka.clients import monotonic_ms
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
-    from ackstream.client.errors import RefusedError
     from ackstream.client.publishing.publications import Open, PublisherOptions, Stage
     from ackstream.protocol.intervals import Interval
 
@@ -291,7 +290,7 @@ class UnacknowledgedMessages:
         self._receipts.give(good, opened, duplicate=last if ack.reason == DUPLICATE else None)
         entry = opened.get(last)
         if entry is not None and refusal is not None:
-            entry.future.set_exception(refused(refusal, f"Message {last}"))
+            entry.future.set_exception(RefusedError.of(refusal, f"Message {last}"))
         return admitted
 
     def end(self, error: Exception) -> None:

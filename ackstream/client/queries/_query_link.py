@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.core.lifetime import Lifetime, call_handler
 from ackstream.client.core.session import AGAIN_SECONDS, Session
-from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError, refused
+from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError
 from ackstream.client.queries._query_session import BackPressure, QuerySession, resumption
 from ackstream.client.queries.message_stream import MessageStream, read_message
 from ackstream.client.reading.samples import text
@@ -130,7 +130,7 @@ class QueryLink:
                 raise _late(command, limit) from None
         if ack.status != "success":
             self.remove(stream)
-            raise refused(ack.reason or "no reason given", f"The {command}", ack.detail)
+            raise RefusedError.of(ack.reason or "no reason given", f"The {command}", ack.detail)
         for other in self.subscriptions():
             if other.sub_id == stream.sub_id and other is not stream:
                 # it has been replaced
@@ -287,7 +287,7 @@ class QueryLink:
                 if ack.reason in queries.TEMPORARY:
                     continue
                 if ack.status != "success":
-                    stream.end(refused(ack.reason or "no reason given", "The subscription", ack.detail))
+                    stream.end(RefusedError.of(ack.reason or "no reason given", "The subscription", ack.detail))
             done.append(stream)
         self._session.unresumed = [stream for stream in self._session.unresumed if stream not in done]
         if not self._session.unresumed:

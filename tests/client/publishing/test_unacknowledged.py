@@ -13,10 +13,10 @@ from ackstream.client.errors import (
     FlushTimeout,
     GapError,
     NotEntitledError,
+    RefusedError,
     SequenceError,
     WindowError,
     WouldBlockError,
-    refused,
 )
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Open, PublisherOptions
@@ -317,7 +317,7 @@ def test_messages_of_an_earlier_run_are_weighed_too() -> None:
     assert world.ack(1) == [3]
 
 
-TOO_LARGE = refused("message too large", "Message 1")
+TOO_LARGE = RefusedError.of("message too large", "Message 1")
 
 
 def test_a_message_that_kafka_refuses_for_good_fails_and_its_number_is_withdrawn() -> None:
