@@ -82,44 +82,28 @@ def publish(
         for each in values:
             since = time.monotonic()
             seq, future = publisher.next_seq, publisher.publish(each, ack_immediately=value is not None, **options)
-            receipts.add(_Sent(seq, since, future))
+            receipts.add(seq, since, future)
         receipts.finish()
     if receipts.refused:
         raise typer.Exit(1)
 
 
-class _Sent:
-    """A message on its way; times are of the monotonic clock, in seconds."""
-
-    def __init__(self, seq: int, since: float, future: Future[Receipt]) -> None:
-        self.seq, self.future = seq, future
-        self._since, self._until = since, 0.0
-        # its line is printed later: after the next line of the input was read
-        future.add_done_callback(self._end)
-
-    def _end(self, _: Future[Receipt]) -> None:
-        self._until = time.monotonic()
-
-    @property
-    def took(self) -> float:
-        """From sending the message to its receipt."""
-        # a thread that waits for a future may go on before the callbacks
-        return (self._until or time.monotonic()) - self._since
-
-
 class _Receipts:
-    """Prints the receipts of messages, in the order of the messages."""
+    """Prints the receipts of messages, in the order of the messages; times are of the monotonic clock, in seconds."""
 
     def __init__(self, name: str, seconds: float, *, as_json: bool) -> None:
         self.refused = 0
         self._name, self._seconds, self._as_json = name, seconds, as_json
-        self._open: deque[_Sent] = deque()
+        self._open: deque[tuple[int, float, Future[Receipt]]] = deque()
+        self._ends: dict[int, float] = {}
 
-    def add(self, sent: _Sent) -> None:
+    def add(self, seq: int, since: float, future: Future[Receipt]) -> None:
         """Wait for one more; print those that have arrived."""
-        self._open.append(sent)
-        while self._open and self._open[0].future.done():
-            self._print(self._open.popleft())
+        # its line is printed later: after the next line of the input was read
+        future.add_done_callback(lambda _: self._ends.setdefault(seq, time.monotonic()))
+        self._open.append((seq, since, future))
+        while self._open and self._open[0][-1].done():
+            self._print(*self._open.popleft())
 
     def finish(self) -> None:
         """Print the others as they arrive.
@@ -127,33 +111,33 @@ class _Receipts:
         :raises AcknowledgementTimeout: one did not arrive in time
         """
         while self._open:
-            self._print(self._open.popleft())
+            self._print(*self._open.popleft())
 
-    def _print(self, sent: _Sent) -> None:
+    def _print(self, seq: int, since: float, future: Future[Receipt]) -> None:
         from concurrent.futures import TimeoutError as FutureTimeout
 
         from ackstream.client import AcknowledgementTimeout, RefusedError
 
-        message = f"{self._name}/{sent.seq}"
+        message = f"{self._name}/{seq}"
         try:
-            receipt = sent.future.result(self._seconds)
+            receipt = future.result(self._seconds)
         except RefusedError as error:
             self.refused += 1
-            if self._as_json:
-                echo_json({"message": message, "stage": "refused", "reason": error.reason})
-            else:
-                echo(f"{message} {error}")
+            refusal = {"message": message, "stage": "refused", "reason": error.reason}
+            echo_json(refusal) if self._as_json else echo(f"{message} {error}")
             return
         except FutureTimeout:
             raise AcknowledgementTimeout(
-                f"{self._name}/{sent.seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
+                f"{self._name}/{seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
                 "later: is persist running?"
             ) from None
+        # a thread that waits for a future may go on before the callbacks
+        took = self._ends.pop(seq, time.monotonic()) - since
         if self._as_json:
             shown = {"message": message, "stage": receipt.stage, "duplicate": receipt.duplicate}
-            echo_json(shown | {"seconds": round(sent.took, 3)})
+            echo_json(shown | {"seconds": round(took, 3)})
         else:
-            echo(f"{message} {receipt.stage} after {sent.took:.2f} s")
+            echo(f"{message} {receipt.stage} after {took:.2f} s")
 
 
 def read(

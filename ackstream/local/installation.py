@@ -104,14 +104,14 @@ def cache() -> Path:
 
 
 @dataclass(frozen=True)
-class Java:
-    """A suitable Java: the program and its feature release, such as 17."""
+class JavaProgram:
+    """A suitable Java, with its feature release, such as 17."""
 
     program: Path
     release: int
 
 
-def find_java() -> Java:
+def find_java() -> JavaProgram:
     """Find Java where Spark looks for it: in ``JAVA_HOME``, then on the ``PATH``.
 
     :raises LocalError: there is no Java, it does not run, or its release is not from 17 to 25; with the remedy
@@ -128,7 +128,7 @@ def find_java() -> Java:
             f"The Java at {program} is version {release}, but Spark 4.2 and Kafka 4.1 run on {OLDEST} to {NEWEST}: "
             f"{_REMEDY}."
         )
-    return Java(program, release)
+    return JavaProgram(program, release)
 
 
 def _program() -> Path:

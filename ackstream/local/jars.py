@@ -12,7 +12,7 @@ import subprocess
 import zipfile
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
@@ -38,24 +38,6 @@ _FAILED = re.compile(r"^\s+:: ([^\s:]+#[^\s:]+)", re.MULTILINE)
 _REASON = re.compile(r"^\s+(?:\[FAILED +\] \S+: (.+) \(\d+ms\)|Server access error at url \S+ \((.+)\))$", re.MULTILINE)
 
 
-class _Jar(msgspec.Struct, frozen=True):
-    """One entry of the listing, written once the jar was found to be the right one.
-
-    :ivar path: within the cache
-    :ivar size: in bytes
-    :ivar modified: nanoseconds since 1970; a file that was written since is read again
-    """
-
-    path: str
-    size: int
-    modified: int
-
-    @classmethod
-    def of(cls, jar: Path, cache: Path) -> _Jar:
-        status = jar.stat()
-        return cls(str(jar.relative_to(cache)), status.st_size, status.st_mtime_ns)
-
-
 def resolve(configuration: str, console: Console | None = None, module: Path | None = None) -> list[Path]:
     """Return the jars of a configuration; fetch those that the user's cache lacks.
 
@@ -64,9 +46,7 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
     one that is another file are removed and fetched again.
 
     :param configuration: ``spark`` (the jars of a Spark job, without Spark's own) or ``broker`` (the one-node Kafka)
-    :param console: shows the progress; ``None`` for no display
     :param module: an Ivy file with other configurations; ``None`` for ``conf/ivy.xml``
-    :returns: absolute paths, in the order of the file
     :raises LocalError: no Java, a jar cannot be fetched, or is another file than the listed one; with the remedy
     """
     module = module or installation.conf("ivy.xml")
@@ -82,7 +62,7 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
         jars = present(configuration, module)
         if not jars:
             jars = _verified(lambda: _fetch(program, cache, module, configuration, console), cache, module)
-            write_file(listing, msgspec.json.encode([_Jar.of(jar, cache) for jar in jars]))
+            write_file(listing, msgspec.json.encode([_entry(jar, cache) for jar in jars]))
     return jars
 
 
@@ -90,12 +70,17 @@ def present(configuration: str, module: Path | None = None) -> list[Path]:
     """Return the jars of a configuration without fetching; an empty list if one is missing or has changed."""
     listing = _listing(configuration, module or installation.conf("ivy.xml"))
     try:
-        entries = msgspec.json.decode(listing.read_bytes(), type=list[_Jar])
-        jars = [listing.parent / entry.path for entry in entries]
-        unchanged = all(_Jar.of(jar, listing.parent) == entry for jar, entry in zip(jars, entries, strict=True))
-    except (OSError, msgspec.DecodeError):
+        entries = msgspec.json.decode(listing.read_bytes(), type=list[dict[str, Any]])
+        jars = [listing.parent / entry["path"] for entry in entries]
+        return jars if [_entry(jar, listing.parent) for jar in jars] == entries else []
+    except (OSError, KeyError, msgspec.DecodeError):
         return []
-    return jars if unchanged else []
+
+
+def _entry(jar: Path, cache: Path) -> dict[str, Any]:
+    """Return the entry of a verified jar; a file of another size or time is verified again."""
+    status = jar.stat()
+    return {"path": str(jar.relative_to(cache)), "size": status.st_size, "modified": status.st_mtime_ns}
 
 
 def _listing(configuration: str, module: Path) -> Path:
@@ -119,30 +104,23 @@ def fetch(configuration: str, module: Path) -> dict[str, str]:
 
 def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> list[Path]:
     """Return the fetched jars once all have the listed hash; remove a wrong jar, and fetch it once more."""
-    wrong: list[Path] = []
+    pins, wrong = _pins(module), list[Path]()
     for _ in range(2):
-        jars = fetched()
-        wrong = _wrong(jars, cache, module)
+        jars = {str(jar.relative_to(cache)): jar for jar in fetched()}
+        if unknown := [name for name in jars if name not in pins]:
+            raise LocalError(
+                f"The jar {unknown[0]} is not in {module.with_name(PINS)}: restore that file and {module.name}; after "
+                f"a change of versions, `make pins` writes it anew."
+            )
+        wrong = [jar for name, jar in jars.items() if pins[name] != _sha256(jar)]
         if not wrong:
-            return jars
+            return list(jars.values())
         for jar in wrong:
             jar.unlink(missing_ok=True)
     raise LocalError(
         f"The jar {wrong[0].name} that was fetched is not the one whose SHA-256 is in {module.with_name(PINS)}, and "
         "was removed: do not use the server it came from. Without a mirror in ~/.m2/settings.xml it is Maven Central."
     )
-
-
-def _wrong(jars: list[Path], cache: Path, module: Path) -> list[Path]:
-    """Return the jars with another hash than the listed one."""
-    pins = _pins(module)
-    named = {str(jar.relative_to(cache)): jar for jar in jars}
-    if unknown := [name for name in named if name not in pins]:
-        raise LocalError(
-            f"The jar {unknown[0]} is not in {module.with_name(PINS)}: restore that file and {module.name}; after a "
-            f"change of versions, `make pins` writes it anew."
-        )
-    return [jar for name, jar in named.items() if pins[name] != _sha256(jar)]
 
 
 def _pins(module: Path) -> dict[str, str]:

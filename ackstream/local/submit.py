@@ -80,10 +80,9 @@ def submit_command(
 ) -> list[str]:
     """Return the command that runs a job; missing jars are fetched first.
 
-    Everyone on the machine can read it, so the entries of Spark are in a file that its owner alone can read. They win
+    All users of the machine can read it, so the entries of Spark are in a file that only its owner can read. They win
     over those of the user's own ``spark-defaults.conf``, which Spark reads as well.
 
-    :param settings: the ``spark`` part is used; its ``conf`` wins over ``conf/spark-defaults.conf``
     :param script: the program; ``None``: ``jobs/JOB.py``
     :param deploy_mode: ``cluster``: the driver runs there, and gets the settings file
     :raises InputError: there is no such job, or the master and the mode do not fit

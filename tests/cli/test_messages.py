@@ -109,7 +109,7 @@ def test_the_time_of_a_receipt_is_when_it_came_and_not_when_it_is_printed(
     now = [100.0]
     monkeypatch.setattr(messages.time, "monotonic", lambda: now[0])
     receipts, future = messages._Receipts("orders-1", 1, as_json=False), Future[Receipt]()
-    receipts.add(messages._Sent(7, 100.0, future))
+    receipts.add(7, 100.0, future)
     now[0] += 0.5
     future.set_result(Receipt(7, "persisted", None, 7, AT))
     # the next line comes much later

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> installation.Java:
+def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> installation.JavaProgram:
     """Look for Java where these variables are the only ones that name it."""
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.setenv(name, environment.get(name, ""))
@@ -33,7 +33,7 @@ def test_a_java_that_spark_runs_on_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, release: int
 ):
     home = java_home(tmp_path, version=version)
-    assert find({"JAVA_HOME": str(home)}, monkeypatch) == installation.Java(home / "bin" / "java", release)
+    assert find({"JAVA_HOME": str(home)}, monkeypatch) == installation.JavaProgram(home / "bin" / "java", release)
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
