@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ackstream.cli.terminal import NO_ANSWER, AsJson, PlainTable, Terminal, echo, echo_json
+from ackstream.cli.terminal import NO_ANSWER, AsJson, PlainTable, Terminal, echo, echo_json, load
 from ackstream.errors import AckstreamError, InputError, LocalError, SettingsError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def up(
     from ackstream.kafka import topics
     from ackstream.local.broker import Broker
     from ackstream.local.secured import SecuredBroker
-    from ackstream.settings import load
 
     settings = load()
     if not _is_local(settings):
@@ -58,8 +57,6 @@ def up(
 
 def down() -> None:
     """Stop the one-node Kafka and keep its data."""
-    from ackstream.settings import load
-
     broker = _broker(load())
     if broker.stop():
         echo(f"Kafka is stopped; its data stays in {broker.data}")
@@ -70,7 +67,6 @@ def down() -> None:
 def status(*, as_json: AsJson = False) -> None:
     """Show the settings file, the installed parts and the state of Kafka; exit 3 if Kafka does not respond."""
     from ackstream.local import jars
-    from ackstream.settings import load
     from ackstream.settings.loading import DEFAULT_FILE, settings_file
 
     settings, file = load(), settings_file()
@@ -208,7 +204,6 @@ def topics(
     """List the topics of the settings with their writers, readers and contents."""
     from ackstream.contract.asyncapi import document
     from ackstream.contract.topics import FORMATS, readers, writers
-    from ackstream.settings import load
 
     kafka = load().kafka
     if asyncapi:
@@ -250,7 +245,6 @@ def acls(
     from ackstream.kafka import acls as kafka_acls
     from ackstream.kafka.parties import PARTIES
     from ackstream.kafka.topics import ensure_topics
-    from ackstream.settings import load
 
     settings = load()
     given = dict(text.partition("=")[::2] for text in principals or ())

@@ -21,6 +21,7 @@ from ackstream.cli.terminal import (
     data,
     echo,
     echo_json,
+    load,
     log_warnings,
     milliseconds,
     moment,
@@ -68,7 +69,6 @@ def publish(
     orders-1
     """
     from ackstream import client
-    from ackstream.settings import load
 
     seconds = milliseconds("--timeout", timeout) / 1000
     own = [(each, text.encode()) for each, text in (name_and_value("--header", text) for text in header or ())]
@@ -161,7 +161,6 @@ def read(
     With --durable it continues after the last message that it acknowledged. Example: ackstream read --topic 'orders*'
     """
     from ackstream import client
-    from ackstream.settings import load
 
     settings = load()
 
@@ -186,7 +185,6 @@ def read(
 
 def _queues(incomplete: str) -> list[str]:
     from ackstream.errors import AckstreamError
-    from ackstream.settings import load
 
     try:
         return [queue.name for queue in load().queues if queue.name.startswith(incomplete)]
@@ -210,7 +208,6 @@ def consume(
     ackstream consume work --count 1
     """
     from ackstream import client
-    from ackstream.settings import load
 
     settings = load()
 
@@ -290,7 +287,6 @@ def forget(
     A running reader ends with an error. Acknowledgements for its required roles still count.
     """
     from ackstream.client import delete_durable_subscription
-    from ackstream.settings import load
 
     console, seconds = Terminal(), milliseconds("--timeout", timeout) / 1000
     with console.status(data(f"Waiting for the settle job to remove {name}")):
@@ -302,14 +298,12 @@ def forget(
 def list_readers(timeout: Timeout = "60s", *, as_json: AsJson = False) -> None:
     """Show the readers, the longest silent first, and the number of messages kept for each."""
     from ackstream.client import known_readers
-    from ackstream.settings import load
 
     seconds = milliseconds("--timeout", timeout) / 1000
     with Terminal(stderr=True).status("Waiting for the settle job"):
         found = known_readers(load().kafka, timeout=seconds)
     if as_json:
-        for reader in found:
-            echo_json(asdict(reader))
+        echo_json(*map(asdict, found))
         return
     Terminal().print(readers_table(found, time.time_ns() // 1_000_000))
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from ackstream.cli.terminal import AsJson, PlainTable, Terminal, data, echo, echo_json, milliseconds, moment, span
+from ackstream.cli.terminal import AsJson, PlainTable, Terminal, data, echo, echo_json, load, milliseconds, moment, span
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def watch(
 
     from ackstream.kafka.clients import failure
     from ackstream.observe.live import Watching
-    from ackstream.settings import load
 
     span_ms = milliseconds("--window", window)
     settings = load()
@@ -105,15 +104,13 @@ def inflight(
     from ackstream.cli.session import quiet_session
     from ackstream.jobs.correlate.job import inflight as read
     from ackstream.observe.meter import epoch_milliseconds
-    from ackstream.settings import load
 
     settings = load()
     with quiet_session(settings, "inflight") as spark:
         found: list[Any] = read(spark, settings)
     now = epoch_milliseconds()
     if as_json:
-        for entry in found[:limit]:
-            echo_json(entry)
+        echo_json(*found[:limit])
         return
     shown = found[: limit or SHOWN_REQUESTS]
     Terminal().print(inflight_table(shown, now) if found else "No request is open.")

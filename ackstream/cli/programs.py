@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ackstream.cli.terminal import Interrupts, Terminal, echo
+from ackstream.cli.terminal import Interrupts, Terminal, echo, load
 from ackstream.errors import InputError, LocalError, SettingsError
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def submit(
     SPARK_HOME and PYSPARK_PYTHON are respected, and so are the entries of your own spark-defaults.conf.
     """
     from ackstream.local.submit import MASKED, run, submit_command, submit_environment
-    from ackstream.settings import load
 
     settings = load()
     given = {"master": master or settings.spark.master, "conf": settings.spark.conf | dict(map(_entry, conf or ()))}
@@ -85,7 +84,6 @@ def run_together(
     """
     from ackstream.local import installation
     from ackstream.local.submit import run, submit_command, submit_environment
-    from ackstream.settings import load
 
     settings, known = load(), [name for name in installation.jobs() if name != MIRROR]
     if unknown := [name for name in jobs if name not in known]:
@@ -192,7 +190,7 @@ def _run(settings: Settings, program: str, key: str, names: list[str], begin: Ca
 def _logged(program: str) -> Settings:
     """Read the settings, and configure the log by them."""
     from ackstream.observe import logs
-    from ackstream.settings import Log, load
+    from ackstream.settings import Log
 
     # errors in the settings are logged, too
     logs.configure(Log(), program=program)

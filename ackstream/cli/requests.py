@@ -21,6 +21,7 @@ from ackstream.cli.terminal import (
     data,
     echo_json,
     json_text,
+    load,
     log_warnings,
     milliseconds,
     moment,
@@ -87,7 +88,6 @@ def send(  # noqa: PLR0913 - the options of a command line
     from ackstream.protocol.ditto import headers
     from ackstream.protocol.ditto.envelopes import decode
     from ackstream.protocol.errors import DittoError
-    from ackstream.settings import load
 
     settings = load()
     given: dict[str, Any] = dict(name_and_value("--header", text) for text in header or ())

@@ -25,6 +25,7 @@ from ackstream.cli.terminal import (
     echo,
     echo_csv,
     echo_json,
+    load,
     milliseconds,
     plain,
     read_file,
@@ -81,7 +82,6 @@ def outcomes(
     unfinished-samples
     """
     from ackstream.lake import questions
-    from ackstream.settings import load
     from ackstream.settings.base import nearest
 
     if question is None:
@@ -97,8 +97,7 @@ def outcomes(
     columns, rows = ask(load(), name, questions.parameters(name, argument))
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if as_json:
-        for record in records:
-            echo_json(record)
+        echo_json(*records)
     elif name == STORY and records:
         Terminal(soft_wrap=True).print(_story(records))
     else:
@@ -190,8 +189,6 @@ def sql(
     Times are in UTC; bytes are text where they are UTF-8, else base64. Of several statements, separated by semicolons,
     each result is printed. Example: ackstream sql "SELECT status, count(*) FROM outcomes GROUP BY status"
     """
-    from ackstream.settings import load
-
     if as_csv and as_json:
         raise InputError("--csv and --json exclude each other: choose one.")
     if query is not None and file is not None:
@@ -302,7 +299,6 @@ def maintain(
     """
     from ackstream.cli.session import quiet_session
     from ackstream.lake import maintenance
-    from ackstream.settings import load
 
     settings = load()
     journal_ms = None if journal is None else milliseconds("--journal", journal)
@@ -312,8 +308,7 @@ def maintain(
             maintenance.erase(spark, settings.lake, thing_id)
         reports = maintenance.maintain(spark, settings, names or None, journal_ms=journal_ms)
     if as_json:
-        for report in reports:
-            echo_json(report)
+        echo_json(*reports)
     else:
         rows = [tuple(asdict(report).values())[:-1] for report in reports]
         Terminal().print(result_table(list(asdict(reports[0]))[:-1], rows))
@@ -338,7 +333,6 @@ def migrate(
     from ackstream.jobs.correlate.job import JOB as CORRELATE
     from ackstream.jobs.queues.job import JOB as QUEUES
     from ackstream.jobs.settle.job import JOB as SETTLE
-    from ackstream.settings import load
     from ackstream.spark.job import fixed_values
     from ackstream.spark.migration import migrate as move
 

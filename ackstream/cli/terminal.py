@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
     from typing_extensions import Self
 
+    from ackstream.settings import Settings
+
 FAILED, WRONG_INPUT, NO_ANSWER, INTERRUPTED = 1, 2, 3, 130
 """The exit codes of all commands, besides 0; ``docs/operations.md`` has the table."""
 
@@ -49,6 +51,13 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def load() -> Settings:
+    """Read the settings; help and version do without them."""
+    from ackstream.settings import load as read
+
+    return read()
 
 
 def milliseconds(option: str, text: str) -> int:
@@ -225,9 +234,10 @@ def echo(text: str, *, err: bool = False) -> None:
     typer.echo(escaped_lines(text), err=err)
 
 
-def echo_json(value: object) -> None:
-    """Print a value as JSON in one line; escaped characters do not change its meaning."""
-    typer.echo(escaped(msgspec.json.encode(value).decode()))
+def echo_json(*values: object) -> None:
+    """Print each value as JSON in one line; escaped characters do not change its meaning."""
+    for value in values:
+        typer.echo(escaped(msgspec.json.encode(value).decode()))
 
 
 def echo_csv(cells: Sequence[Any]) -> None:
