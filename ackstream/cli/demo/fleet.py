@@ -1,4 +1,4 @@
-"""The devices of the demo, the commands to them, and the checks that all of it adds up.
+"""The devices of the demo, the commands to them, the checks that all of it adds up, and the summary.
 
 Most devices are prompt, some slow or silent; one refuses, one is gone.
 """
@@ -6,18 +6,27 @@ Most devices are prompt, some slow or silent; one refuses, one is gone.
 from __future__ import annotations
 
 import random
+import shlex
+import shutil
+import sys
 import time
 from collections import Counter
 from concurrent.futures import wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from ackstream.cli.monitoring import STYLES
+from ackstream.cli.terminal import PlainTable, data, span
 from ackstream.client import Ack, After, Command
 from ackstream.client.requests.replies import Reply, read_reply
 from ackstream.kafka.clients import spark_options
 from ackstream.lake import tables
+from ackstream.lake.schemas import ALL_TABLES
+from ackstream.observe.meter import percentiles, verdict
 from ackstream.protocol.ditto.thing_errors import thing_not_found
 from ackstream.protocol.record_headers import CORRELATION_ID
 
@@ -38,6 +47,9 @@ TIMEOUT_SECONDS = 5.0
 FULL = 507
 SOON = (0.02, 0.4)
 REFRESH_SECONDS = 0.25
+PERCENTILES = (0.5, 0.95, 0.99)
+EXAMPLES = 5
+"""Number of wrong ids that a failed check names."""
 
 
 class Habit(NamedTuple):
@@ -237,3 +249,94 @@ def gather(spark: SparkSession, settings: Settings, sent: Mapping[str, Sent]) ->
         ack_rows=["-".join(map(str, names)) for _, *names in rows("acknowledgements", "topic", "partition", "offset")],
         dead_letters=[f"dead letter {key}" for (key,) in rows("dead_letters")],
     )
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
+
+
+def title(console: Console, text: str) -> None:
+    """Print a heading."""
+    console.rule(Text(text, style="bold"), align="left", style="dim")
+
+
+def show(
+    console: Console, settings: Settings, sent: Mapping[str, Sent], devices: Mapping[str, str], rows: Mapping[str, int]
+) -> None:
+    """Print how the commands ended, by verdict and by habit, and the row counts of the tables."""
+    latencies: dict[str, list[int]] = {how: [] for how in STYLES}
+    answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
+    for each in sent.values():
+        if reply := each.reply:
+            how = verdict(reply.status, reply.completed_by)
+            latencies[how].append(each.latency)
+            answers[devices[reply.envelope.topic.thing_id]][f"{how} {reply.status}"] += 1
+    ended = PlainTable("", "commands", "share", *(f"p{round(each * 100)}" for each in PERCENTILES), right=range(1, 6))
+    for how, style in STYLES.items():
+        found = latencies[how]
+        spans = map(span, percentiles(found, *PERCENTILES))
+        ended.add_row(Text(how, style=style), f"{len(found):,}", f"{len(found) / len(sent):.1%}", *spans)
+    if lost := len(sent) - sum(map(len, latencies.values())):
+        ended.add_row(Text("without a reply", style="bold red"), f"{lost:,}", f"{lost / len(sent):.1%}")
+    ended.add_row("sent", f"{len(sent):,}")
+    behaved = PlainTable("devices", "", "behaviour", "answers", right=[1])
+    for habit, (about, *_) in HABITS.items():
+        counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
+        number = sum(each == habit for each in devices.values())
+        behaved.add_row(habit, str(number), Text(about, style="dim"), counts)
+    stored = PlainTable("table", "rows", "", right=[1])
+    for name, number in rows.items():
+        stored.add_row(name, f"{number:,}", Text(ALL_TABLES[name].comment, style="dim"))
+    title(console, "How the commands ended")
+    console.print(ended, "", behaved, "", sep="\n")
+    title(console, f"Delta tables in {settings.lake.path}")
+    console.print(stored, "", sep="\n")
+
+
+def show_findings(console: Console, findings: Sequence[Finding], *, caught_up: bool) -> None:
+    """Print each check, and for a failed one some of the wrong ids."""
+    title(console, "Does it add up?")
+    if not caught_up:
+        console.print(Text("The jobs did not catch up in time; their remaining work is missing below.", "red"))
+    for text, wrong in findings:
+        console.print(Text.assemble(("NO   ", "bold red") if wrong else ("yes  ", "green"), text))
+        if wrong:
+            console.print(data(f"     {len(wrong):,} differ: {', '.join(wrong[:EXAMPLES])}", "red"))
+    console.print()
+
+
+def shell_queries(settings: Settings) -> list[tuple[str, str]]:
+    """Return named shell commands that query the tables, runnable from the current directory."""
+    python, lake = _short(Path(sys.executable)), settings.lake.path
+    outcomes = settings.lake.table("outcomes")
+    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
+    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
+    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
+    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
+    spark = (
+        "from ackstream.local import jars; from ackstream.settings import load; "
+        "from ackstream.spark.session import session; "
+        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
+        "outcomes.groupBy('completed_by', 'status').count().show()"
+    )
+    return [
+        ("predefined questions", f"{program} outcomes slowest-labels"),
+        ("SQL", f'{program} sql "{question}"'),
+        ("pandas", f'{python} -c "{pandas}"'),
+        ("Spark", f'{python} -c "{spark}"'),
+    ]
+
+
+def invocation() -> str:
+    """Return how to invoke this program again."""
+    beside = Path(sys.executable).with_name("ackstream")
+    found = shutil.which("ackstream")
+    if found is not None and Path(found).absolute() == beside.absolute():
+        return "ackstream"
+    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
+
+
+def _short(path: Path) -> str:
+    """Quote a path for the shell, relative to the working directory if it is below it."""
+    path = path.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import shlex
 import shutil
-import sys
 import threading
 import time
-from collections import Counter
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,10 +17,21 @@ from typing import TYPE_CHECKING, NoReturn
 from kafka.errors import KafkaError
 from rich.text import Text
 
-from ackstream.cli.demo.fleet import HABITS, LABELS, check, fleet, gather, respond, send_all
-from ackstream.cli.monitoring import STYLES
+from ackstream.cli.demo.fleet import (
+    LABELS,
+    check,
+    fleet,
+    gather,
+    invocation,
+    respond,
+    send_all,
+    shell_queries,
+    show,
+    show_findings,
+    title,
+)
 from ackstream.cli.session import kill, quiet_session
-from ackstream.cli.terminal import Interrupts, PlainTable, data, span
+from ackstream.cli.terminal import Interrupts
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError, LocalError, UnreachableError
 from ackstream.gateway import dependencies as gateway
@@ -39,7 +47,6 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.local.broker import Broker
 from ackstream.local.process import is_free, locked
 from ackstream.local.secured import SecuredBroker
-from ackstream.observe.meter import percentiles, verdict
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway, Kafka, Lake
 from ackstream.spark.progress import consumed_offsets
@@ -51,7 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
-    from ackstream.cli.demo.fleet import Finding, Sent
     from ackstream.settings import Settings
 
 TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *archive.JOB.topics, *gateway.TOPICS)))
@@ -62,9 +68,6 @@ GRACE_SECONDS = 60.0
 """The lag of Spark that the requester tolerates; replies do not change, since the broker's clock decides."""
 
 POLL_SECONDS = 0.2
-PERCENTILES = (0.5, 0.95, 0.99)
-EXAMPLES = 5
-"""Number of wrong ids that a failed check names."""
 
 
 def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
@@ -145,7 +148,7 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         rows = {name: tables.read(spark, own.lake, name).count() for name in own_tables}
     show(console, own, sent, devices, rows)
     show_findings(console, findings, caught_up=complete)
-    _title(console, "How to query them")
+    title(console, "How to query them")
     for name, line in shell_queries(own):
         console.print(Text(f"# {name}", style="dim"))
         # unwrapped, so that it can be copied
@@ -307,98 +310,8 @@ def _serve(server: Server, address: Future[str]) -> None:
         address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))
 
 
-# -- the summary -------------------------------------------------------------------------------------------------------
-
-
-def _title(console: Console, text: str) -> None:
-    console.rule(Text(text, style="bold"), align="left", style="dim")
-
-
-def show(
-    console: Console, settings: Settings, sent: Mapping[str, Sent], devices: Mapping[str, str], rows: Mapping[str, int]
-) -> None:
-    """Print how the commands ended, by verdict and by habit, and the row counts of the tables."""
-    latencies: dict[str, list[int]] = {how: [] for how in STYLES}
-    answers: dict[str, Counter[str]] = {habit: Counter() for habit in HABITS}
-    for each in sent.values():
-        if reply := each.reply:
-            how = verdict(reply.status, reply.completed_by)
-            latencies[how].append(each.latency)
-            answers[devices[reply.envelope.topic.thing_id]][f"{how} {reply.status}"] += 1
-    ended = PlainTable("", "commands", "share", *(f"p{round(each * 100)}" for each in PERCENTILES), right=range(1, 6))
-    for how, style in STYLES.items():
-        found = latencies[how]
-        spans = map(span, percentiles(found, *PERCENTILES))
-        ended.add_row(Text(how, style=style), f"{len(found):,}", f"{len(found) / len(sent):.1%}", *spans)
-    if lost := len(sent) - sum(map(len, latencies.values())):
-        ended.add_row(Text("without a reply", style="bold red"), f"{lost:,}", f"{lost / len(sent):.1%}")
-    ended.add_row("sent", f"{len(sent):,}")
-    behaved = PlainTable("devices", "", "behaviour", "answers", right=[1])
-    for habit, (about, *_) in HABITS.items():
-        counts = ", ".join(f"{count:,} {how}" for how, count in answers[habit].most_common())
-        number = sum(each == habit for each in devices.values())
-        behaved.add_row(habit, str(number), Text(about, style="dim"), counts)
-    stored = PlainTable("table", "rows", "", right=[1])
-    for name, number in rows.items():
-        stored.add_row(name, f"{number:,}", Text(ALL_TABLES[name].comment, style="dim"))
-    _title(console, "How the commands ended")
-    console.print(ended, "", behaved, "", sep="\n")
-    _title(console, f"Delta tables in {settings.lake.path}")
-    console.print(stored, "", sep="\n")
-
-
-def show_findings(console: Console, findings: Sequence[Finding], *, caught_up: bool) -> None:
-    """Print each check, and for a failed one some of the wrong ids."""
-    _title(console, "Does it add up?")
-    if not caught_up:
-        console.print(Text("The jobs did not catch up in time; their remaining work is missing below.", "red"))
-    for text, wrong in findings:
-        console.print(Text.assemble(("NO   ", "bold red") if wrong else ("yes  ", "green"), text))
-        if wrong:
-            console.print(data(f"     {len(wrong):,} differ: {', '.join(wrong[:EXAMPLES])}", "red"))
-    console.print()
-
-
-def shell_queries(settings: Settings) -> list[tuple[str, str]]:
-    """Return named shell commands that query the tables, runnable from the current directory."""
-    python, lake = _short(Path(sys.executable)), settings.lake.path
-    outcomes = settings.lake.table("outcomes")
-    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
-    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
-    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
-    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
-    spark = (
-        "from ackstream.local import jars; from ackstream.settings import load; "
-        "from ackstream.spark.session import session; "
-        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
-        "outcomes.groupBy('completed_by', 'status').count().show()"
-    )
-    return [
-        ("predefined questions", f"{program} outcomes slowest-labels"),
-        ("SQL", f'{program} sql "{question}"'),
-        ("pandas", f'{python} -c "{pandas}"'),
-        ("Spark", f'{python} -c "{spark}"'),
-    ]
-
-
 def _environment(own: Settings) -> str:
     """Return the variable that another terminal needs to reach the Kafka of the demo, as a shell takes it."""
     if own.kafka.security.logs_in:
         return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
     return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
-
-
-def invocation() -> str:
-    """Return how to invoke this program again."""
-    beside = Path(sys.executable).with_name("ackstream")
-    found = shutil.which("ackstream")
-    if found is not None and Path(found).absolute() == beside.absolute():
-        return "ackstream"
-    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
-
-
-def _short(path: Path) -> str:
-    """Quote a path for the shell, relative to the working directory if it is below it."""
-    path = path.absolute()
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from ackstream.cli.demo import run
-from ackstream.cli.demo.fleet import Finding, Sent, fleet
+from ackstream.cli.demo.fleet import Finding, Sent, fleet, invocation, show, show_findings
 from ackstream.cli.demo.run import _reason, demo_settings, environment
 from ackstream.client import NotSentError, Reply
 from ackstream.errors import LocalError
@@ -177,7 +177,7 @@ def shown(width: int = 80) -> tuple[Console, io.StringIO]:
 
 def test_the_summary_has_numbers_shares_habits_and_rows() -> None:
     console, file = shown()
-    run.show(console, Settings(lake=Lake(path="somewhere")), sent(), DEVICES, {"signals": 2_000, "outcomes": 0})
+    show(console, Settings(lake=Lake(path="somewhere")), sent(), DEVICES, {"signals": 2_000, "outcomes": 0})
     rows = [line.split() for line in file.getvalue().splitlines()]
     assert [row[:4] for row in rows if row[:1] == ["answered"]] == [["answered", "2", "33.3%", "20ms"]]
     assert [row[:4] for row in rows if row[:2] == ["timed", "out"]] == [["timed", "out", "2", "33.3%"]]
@@ -192,7 +192,7 @@ def test_the_summary_has_numbers_shares_habits_and_rows() -> None:
 def test_a_check_that_fails_names_some_ids() -> None:
     console, file = shown()
     findings = [Finding("all is sent", []), Finding("all is there", [f"c-{number}" for number in range(1_000)])]
-    run.show_findings(console, findings, caught_up=False)
+    show_findings(console, findings, caught_up=False)
     assert "yes  all is sent\nNO   all is there\n     1,000 differ: c-0, c-1, c-2, c-3, c-4\n" in file.getvalue()
     assert "The jobs did not catch up in time" in file.getvalue()
 
@@ -202,9 +202,9 @@ def test_commands_are_shown_as_they_can_be_typed(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert run.invocation() == "bin/python -m ackstream"
+    assert invocation() == "bin/python -m ackstream"
     program.parent.mkdir()
     program.touch(0o700)
-    assert run.invocation() == "bin/ackstream"
+    assert invocation() == "bin/ackstream"
     monkeypatch.setenv("PATH", str(program.parent))
-    assert run.invocation() == "ackstream"
+    assert invocation() == "ackstream"
