@@ -15,7 +15,7 @@ from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queues import Bind, SettleMessages, write
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.progress import batches, rows_read, seconds, typical

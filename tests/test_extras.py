@@ -79,7 +79,6 @@ def test_an_extra_installs_the_packages_that_name_it(extra: str, packages: tuple
 
 MISSING = [
     ("cli", "ackstream.cli.main", "typer"),
-    ("tls", "ackstream.settings.pem", "cryptography"),
     ("spark", "ackstream.spark.session", "py4j"),
     ("spark", "ackstream.jobs.correlate.job", "pandas"),
     ("testing", "ackstream.jobs.correlate.shard", "numpy"),
@@ -101,6 +100,11 @@ def test_an_import_names_the_extra_that_it_lacks(extra: str, module: str, packag
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ackstream.errors.MissingExtraError: The extra {extra} of ackstream is not installed (")
     assert last.endswith(f" needs {package}): run `pip install 'ackstream[{extra}]'`.")
+
+
+def test_a_file_in_pem_names_the_extra_that_it_lacks() -> None:
+    done = _python({*EXTRAS["tls"]}, "from ackstream.settings.security import subject; subject('')")
+    assert (done.returncode, "The extra tls of ackstream is not installed (" in done.stderr) == (1, True)
 
 
 COMMANDS = [
@@ -133,7 +137,7 @@ def test_the_client_alone_has_a_command_that_names_the_extra_of_the_others() -> 
 
 def test_the_client_runs_without_any_extra() -> None:
     parts = [path for path in MODULES if path.relative_to(ROOT).parts[1] in ("client", "kafka", "protocol", "settings")]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in parts if path.stem != "pem"]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in parts]
     done = _python(ALL, "\n".join(f"import {name}" for name in names))
     assert (done.returncode, done.stderr) == (0, "")
 

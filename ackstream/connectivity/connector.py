@@ -28,8 +28,9 @@ from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
-from ackstream.settings.access_file import FileWatch, WatchedFile, with_access_file
+from ackstream.settings.access import FileWatch, WatchedFile
 from ackstream.settings.connections import KafkaConnection
+from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:

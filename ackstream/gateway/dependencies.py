@@ -18,7 +18,8 @@ from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.live import Live
 from ackstream.observe.meter import Outcomes
-from ackstream.settings.access_file import FileWatch, with_access_file
+from ackstream.settings.access import FileWatch
+from ackstream.settings.gateway import with_access_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from ackstream.kafka.security import python_security
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.settings.security import KafkaSecurity
+    from ackstream.settings.kafka import KafkaSecurity
 
 TIMEOUT_SECONDS = 5.0
 ALERT_SECONDS = 1.0

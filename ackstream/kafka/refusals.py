@@ -9,7 +9,7 @@ from ackstream.errors import AccessRefusedError
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
-    from ackstream.settings.security import KafkaSecurity
+    from ackstream.settings.kafka import KafkaSecurity
 
 _EXPIRED = 10
 _OTHER_NAME = (62, 64)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ackstream.kafka.tokens import tokens_of
 
 if TYPE_CHECKING:
-    from ackstream.settings.security import KafkaSecurity, OAuth, Tls
+    from ackstream.settings.kafka import KafkaSecurity
+    from ackstream.settings.security import OAuth, Tls
 
 _JAAS = "org.apache.kafka.common.security"
 _MODULES = {

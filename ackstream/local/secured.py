@@ -20,7 +20,8 @@ from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local.broker import Broker
 from ackstream.local.process import write_file
 from ackstream.settings import Kafka
-from ackstream.settings.security import KafkaSecurity, Secret, Tls
+from ackstream.settings.kafka import KafkaSecurity
+from ackstream.settings.security import Secret, Tls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

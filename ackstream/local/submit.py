@@ -20,8 +20,8 @@ from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars
 from ackstream.local.process import java_text, write_file
 from ackstream.settings import Settings
+from ackstream.settings.base import ENV_PREFIX
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
-from ackstream.settings.sentences import ENV_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

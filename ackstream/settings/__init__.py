@@ -8,27 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ackstream.settings.gateway import Gateway
-    from ackstream.settings.kafka import Kafka
-    from ackstream.settings.lake import Destination, Lake
-    from ackstream.settings.loading import load
-    from ackstream.settings.model import (
+    from ackstream.settings.connections import RouteSettings
+    from ackstream.settings.gateway import Gateway, Quota
+    from ackstream.settings.jobs import (
         Archive,
         Clock,
         Correlate,
-        Local,
+        Persist,
+        PublishRule,
         Query,
         QueueJob,
+        QueueSettings,
         RequiredRole,
-        Settings,
         Settle,
         Spark,
         Twin,
     )
-    from ackstream.settings.persist import Persist, PublishRule
-    from ackstream.settings.quotas import Quota
-    from ackstream.settings.routes import RouteSettings
-    from ackstream.settings.telemetry import Log, Metrics
+    from ackstream.settings.kafka import Kafka
+    from ackstream.settings.lake import Destination, Lake
+    from ackstream.settings.loading import Local, Log, Metrics, Settings, load
 
 __all__ = [
     "Archive",
@@ -45,6 +43,7 @@ __all__ = [
     "PublishRule",
     "Query",
     "QueueJob",
+    "QueueSettings",
     "Quota",
     "RequiredRole",
     "RouteSettings",
@@ -56,23 +55,17 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Destination": "lake",
-    "Gateway": "gateway",
+    **dict.fromkeys(("Gateway", "Quota"), "gateway"),
+    **dict.fromkeys(("Destination", "Lake"), "lake"),
+    **dict.fromkeys(("Local", "Log", "Metrics", "Settings", "load"), "loading"),
     "Kafka": "kafka",
-    "Lake": "lake",
-    "Log": "telemetry",
-    "Metrics": "telemetry",
-    "Persist": "persist",
-    "PublishRule": "persist",
-    "Quota": "quotas",
-    "RouteSettings": "routes",
-    "load": "loading",
+    "RouteSettings": "connections",
 }
-"""The modules of the names that are not in ``model``."""
+"""The modules of the names that are not in ``jobs``."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is used for the first time (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'model')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'jobs')}"), name)

@@ -1,6 +1,6 @@
-"""``[[connections]]`` of the settings: sources and targets of messages on other systems, and their acknowledgements.
+"""``[[connections]]``: sources and targets of messages on other systems, and ``[[routes]]`` to other Kafka systems.
 
-The terms are those of Eclipse Ditto's connections (sources, targets, reply-target), in the settings' spelling.
+The terms of connections are those of Eclipse Ditto (sources, targets, reply-target), in the settings' spelling.
 """
 
 from __future__ import annotations
@@ -15,23 +15,18 @@ from pydantic_core import PydanticCustomError
 
 from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, target_subscription
 from ackstream.protocol.ditto.headers import taken_headers
-from ackstream.protocol.ditto.labels import parse_label
+from ackstream.protocol.ditto.labels import parse_declared, parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template
 from ackstream.protocol.ditto.signal_defaults import signal_kind
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
-from ackstream.settings.security import (
-    ClientOptions,
-    KafkaOptions,
-    KafkaSecurity,
-    OptionalSecret,
-    Tls,
-    hosts_of,
-    is_loopback,
-)
+from ackstream.settings.kafka import ClientOptions, KafkaOptions, KafkaSecurity, hosts_of
+from ackstream.settings.security import OptionalSecret, Tls, is_loopback
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from ackstream.settings.kafka import Kafka
 
 TemplateText = Annotated[str, Field(min_length=1), AfterValidator(accepted_by(Template.parse))]
 """A text with placeholders in double braces."""
@@ -97,11 +92,7 @@ class Enforcement(Part):
 
 
 class Source(Part):
-    """Addresses that messages come from. From ``qos`` 1 on, the acknowledgements of a message decide its settlement.
-
-    :ivar subjects: whose access decides what a message may do; the first is the originator of its signals
-    :ivar enforcement: which things a message may be about
-    """
+    """Addresses that messages come from. From ``qos`` 1 on, the acknowledgements of a message decide its settlement."""
 
     addresses: tuple[str, ...] = Field(min_length=1)
     subjects: tuple[Subject, ...] = ()
@@ -140,15 +131,31 @@ class _Connection(Part):
         declared = [label for source in self.sources for label in source.declared_acks]
         return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
 
+    _valid_labels = model_validator(mode="after")(accepted_by(attrgetter("labels")))
+
+
+class _OtherKafka(Part):
+    """A Kafka cluster; ``bootstrap`` names it unless it is the system's own.
+
+    Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
+    """
+
+    bootstrap: str | None = Field(None, min_length=1)
+    security: KafkaSecurity = KafkaSecurity()
+    options: ClientOptions = Field({})
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        KafkaOptions(python=self.options).check(self.security)
+        return self
+
     def hosts(self, own: str) -> list[str]:
-        """Return the names or addresses of the other system; ``own``: the brokers of this one."""
-        raise NotImplementedError
+        """Return the names of the brokers."""
+        return hosts_of(self.bootstrap or own)
 
     def warning(self, own: str) -> str | None:
-        """Return what the way to the other system exposes, as a sentence; ``None``: nothing."""
-        raise NotImplementedError
-
-    _valid_labels = model_validator(mode="after")(accepted_by(attrgetter("labels")))
+        """Return what the way to the brokers exposes."""
+        return self.security.warning(self.bootstrap or own)
 
 
 class KafkaSourceSettings(Source):
@@ -168,32 +175,13 @@ class KafkaTargetSettings(Target):
     address: Annotated[TemplateText, AfterValidator(accepted_by(_kafka_address))]
 
 
-class KafkaConnection(_Connection):
-    """A Kafka cluster; ``bootstrap`` names it unless it is the system's own. ``debug``: issued acks name the record.
-
-    Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
-    """
+class KafkaConnection(_OtherKafka, _Connection):
+    """A Kafka cluster. ``debug``: issued acks name the record."""
 
     type: Literal["kafka"]
-    bootstrap: str | None = Field(None, min_length=1)
-    security: KafkaSecurity = KafkaSecurity()
-    options: ClientOptions = Field({})
     debug: bool = False
     sources: tuple[KafkaSourceSettings, ...] = ()
     targets: tuple[KafkaTargetSettings, ...] = ()
-
-    @model_validator(mode="after")
-    def _one_login(self) -> Self:
-        KafkaOptions(python=self.options).check(self.security)
-        return self
-
-    def hosts(self, own: str) -> list[str]:
-        """Return the names of the brokers."""
-        return hosts_of(self.bootstrap or own)
-
-    def warning(self, own: str) -> str | None:
-        """Return what the way to the brokers exposes."""
-        return self.security.warning(self.bootstrap or own)
 
 
 def _tls(value: Any) -> Any:
@@ -206,6 +194,10 @@ class _Login(_Connection):
     username: str | None = None
     password: OptionalSecret = None
     tls: Annotated[Tls | None, BeforeValidator(_tls)] = None
+
+    def hosts(self, own: str) -> list[str]:
+        """Return the name or address of the other system; ``own``: the brokers of this one."""
+        raise NotImplementedError
 
     @property
     def secret(self) -> str:
@@ -340,3 +332,20 @@ Connection = Annotated[
     KafkaConnection | MqttConnection | Amqp10Connection | Amqp091Connection | HttpPushConnection,
     Field(discriminator="type"),
 ]
+
+
+class RouteSettings(_OtherKafka):
+    """Passes the messages of writers on to another system, as a publisher of its own there (Connext 31.12.8, R23).
+
+    The options of ``[kafka]`` do not hold where ``bootstrap`` is given.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
+    writers: tuple[str, ...] = Field(("*",), min_length=1)
+    topics: tuple[str, ...] = Field(("*",), min_length=1)
+    topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
+    label: Annotated[str, AfterValidator(accepted_by(parse_declared))] | None = None
+
+    def target(self, kafka: Kafka) -> Kafka:
+        """Return the Kafka of the other system; ``kafka`` is that of this one."""
+        return kafka.at(self.bootstrap, self.security, self.options, self.topic_prefix)

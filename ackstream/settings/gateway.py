@@ -1,18 +1,21 @@
-"""``[gateway]`` of the settings: where HTTP and WebSocket are served, to whom, and who may do what."""
+"""``[gateway]``: where HTTP and WebSocket are served and to whom; ``[[quotas]]``: the limits of tenants."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
-from ackstream.settings.base import Milliseconds, Part, duration
-from ackstream.settings.identity import AccessRule, Issuer, Proxy, Users
+from ackstream.errors import SettingsError
+from ackstream.protocol.patterns import matches_any
+from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
+from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
 from ackstream.settings.security import OptionalPath, OptionalSecret, Tls
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterable
     from pathlib import Path
 
     from typing_extensions import Self
@@ -21,13 +24,30 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
-class GatewayTls(Part):
-    """``[gateway.tls]``: the certificate under which HTTPS is served, and that of clients. All files are in PEM.
+_NO_ORIGIN = (
+    "is not the origin of a page: write its scheme, host and port if any, such as https://app.example or"
+    " http://localhost:3000"
+)
+_NO_HOST = (
+    "is not the name of a host: write it as in a URL, without scheme and port, such as things.example, or"
+    " *.things.example for all names below"
+)
 
-    :ivar certificate: followed by its chain; ``None``: HTTP is served
-    :ivar key: of ``certificate``; ``None``: it stands in the same file
-    :ivar client_ca: authorities of which each client must show a certificate; ``None``: they need none
-    """
+
+def _each(form: re.Pattern[str], otherwise: str) -> AfterValidator:
+    """Return a validator of texts that all have a form."""
+
+    def check(texts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in texts:
+            if form.fullmatch(text) is None:
+                raise ValueError(f"{text!r} {otherwise}")
+        return texts
+
+    return AfterValidator(check)
+
+
+class GatewayTls(Part):
+    """``[gateway.tls]``: the certificate under which HTTPS is served, and that of clients. All files are in PEM."""
 
     certificate: OptionalPath = None
     key: OptionalPath = None
@@ -76,8 +96,8 @@ class Gateway(Part):
     issuers: tuple[Issuer, ...] = ()
     proxy: Proxy = Proxy()
     audit: Literal["changes", "all", "off"] = "changes"
-    allowed_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: Annotated[tuple[str, ...], _each(_ORIGIN, _NO_ORIGIN)] = ()
+    allowed_hosts: Annotated[tuple[str, ...], _each(_HOST, _NO_HOST)] = ()
     max_connections: int = Field(2_000, ge=1)
     max_sockets: int = Field(100, ge=1)
     max_sockets_per_address: int = Field(500, ge=1)
@@ -86,11 +106,11 @@ class Gateway(Part):
     @field_validator("issuers")
     @classmethod
     def _distinct(cls, issuers: tuple[Issuer, ...]) -> tuple[Issuer, ...]:
-        for key in ("issuer", "prefix"):
-            values = [getattr(issuer, key) for issuer in issuers]
+        for name in ("issuer", "prefix"):
+            values = [getattr(issuer, name) for issuer in issuers]
             for value in values:
                 if values.count(value) > 1:
-                    raise ValueError(f"several have the {key} {value!r}: their subjects would be the same")
+                    raise ValueError(f"several have the {name} {value!r}: their subjects would be the same")
         return issuers
 
     @model_validator(mode="after")
@@ -99,24 +119,63 @@ class Gateway(Part):
             raise ValueError(f"users and access are in {self.access_file} (access_file): remove them here")
         return self
 
-    @field_validator("allowed_origins")
-    @classmethod
-    def _complete_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if _ORIGIN.fullmatch(origin) is None:
-                raise ValueError(
-                    f"{origin!r} is not the origin of a page: write its scheme, host and port if any, such as"
-                    " https://app.example or http://localhost:3000"
-                )
-        return origins
 
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _names_alone(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        for host in hosts:
-            if _HOST.fullmatch(host) is None:
-                raise ValueError(
-                    f"{host!r} is not the name of a host: write it as in a URL, without scheme and port, such as"
-                    " things.example, or *.things.example for all names below"
-                )
-        return hosts
+def with_access_file(settings: Gateway) -> Gateway:
+    """Return the settings with the users and rules of ``access_file``, if there is one.
+
+    :raises SettingsError: the file cannot be used; naming the key, and no value
+    """
+    if settings.access_file is None:
+        return settings
+    try:
+        values = parse_toml(settings.access_file.read_text("utf-8"))
+        found = AccessFile.model_validate(values)
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+    except ValidationError as error:
+        # without the values, which may be passwords
+        reason = f"cannot be used: {'; '.join(f'{key(each)} {problem(each)}' for each in error.errors())}"
+    except ValueError as error:
+        reason = f"is not valid TOML ({error})"
+    else:
+        if found.access:
+            return settings.model_copy(update={"users": found.users, "access": found.access})
+        reason = "grants nothing: grant access with [[access]] (subjects or roles, things, path, grant)"
+    raise SettingsError(f"The file {settings.access_file} (gateway.access_file) {reason}.")
+
+
+class Quota(Part):
+    """The limits of one tenant; ``*`` stands for any run of characters."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    namespaces: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    max_things: Limit = 0
+    max_bytes: Limit = 0
+    max_open_requests: Limit = 0
+    max_sockets: Limit = 0
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        """Refuse a limit of nothing, and a tenant without limits: an operator would believe that it has some."""
+        limits = {
+            "namespaces": {"max_things": self.max_things, "max_bytes": self.max_bytes},
+            "subjects": {"max_open_requests": self.max_open_requests, "max_sockets": self.max_sockets},
+        }
+        for counted, named in limits.items():
+            given = [name for name, limit in named.items() if limit]
+            if given and not getattr(self, counted):
+                raise ValueError(f"{given[0]} of {self.name} counts nothing: name its {counted}, too")
+            if getattr(self, counted) and not given:
+                raise ValueError(f"the {counted} of {self.name} have no limit: set {' or '.join(named)}")
+        if not (self.namespaces or self.subjects):
+            raise ValueError(f"{self.name} limits nothing: name its namespaces or its subjects, and a limit of theirs")
+        return self
+
+    def has_namespace(self, namespace: str) -> bool:
+        """Return whether things of a namespace count."""
+        return matches_any(self.namespaces, namespace)
+
+    def has_subject(self, subjects: Iterable[str]) -> bool:
+        """Return whether what someone with these subjects has open counts."""
+        return any(matches_any(self.subjects, subject) for subject in subjects)

@@ -2,16 +2,142 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ackstream.errors import BadParameterError
 from ackstream.settings.base import Part
-from ackstream.settings.security import KafkaOptions, KafkaSecurity, OptionalKey
+from ackstream.settings.security import OR_NONE, OAuth, OptionalKey, OptionalSecret, Tls, is_loopback, subject
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]
+
+OF_OPTIONS = ("GSSAPI", "AWS_MSK_IAM")
+"""Mechanisms that are set up by ``sasl.*`` in the two tables of options, since the libraries share nothing there."""
+
+
+class KafkaSecurity(Part):
+    """``[kafka.security]``: how all clients, those of Python and those of Spark, reach the brokers and log in."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Annotated[Mechanism | None, OR_NONE] = None
+    username: str = ""
+    password: OptionalSecret = None
+    oauth: OAuth = OAuth()
+    tls: Tls = Tls()
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether clients log in (SASL)."""
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections are encrypted (TLS)."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def by_password(self) -> bool:
+        """Whether clients log in with a name and a password."""
+        return self.mechanism == "PLAIN" or str(self.mechanism).startswith("SCRAM-")
+
+    @property
+    def principal(self) -> str:
+        """Who the clients are for the brokers, unless these map names otherwise; without ``User:``."""
+        if self.by_password:
+            return self.username
+        if self.mechanism == "OAUTHBEARER":
+            return self.oauth.client_id
+        if self.tls.chain and not self.logs_in:
+            return subject(self.tls.chain)
+        return "ANONYMOUS"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Refuse what is missing, and what would have no effect: someone believes to be protected by it."""
+        secured = self.protocol.replace("PLAINTEXT", "SSL")
+        if self.tls.given and not self.encrypted:
+            raise ValueError(f"tls has no effect with the protocol {self.protocol}: write {secured}")
+        if not self.logs_in:
+            if self.mechanism or self.username or self.password or self.oauth != OAuth():
+                raise ValueError(
+                    f"nobody logs in with the protocol {self.protocol}: write SASL_SSL, or remove mechanism, username, "
+                    f"password and oauth"
+                )
+            return self
+        if self.mechanism is None:
+            raise ValueError(f"the protocol {self.protocol} needs a mechanism, such as SCRAM-SHA-512")
+        if bool(self.username and self.password) != self.by_password or bool(self.username) != bool(self.password):
+            wanted = "needs both username and password" if self.by_password else "takes no username and password"
+            raise ValueError(f"the mechanism {self.mechanism} {wanted}")
+        self._check_oauth()
+        return self
+
+    def _check_oauth(self) -> None:
+        given = {"token_url": self.oauth.token_url, "client_id": self.oauth.client_id}
+        missing = [name for name, value in (given | {"client_secret": self.oauth.client_secret}).items() if not value]
+        if self.mechanism != "OAUTHBEARER" and self.oauth != OAuth():
+            raise ValueError(f"oauth has no effect with the mechanism {self.mechanism}: write OAUTHBEARER")
+        if self.mechanism == "OAUTHBEARER" and missing:
+            raise ValueError(f"the mechanism OAUTHBEARER needs {', '.join(f'oauth.{name}' for name in missing)}")
+
+    def warning(self, bootstrap: str) -> str | None:
+        """Return what the way to these brokers exposes, as a sentence; ``None``: nothing."""
+        if not self.logs_in or self.encrypted or all(map(is_loopback, hosts_of(bootstrap))):
+            return None
+        return (
+            f"Everyone on the network between here and {bootstrap} can read passwords, tokens and records: the "
+            f"protocol SASL_PLAINTEXT encrypts nothing. Set kafka.security.protocol to SASL_SSL."
+        )
+
+
+_OWNED = {
+    *("bootstrap.servers", "group.id", "group.instance.id", "acks", "enable.idempotence", "isolation.level"),
+    *("enable.auto.commit", "auto.offset.reset", "transactional.id", "allow.auto.create.topics"),
+    *("key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "interceptor.classes"),
+}
+"""What the jobs' and clients' promises hang on; none of it is an operator's to change."""
+
+_OF_SECURITY = ("security.", "sasl.", "ssl.")
+
+
+def _free(options: dict[str, str]) -> dict[str, str]:
+    for name in options:
+        spelled = name.replace("_", ".")
+        if spelled in _OWNED:
+            raise ValueError(f"{name} is set by ackstream itself, whose promises hang on it: remove it")
+        if spelled.startswith(_OF_SECURITY[:1] + _OF_SECURITY[2:]) or spelled == "sasl.mechanism":
+            raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
+    return options
+
+
+ClientOptions = Annotated[dict[str, str], AfterValidator(_free), Field(repr=False)]
+"""Options of Kafka clients in Kafka's spelling, without those that are not an operator's to change."""
+
+
+class KafkaOptions(Part):
+    """``[kafka.options]``: further options of the clients of Python, and of those of Spark."""
+
+    python: ClientOptions = Field({})
+    java: ClientOptions = Field({})
+
+    def check(self, security: KafkaSecurity) -> None:
+        """Refuse options of a login that ``security`` sets itself.
+
+        :raises ValueError: with a sentence
+        """
+        if security.mechanism not in OF_OPTIONS:
+            for name in (*self.python, *self.java):
+                if name.replace("_", ".").startswith("sasl."):
+                    raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
+
+
+def hosts_of(bootstrap: str) -> list[str]:
+    """Return the names or addresses of brokers."""
+    return [address.strip().rpartition(":")[0].strip("[]") for address in bootstrap.split(",")]
 
 
 def job_group(job: str) -> str:
@@ -20,10 +146,7 @@ def job_group(job: str) -> str:
 
 
 class Kafka(Part):
-    """Where the broker is and what its topics are called.
-
-    :ivar originator_key: signs who sent a signal, in what the gateway and connections write
-    """
+    """Where the broker is and what its topics are called."""
 
     bootstrap: str = Field("localhost:9092", min_length=1)
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")

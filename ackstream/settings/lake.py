@@ -1,4 +1,4 @@
-"""Where the tables are: ``[lake]``, which clients read too, and the further lakes of ``[[destinations]]``."""
+"""``[lake]``, which clients read too, and the further lakes of ``[[destinations]]``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,7 @@ class Lake(Part):
 
 
 class Destination(Part):
-    """A further lake that gets every message, written by one mirror job (AMPS replication; brokers.md A9, A12, A13).
-
-    :ivar type: ``sync``: a message counts as persisted only when this table has it, too
-    :ivar downgrade_age: a sync destination that lacks an older message is no longer waited for
-    :ivar upgrade_age: a downgraded one is waited for again once all it lacks is younger
-    """
+    """A further lake that gets every message, written by one mirror job (AMPS replication; brokers.md A9, A12, A13)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     path: str = Field(min_length=1)

@@ -1,9 +1,9 @@
-"""Read the settings from ``conf/ackstream.toml`` and the environment, which wins over the file.
+"""All settings: the sections of ``conf/ackstream.toml`` and of the environment, which wins over the file.
 
 Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``,
 ``[kafka.security.tls] ca`` is ``ACKSTREAM_KAFKA_SECURITY_TLS_CA``. Lists and tables are written as JSON there. The file
 is ``conf/ackstream.toml`` in the working directory, or the one that ``ACKSTREAM_CONF`` names; without a file the
-defaults hold.
+defaults hold. The meaning of each key is in ``conf/ackstream.toml``.
 """
 
 from __future__ import annotations
@@ -12,28 +12,141 @@ import json
 import logging
 import os
 import re
-import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from ackstream.errors import SettingsError
-from ackstream.settings.base import Part, nearest
-from ackstream.settings.model import Settings
-from ackstream.settings.sentences import ENV_PREFIX, sentence
+from ackstream.settings.base import ENV_PREFIX, Milliseconds, Part, duration, nearest, parse_toml, sentence
+from ackstream.settings.connections import Connection, RouteSettings
+from ackstream.settings.gateway import Gateway, Quota
+from ackstream.settings.jobs import (
+    Archive,
+    Clock,
+    Correlate,
+    Persist,
+    Query,
+    QueueJob,
+    QueueSettings,
+    Settle,
+    Spark,
+    Twin,
+)
+from ackstream.settings.kafka import Kafka
+from ackstream.settings.lake import Destination, Lake
+from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 log = logging.getLogger(__name__)
 
 DEFAULT_FILE = Path("conf/ackstream.toml")
+
+
+class Local(Part):
+    """The one-node broker of a laptop: its ports, data directory and JVM."""
+
+    data: Path = Path(".ackstream")
+    port: int = Field(9092, ge=1, le=65535)
+    controller_port: int = Field(9093, ge=1, le=65535)
+    heap: str = Field("512m", pattern=r"^\d+[kmgKMG]$")
+    start_timeout: Milliseconds = duration("60s")
+
+
+class Metrics(Part):
+    """The endpoint with ``/metrics``, ``/health/live`` and ``/health/ready``; ``port`` 0: there is none."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+
+    def warning(self) -> str:
+        """Return a sentence if other hosts can read it, else an empty text."""
+        if not self.port or is_loopback(self.host):
+            return ""
+        return (
+            f"Metrics are served at {self.host}:{self.port} without a login: hosts that reach it can read counts, and"
+            " the names of queues, destinations and connections."
+        )
+
+
+class Log(Part):
+    """The log of a process, on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+def _location(path: str) -> str:
+    has_scheme = ":" in path.partition("/")[0]
+    return path.rstrip("/") if has_scheme else str(Path(path).resolve())
+
+
+class Settings(Part):
+    """All parts."""
+
+    kafka: Kafka = Kafka()
+    local: Local = Local()
+    spark: Spark = Spark()
+    correlate: Correlate = Correlate()
+    clock: Clock = Clock()
+    archive: Archive = Archive()
+    twin: Twin = Twin()
+    persist: Persist = Persist()
+    settle: Settle = Settle()
+    query: Query = Query()
+    lake: Lake = Lake()
+    gateway: Gateway = Gateway()
+    metrics: Metrics = Metrics()
+    log: Log = Log()
+    connections: tuple[Connection, ...] = ()
+    queue: QueueJob = QueueJob()
+    queues: tuple[QueueSettings, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    destinations: tuple[Destination, ...] = ()
+    routes: tuple[RouteSettings, ...] = ()
+
+    def warnings(self) -> Iterator[str]:
+        """Give a sentence for each setting that is allowed but exposes something."""
+        parts = (self.kafka.security, *self.connections, *self.routes)
+        yield from filter(None, (part.warning(self.kafka.bootstrap) for part in parts))
+        if text := self.metrics.warning():
+            yield text
+
+    @field_validator("queues", "quotas", "destinations", "connections", "routes")
+    @classmethod
+    def _different_names(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
+        key = "id" if info.field_name == "connections" else "name"
+        for value, count in Counter(getattr(part, key) for part in parts).items():
+            if count > 1:
+                raise ValueError(f"two {info.field_name} have the {key} {value!r}: give each its own")
+        return parts
+
+    @field_validator("routes")
+    @classmethod
+    def _other_systems(cls, routes: tuple[RouteSettings, ...], info: ValidationInfo) -> tuple[RouteSettings, ...]:
+        kafka = info.data.get("kafka", Kafka())
+        for route in routes:
+            target = route.target(kafka)
+            if (target.bootstrap, target.topic_prefix) == (kafka.bootstrap, kafka.topic_prefix):
+                raise ValueError(f"the route {route.name} ends where it begins: give it a bootstrap or a topic_prefix")
+        return routes
+
+    @field_validator("destinations")
+    @classmethod
+    def _different_locations(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
+        used = {_location(info.data["lake"].path): "the lake's own (lake.path)"} if "lake" in info.data else {}
+        for destination in found:
+            location = _location(destination.path)
+            if location in used:
+                raise ValueError(f"the path of {destination.name} is {used[location]}: messages would be there twice")
+            used[location] = f"that of {destination.name}"
+        return found
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
@@ -52,7 +165,7 @@ def load(path: Path | None = None, environment: dict[str, str] | None = None) ->
     try:
         settings = Settings.model_validate(values, context={"environment": environment})
     except ValidationError as error:
-        raise SettingsError("\n".join(map(sentence, error.errors()))) from None
+        raise SettingsError("\n".join(sentence(each, Settings()) for each in error.errors())) from None
     for warning in settings.warnings():
         log.warning(warning)
     return settings
@@ -78,7 +191,7 @@ def _put(values: Any, keys: list[str], value: Any) -> None:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        values: dict[str, Any] = parse_toml(path.read_text("utf-8"))
     except FileNotFoundError:
         raise SettingsError(
             f"The settings file {path} does not exist; correct --settings or ACKSTREAM_CONF, or leave it out."
@@ -88,7 +201,7 @@ def _read_file(path: Path) -> dict[str, Any]:
             f"The settings file {path} cannot be read ({error.strerror}); correct its rights, --settings or "
             f"ACKSTREAM_CONF."
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
     return values
 

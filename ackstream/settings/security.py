@@ -1,7 +1,8 @@
-"""How a connection to another system is secured: secrets, TLS, OAuth, and ``[kafka.security]``.
+"""Secrets, and TLS and OAuth of a connection to another system.
 
 All of it is checked when the settings are read: a file that is missing, a key that does not fit its certificate, or a
-password that nothing would use ends the start with one sentence. No secret is ever part of a text.
+password without use ends the start with one sentence. No secret is ever part of a text. Certificates and keys are read
+by the package cryptography, which is of the extra ``tls``.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import json
 import os
 import ssl
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, SecretStr, model_validator
 from pydantic_core import core_schema
 
 from ackstream.settings.base import Part
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationInfo
     from typing_extensions import Self
 
-_OR_NONE = BeforeValidator(lambda value: None if value == "" else value)
+OR_NONE = BeforeValidator(lambda value: None if value == "" else value)
 """An empty text means that a value is not given: TOML has no other way to show such a default."""
 
 
@@ -77,10 +79,10 @@ def _long_enough(key: Secret | None) -> Secret | None:
     return key
 
 
-OptionalSecret = Annotated[Secret | None, _OR_NONE]
-OptionalKey = Annotated[Secret | None, AfterValidator(_long_enough), _OR_NONE]
+OptionalSecret = Annotated[Secret | None, OR_NONE]
+OptionalKey = Annotated[Secret | None, AfterValidator(_long_enough), OR_NONE]
 """A secret that signs."""
-OptionalPath = Annotated[Path | None, _OR_NONE]
+OptionalPath = Annotated[Path | None, OR_NONE]
 
 
 def read_text(path: Path) -> str:
@@ -94,12 +96,7 @@ def read_text(path: Path) -> str:
 
 
 class Tls(Part):
-    """Certificates in PEM: whom to trust, and who one is.
-
-    :ivar ca: authorities that the other side's certificate must be of; ``None``: those of the system
-    :ivar certificate: one's own, followed by its chain; ``None``: one shows none
-    :ivar key: of ``certificate``; ``None``: it stands in the same file
-    """
+    """Certificates in PEM: whom to trust, and who one is."""
 
     ca: OptionalPath = None
     certificate: OptionalPath = None
@@ -122,7 +119,7 @@ class Tls(Part):
             context = ssl.create_default_context(cadata=_certificates(self.ca))
         context.check_hostname = self.verify_hostname
         if self.certificate is not None:
-            self._show_certificate(context, self.certificate)
+            _show(context, self.certificate, self.key, self._key_password)
         return context
 
     def server_context(self) -> ssl.SSLContext:
@@ -132,7 +129,7 @@ class Tls(Part):
         """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         if self.certificate is not None:
-            self._show_certificate(context, self.certificate)
+            _show(context, self.certificate, self.key, self._key_password)
         if self.ca is not None:
             context.load_verify_locations(cadata=_certificates(self.ca))
             context.verify_mode = ssl.CERT_REQUIRED
@@ -150,18 +147,12 @@ class Tls(Part):
 
     def private_key(self) -> str:
         """Return the key of ``certificate`` in the one form that Java reads: PKCS #8 in PEM, not encrypted."""
-        from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
-
         file = self.key or self.certificate
-        if file is None:
-            return ""
-        password = None if self.key_password is None else self.key_password.reveal().encode()
-        return pem.private_key(file, password)
+        return "" if file is None else _private_key(file, self._key_password)
 
-    def _show_certificate(self, context: ssl.SSLContext, certificate: Path) -> None:
-        from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
-
-        pem.show(context, certificate, self.key, "" if self.key_password is None else self.key_password.reveal())
+    @property
+    def _key_password(self) -> str:
+        return "" if self.key_password is None else self.key_password.reveal()
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -172,26 +163,16 @@ class Tls(Part):
         return self
 
 
-def _certificates(path: Path) -> str:
-    from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
-
-    return pem.certificates(path)
-
-
 def _token_url(url: str) -> str:
-    parts = urlsplit(url)
-    if not url or parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        if "@" not in parts.netloc:
-            return url
+    if url and not is_secure(url):
+        raise ValueError("it is not a URL that begins with https://: a client's secret goes there")
+    if "@" in urlsplit(url).netloc:
         raise ValueError("it names a user: write client_id and client_secret instead")
-    raise ValueError("it is not a URL that begins with https://: a client's secret goes there")
+    return url
 
 
 class OAuth(Part):
-    """A client that gets its tokens from an authorisation server (client credentials, RFC 6749 4.4).
-
-    :ivar ca: authorities that the certificate of ``token_url`` must be of; ``None``: those of the system
-    """
+    """A client that gets its tokens from an authorisation server (client credentials, RFC 6749 4.4)."""
 
     token_url: Annotated[str, AfterValidator(_token_url)] = ""
     client_id: str = ""
@@ -215,138 +196,74 @@ class OAuth(Part):
         return Tls(ca=self.ca).authorities
 
 
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]
-
-OF_OPTIONS = ("GSSAPI", "AWS_MSK_IAM")
-"""Mechanisms that are set up by ``sasl.*`` in the two tables of options, since the libraries share nothing there."""
-
-
-class KafkaSecurity(Part):
-    """``[kafka.security]``: how all clients, those of Python and those of Spark, reach the brokers and log in."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    mechanism: Annotated[Mechanism | None, _OR_NONE] = None
-    username: str = ""
-    password: OptionalSecret = None
-    oauth: OAuth = OAuth()
-    tls: Tls = Tls()
-
-    @property
-    def logs_in(self) -> bool:
-        """Whether clients log in (SASL)."""
-        return self.protocol.startswith("SASL_")
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether connections are encrypted (TLS)."""
-        return self.protocol.endswith("SSL")
-
-    @property
-    def by_password(self) -> bool:
-        """Whether clients log in with a name and a password."""
-        return self.mechanism == "PLAIN" or str(self.mechanism).startswith("SCRAM-")
-
-    @property
-    def principal(self) -> str:
-        """Who the clients are for the brokers, unless these map names otherwise; without ``User:``."""
-        if self.by_password:
-            return self.username
-        if self.mechanism == "OAUTHBEARER":
-            return self.oauth.client_id
-        if self.tls.chain and not self.logs_in:
-            from ackstream.settings import pem  # noqa: PLC0415 - its package is of an extra
-
-            return pem.subject(self.tls.chain)
-        return "ANONYMOUS"
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        """Refuse what is missing, and what would have no effect: someone believes to be protected by it."""
-        secured = self.protocol.replace("PLAINTEXT", "SSL")
-        if self.tls.given and not self.encrypted:
-            raise ValueError(f"tls has no effect with the protocol {self.protocol}: write {secured}")
-        if not self.logs_in:
-            if self.mechanism or self.username or self.password or self.oauth != OAuth():
-                raise ValueError(
-                    f"nobody logs in with the protocol {self.protocol}: write SASL_SSL, or remove mechanism, username, "
-                    f"password and oauth"
-                )
-            return self
-        if self.mechanism is None:
-            raise ValueError(f"the protocol {self.protocol} needs a mechanism, such as SCRAM-SHA-512")
-        if bool(self.username and self.password) != self.by_password or bool(self.username) != bool(self.password):
-            wanted = "needs both username and password" if self.by_password else "takes no username and password"
-            raise ValueError(f"the mechanism {self.mechanism} {wanted}")
-        self._check_oauth()
-        return self
-
-    def _check_oauth(self) -> None:
-        given = {"token_url": self.oauth.token_url, "client_id": self.oauth.client_id}
-        missing = [name for name, value in (given | {"client_secret": self.oauth.client_secret}).items() if not value]
-        if self.mechanism != "OAUTHBEARER" and self.oauth != OAuth():
-            raise ValueError(f"oauth has no effect with the mechanism {self.mechanism}: write OAUTHBEARER")
-        if self.mechanism == "OAUTHBEARER" and missing:
-            raise ValueError(f"the mechanism OAUTHBEARER needs {', '.join(f'oauth.{name}' for name in missing)}")
-
-    def warning(self, bootstrap: str) -> str | None:
-        """Return what the way to these brokers exposes, as a sentence; ``None``: nothing."""
-        if not self.logs_in or self.encrypted or all(map(is_loopback, hosts_of(bootstrap))):
-            return None
-        return (
-            f"Everyone on the network between here and {bootstrap} can read passwords, tokens and records: the "
-            f"protocol SASL_PLAINTEXT encrypts nothing. Set kafka.security.protocol to SASL_SSL."
-        )
-
-
-_OWNED = {
-    *("bootstrap.servers", "group.id", "group.instance.id", "acks", "enable.idempotence", "isolation.level"),
-    *("enable.auto.commit", "auto.offset.reset", "transactional.id", "allow.auto.create.topics"),
-    *("key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "interceptor.classes"),
-}
-"""What the jobs' and clients' promises hang on; none of it is an operator's to change."""
-
-_OF_SECURITY = ("security.", "sasl.", "ssl.")
-
-
-def _free(options: dict[str, str]) -> dict[str, str]:
-    for name in options:
-        spelled = name.replace("_", ".")
-        if spelled in _OWNED:
-            raise ValueError(f"{name} is set by ackstream itself, whose promises hang on it: remove it")
-        if spelled.startswith(_OF_SECURITY[:1] + _OF_SECURITY[2:]) or spelled == "sasl.mechanism":
-            raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
-    return options
-
-
-ClientOptions = Annotated[dict[str, str], AfterValidator(_free), Field(repr=False)]
-"""Options of Kafka clients in Kafka's spelling, without those that are not an operator's to change."""
-
-
-class KafkaOptions(Part):
-    """``[kafka.options]``: further options of the clients of Python, and of those of Spark."""
-
-    python: ClientOptions = Field({})
-    java: ClientOptions = Field({})
-
-    def check(self, security: KafkaSecurity) -> None:
-        """Refuse options of a login that ``security`` sets itself.
-
-        :raises ValueError: with a sentence
-        """
-        if security.mechanism not in OF_OPTIONS:
-            for name in (*self.python, *self.java):
-                if name.replace("_", ".").startswith("sasl."):
-                    raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
-
-
-def hosts_of(bootstrap: str) -> list[str]:
-    """Return the names or addresses of brokers."""
-    return [address.strip().rpartition(":")[0].strip("[]") for address in bootstrap.split(",")]
-
-
 def is_loopback(name: str) -> bool:
     """Return whether a host name or address can only be this machine."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def is_secure(url: str) -> bool:
+    """Return whether a URL leads to the server that it names: by TLS, or on this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+
+
+# -- files in PEM ------------------------------------------------------------------------------------------------------
+
+
+def _certificates(path: Path) -> str:
+    """Return the certificates in a file, without what stands between them.
+
+    :raises ValueError: it has none, or one that cannot be read
+    """
+    from cryptography import x509  # noqa: PLC0415 - of the extra tls
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
+    text = read_text(path)
+    try:
+        found = x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        raise ValueError(f"the file {path} has no certificate in PEM (-----BEGIN CERTIFICATE-----)") from None
+    return "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in found)
+
+
+def subject(chain: str) -> str:
+    """Return the name of the first certificate's owner (RFC 4514)."""
+    from cryptography import x509  # noqa: PLC0415 - of the extra tls
+
+    return x509.load_pem_x509_certificate(chain.encode()).subject.rfc4514_string()
+
+
+def _private_key(path: Path, password: str) -> str:
+    """Return a key in the one form that Java reads: PKCS #8, not encrypted."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - of the extra tls
+
+    key = serialization.load_pem_private_key(read_text(path).encode(), password.encode() or None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(*form).decode()
+
+
+def _show(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str) -> None:
+    """Let a context show a certificate.
+
+    :param key: ``None``: it stands in the same file
+    :param password: of the key; without one OpenSSL would ask for it at the terminal
+    :raises ValueError: certificate or key cannot be read or do not fit, or the certificate has expired
+    """
+    from cryptography import x509  # noqa: PLC0415 - of the extra tls
+
+    expiry = x509.load_pem_x509_certificate(_certificates(certificate).encode()).not_valid_after_utc
+    file = key or certificate
+    if "PRIVATE KEY-----" not in read_text(file):
+        raise ValueError(f"the file {file} has no private key in PEM: name the one of {certificate} as key")
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except ssl.SSLError as error:
+        problem = "cannot be read: correct key_password, which is needed if the key is encrypted, or the file"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            problem = f"is not that of the certificate {certificate}: name its own"
+        raise ValueError(f"the key in {file} {problem}") from None
+    if expiry < datetime.now(timezone.utc):
+        raise ValueError(f"the certificate {certificate} expired at {expiry:%F %T} UTC: renew it")

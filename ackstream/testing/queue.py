@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 
 class QueueSystem(VirtualTime):

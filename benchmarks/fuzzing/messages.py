@@ -25,7 +25,7 @@ from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.protocol.readers import AppAck, read
 from ackstream.settings import Persist, Query, RequiredRole, Settle
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 from benchmarks.fuzzing.room import FAR, LAG_MS, Room
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ackstream.cli import messages
 from ackstream.cli.main import app
 from ackstream.client import Receipt, RefusedError
 from ackstream.client.reading.samples import Sample
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import QueueSystem
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ SLOW = (
     *("httpx", "starlette", "uvicorn", "websockets", "anyio", "jwt", "cryptography", "paho", "pika", "proton", "re2"),
     *("rich", "typer"),
 )
-SETTINGS_OF_SERVICES = ("ackstream.settings.model", "ackstream.settings.gateway", "ackstream.settings.connections")
+SETTINGS_OF_SERVICES = ("ackstream.settings.jobs", "ackstream.settings.gateway", "ackstream.settings.connections")
 
 
 def _loaded(code: str, names: tuple[str, ...]) -> list[str]:

@@ -26,7 +26,7 @@ from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import LedgerRecord
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.settings import Persist, PublishRule
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import RequestSystem
 from tests.contract.checking import Contract
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_

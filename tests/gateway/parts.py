@@ -19,7 +19,7 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.settings import Gateway, Quota, Settings
-from ackstream.settings.access_file import with_access_file
+from ackstream.settings.gateway import with_access_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -14,7 +14,7 @@ from ackstream.jobs.persist import job
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Lake, Persist, Settings
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 from tests.harness.kafka import Observer
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.local import secured
 from ackstream.settings import Kafka, Local, Settings
-from ackstream.settings.security import KafkaSecurity
+from ackstream.settings.kafka import KafkaSecurity
 from tests.harness.certificates import DAY
 from tests.harness.cluster import START_TIMEOUT
 from tests.harness.ports import free_ports

@@ -35,7 +35,7 @@ from ackstream.lake import tables
 from ackstream.protocol.messages import StoredRange, decode_ack, write_stored
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
-from ackstream.settings.model import QueryRule
+from ackstream.settings.jobs import QueryRule
 from tests.harness import pages
 from tests.harness.calls import count_calls
 from tests.harness.kafka import records

@@ -31,7 +31,7 @@ from ackstream.lake import tables
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
-from ackstream.settings.queues import QueueBackoff, QueueSettings
+from ackstream.settings.jobs import QueueBackoff, QueueSettings
 from ackstream.spark.job import with_values
 from ackstream.spark.migration import migrate
 from tests.harness import pages

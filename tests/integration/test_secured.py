@@ -39,7 +39,7 @@ from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import ensure_topics, prepare
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Kafka, Lake, Settings, load
-from ackstream.settings.security import KafkaSecurity
+from ackstream.settings.kafka import KafkaSecurity
 from tests.harness import programs
 from tests.harness.certificates import Authority
 from tests.harness.lake import rows

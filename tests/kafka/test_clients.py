@@ -16,7 +16,7 @@ from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
-from ackstream.settings.security import KafkaOptions
+from ackstream.settings.kafka import KafkaOptions
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _kafka_names(path: Path) -> set[str]:
 def test_one_module_constructs_clients_and_connects_spark() -> None:
     found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _kafka_names(path)}
     # the settings name what they refuse
-    assert found - {"settings/security.py"} == {"kafka/clients.py"}
+    assert found - {"settings/kafka.py"} == {"kafka/clients.py"}
 
 
 def test_one_module_polls_consumers_and_skips_what_cannot_be_unpacked() -> None:

@@ -18,7 +18,8 @@ from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.login import addresses, check_login
 from ackstream.settings import Kafka
-from ackstream.settings.security import KafkaSecurity, Tls
+from ackstream.settings.kafka import KafkaSecurity
+from ackstream.settings.security import Tls
 from tests.harness.certificates import Authority
 from tests.harness.ports import ending_each, free_ports
 

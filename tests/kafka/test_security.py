@@ -10,7 +10,7 @@ from kafka import KafkaConsumer
 
 from ackstream.kafka.security import java_security, python_security
 from ackstream.kafka.tokens import TokenProvider, tokens_of
-from ackstream.settings.security import KafkaSecurity
+from ackstream.settings.kafka import KafkaSecurity
 from tests.harness.certificates import Authority
 
 if TYPE_CHECKING:

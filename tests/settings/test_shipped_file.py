@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.settings import Destination, Quota, RouteSettings, Settings, load
-from ackstream.settings.base import Part
-from ackstream.settings.identity import Issuer
-from ackstream.settings.loading import tomllib
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.access import Issuer
+from ackstream.settings.base import Part, parse_toml
+from ackstream.settings.jobs import QueueSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 TEXT = SHIPPED.read_text("utf-8")
-VALUES: dict[str, Any] = tomllib.loads(TEXT)
-EXAMPLES: dict[str, Any] = tomllib.loads("\n".join(re.findall(r"^# (\[\[.*|[a-z_]+ = .*)$", TEXT, flags=re.MULTILINE)))
+VALUES: dict[str, Any] = parse_toml(TEXT)
+EXAMPLES: dict[str, Any] = parse_toml("\n".join(re.findall(r"^# (\[\[.*|[a-z_]+ = .*)$", TEXT, flags=re.MULTILINE)))
 """The commented tables, of which there may be any number."""
 
 SECTIONS = [part for part, field in Settings.model_fields.items() if isinstance(field.default, Part)]

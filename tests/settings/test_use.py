@@ -27,7 +27,7 @@ PACKAGE = Path(ackstream.__file__).parent
 READERS = "\n".join(
     path.read_text("utf-8")
     for path in PACKAGE.rglob("*.py")
-    if path.parent.name != "settings" or path.name in {"model.py", "queues.py"}
+    if path.parent.name != "settings" or path.name in {"jobs.py", "loading.py"}
 )
 KEYS = [
     f"{part}.{key}"

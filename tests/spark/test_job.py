@@ -22,8 +22,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Kafka, Lake, Persist, Settings
-from ackstream.settings.model import QueueJob, Settle
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueJob, QueueSettings, Settle
 from ackstream.spark import job as spark_job
 from ackstream.spark import session as spark_session
 from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
 from ackstream.settings import Kafka
-from ackstream.settings.security import KafkaOptions, KafkaSecurity, Secret, Tls
+from ackstream.settings.kafka import KafkaOptions, KafkaSecurity
+from ackstream.settings.security import Secret, Tls
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN
 from tests.harness.certificates import Authority

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client import NotConnectedError, OutcomeNotEnabledError, QueueConsumer
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import QueueSystem
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from ackstream.gateway.middleware.origins import proxied_subjects
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
-from ackstream.settings.access_file import WatchedFile, with_access_file
+from ackstream.settings.access import WatchedFile
+from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from ackstream.gateway.access.keys import FileKeys
     from ackstream.settings import Gateway
-    from ackstream.settings.identity import User
+    from ackstream.settings.access import User
 
 
 log = logging.getLogger(__name__)

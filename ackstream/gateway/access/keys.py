@@ -20,14 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from ackstream.errors import SettingsError
 from ackstream.kafka.clients import Closing
-from ackstream.settings.identity import is_secure
-from ackstream.settings.security import Tls
+from ackstream.settings.security import Tls, is_secure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from ackstream.settings.identity import Issuer
+    from ackstream.settings.access import Issuer
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ import msgspec
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_attempts, unavailable
-from ackstream.settings.identity import ROLE
+from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.settings.identity import User
+    from ackstream.settings.access import User
 
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20

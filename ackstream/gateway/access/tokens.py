@@ -13,12 +13,12 @@ import jwt
 from ackstream.gateway.access.keys import FETCH_SECONDS, FileKeys, RemoteKeys
 from ackstream.gateway.errors import authentication_failed, unavailable
 from ackstream.protocol.json import find, keys_of
-from ackstream.settings.identity import ROLE
+from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ackstream.settings.identity import Issuer
+    from ackstream.settings.access import Issuer
 
 LEEWAY_SECONDS = 10
 """How far the clocks of an issuer and this machine may differ."""

@@ -26,7 +26,7 @@ from ackstream.protocol.ditto.errors import command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import DittoError
-from ackstream.settings.identity import ROLE
+from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

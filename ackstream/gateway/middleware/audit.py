@@ -20,7 +20,7 @@ from ackstream.gateway.errors import unavailable
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import AccessDeniedError, DittoError
 from ackstream.protocol.ledger import AuditRow
-from ackstream.settings.identity import ROLE
+from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

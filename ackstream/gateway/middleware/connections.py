@@ -21,7 +21,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_connections, too_many_of_address
 from ackstream.gateway.middleware.limits import Tally, network
-from ackstream.settings.access_file import file_state
+from ackstream.settings.access import file_state
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:

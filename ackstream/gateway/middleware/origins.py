@@ -28,7 +28,7 @@ from ackstream.gateway.errors import authentication_failed, foreign_host, foreig
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.instruments import is_probe
 from ackstream.protocol.patterns import matches_any
-from ackstream.settings.identity import ROLE
+from ackstream.settings.access import ROLE
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
-    from ackstream.settings.identity import Proxy
+    from ackstream.settings.access import Proxy
 
 
 _FOUND = "ackstream.proxied"

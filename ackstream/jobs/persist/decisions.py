@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ackstream.settings import Persist
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 MAX_TOPIC_BYTES = 1_024
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.queues.records import ConsumerReport, Unreadable
     from ackstream.observe.figures import Tally
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.queues.records import Unreadable
     from ackstream.protocol.queues import QueueAnswer
     from ackstream.settings import Settings
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 

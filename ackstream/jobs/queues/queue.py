@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.dispositions import ExitReason, MessageDisposition
     from ackstream.protocol.queues import Refusal, UnboundReason
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 
 MAX_EARLY = 10_000

@@ -21,7 +21,7 @@ from ackstream.protocol.readers import SampleOutcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.settings.queues import Fairness
+    from ackstream.settings.jobs import Fairness
 
     Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
     Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]

@@ -18,7 +18,7 @@ from ackstream.cli.demo.run import _reason, demo_settings, environment
 from ackstream.client import NotSentError, Reply
 from ackstream.errors import LocalError
 from ackstream.settings import Archive, Kafka, Lake, Local, Settings
-from ackstream.settings.security import KafkaSecurity
+from ackstream.settings.kafka import KafkaSecurity
 
 
 class Machine:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.dispositions import MessageDisposition
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 MODES: dict[str, AckMode] = {"CLIENT": "client", "AUTO": "auto"}
 OUTCOMES: dict[str, SampleOutcome] = {"ACCEPTED": "accepted", "FAILED": "failed", "REJECTED": "rejected"}

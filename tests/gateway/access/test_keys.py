@@ -13,7 +13,7 @@ import pytest
 
 from ackstream.gateway.access import keys
 from ackstream.gateway.access.keys import KeySet, RemoteKeys, fetch_keys, read_key_set
-from ackstream.settings.identity import Issuer
+from ackstream.settings.access import Issuer
 from tests.harness.certificates import Authority
 from tests.harness.issuers import issuing, jwk, jwks, rsa_key
 from tests.harness.waiting import PATIENCE_SECONDS, eventually

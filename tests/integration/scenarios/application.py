@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client import AcknowledgementTimeout, FlushTimeout, Publisher, WouldBlockError
 from ackstream.client.errors import RefusedError
-from ackstream.settings.security import KafkaOptions
+from ackstream.settings.kafka import KafkaOptions
 from tests.conformance.scenarios.observations import AT
 from tests.integration.scenarios.rules import VALUE, Json, now
 

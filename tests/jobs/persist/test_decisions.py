@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.persist.decisions import AckRun, Admission, Conflation, Verdict
 from ackstream.settings import Persist, PublishRule
-from ackstream.settings.queues import QueueSettings
+from ackstream.settings.jobs import QueueSettings
 
 
 def _runs(*outcomes: tuple[int, str | None], expected: int = 1) -> list[tuple[int, int, str | None]]:

@@ -27,7 +27,7 @@ from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read, too_larg
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
 from ackstream.settings import Query, Settings
-from ackstream.settings.model import QueryRule
+from ackstream.settings.jobs import QueryRule
 
 TOPIC = "orders"
 ALL = ",".join(get_args(AckType))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.queues.records import Event
     from ackstream.jobs.queues.state import QueuedMessage
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 
 class RecordingQueue(Queue):

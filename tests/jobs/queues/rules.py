@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ackstream.settings.queues import QueueBackoff, QueueSettings
+from ackstream.settings.jobs import QueueBackoff, QueueSettings
 
 DURATIONS = ("lease_ms", "max_ttl_ms", "early_ms")
 

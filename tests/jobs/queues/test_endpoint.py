@@ -18,7 +18,7 @@ from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotS
 from tests.jobs.queues.rules import amps, backoff, solace
 
 if TYPE_CHECKING:
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 SESSION = 30_000
 BARRIER = 7

@@ -14,7 +14,7 @@ from tests.jobs.queues.rules import amps, backoff, solace
 
 if TYPE_CHECKING:
     from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 ALL: tuple[SampleOutcome, ...] = ("accepted", "failed", "rejected")
 

@@ -9,7 +9,7 @@ from ackstream.jobs.queues.state import Consumer, choose
 from ackstream.spark.records import timed
 
 if TYPE_CHECKING:
-    from ackstream.settings.queues import Fairness
+    from ackstream.settings.jobs import Fairness
 
 
 def _consumer(name: str, held: int, backlog: int) -> Consumer:

@@ -18,7 +18,7 @@ from tests.jobs.queues.rules import amps, solace
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.settings.queues import QueueSettings
+    from ackstream.settings.jobs import QueueSettings
 
 SESSION = 30_000
 SIZE = 10

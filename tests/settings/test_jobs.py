@@ -11,7 +11,7 @@ import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import load
-from ackstream.settings.queues import QueueBackoff
+from ackstream.settings.jobs import QueueBackoff
 
 PAGES = Path(__file__).parents[2] / "docs"
 

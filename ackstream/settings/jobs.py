@@ -1,48 +1,25 @@
-"""The sections of the settings, each a frozen object; the jobs' rules read these objects themselves.
+"""The sections of the jobs and of the queues; the rules of the jobs read these objects themselves.
 
-Durations are held in milliseconds. What each key means is written in ``conf/ackstream.toml``.
+Durations are held in milliseconds. The meaning of each key is in ``conf/ackstream.toml``.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.patterns import matches_any
-from ackstream.settings.base import Endless, Milliseconds, Part, Pause, Start, duration
-from ackstream.settings.connections import Connection
-from ackstream.settings.gateway import Gateway
-from ackstream.settings.kafka import Kafka
-from ackstream.settings.lake import Destination, Lake
-from ackstream.settings.persist import Persist, PublishRule
-from ackstream.settings.queues import QueueSettings
-from ackstream.settings.quotas import Quota
-from ackstream.settings.routes import RouteSettings
-from ackstream.settings.telemetry import Log, Metrics
+from ackstream.settings.base import UNLIMITED, Endless, Limit, Milliseconds, Part, Pause, Start, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
 
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """A name of a topic of Kafka."""
-
-
-class Local(Part):
-    """The one-node broker of a laptop: its ports, data directory and JVM."""
-
-    data: Path = Path(".ackstream")
-    port: int = Field(9092, ge=1, le=65535)
-    controller_port: int = Field(9093, ge=1, le=65535)
-    heap: str = Field("512m", pattern=r"^\d+[kmgKMG]$")
-    start_timeout: Milliseconds = duration("60s")
 
 
 class Spark(Part):
@@ -129,6 +106,32 @@ class Twin(Part):
     max_thing_bytes: int = Field(102_400, ge=1)
 
 
+class PublishRule(Part):
+    """Lets clients publish to topics; ``*`` stands for any run of characters."""
+
+    clients: tuple[str, ...] = Field(min_length=1)
+    topics: tuple[str, ...] = ("*",)
+
+    def covers(self, client: str, topic: str) -> bool:
+        """Return whether a client and a topic are of those."""
+        return matches_any(self.clients, client) and matches_any(self.topics, topic)
+
+
+class Persist(Part):
+    """The job that writes publishers' messages to their table and acknowledges them."""
+
+    interval: Milliseconds = duration("500ms")
+    max_offsets_per_trigger: int = Field(100_000, ge=1)
+    max_message_bytes: int = Field(1_000_000, ge=1)
+    daily_quota_bytes: int = Field(0, ge=0)
+    topics: tuple[str, ...] = ()
+    entitlements: tuple[PublishRule, ...] = ()
+    subscriptions: tuple[str, ...] = ()
+    unlogged: tuple[str, ...] = ()
+    reject_no_match: bool = True
+    reject_over_quota: bool = True
+
+
 class RequiredRole(Part):
     """The number of different readers of a role that must acknowledge each sample of matching writers (R19)."""
 
@@ -198,68 +201,87 @@ class Query(Part):
         )
 
 
-def _location(path: str) -> str:
-    has_scheme = ":" in path.partition("/")[0]
-    return path.rstrip("/") if has_scheme else str(Path(path).resolve())
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+Fairness: TypeAlias = Literal["fast", "round-robin", "proportional"]
+"""Who gets the next message: the first consumer with room, each in turn, or the one that uses the smallest share of its
+backlog."""
+
+Settler: TypeAlias = Literal["holder", "strict", "sublet"]
+"""Who may settle a message: its holder; anyone while nobody holds it; or anyone at any time."""
+
+ONCE = 100
+"""The multiplier, in percent, with which delays stay as they are."""
 
 
-class Settings(Part):
-    """All parts."""
+class QueueBackoff(Part):
+    """Delays before redeliveries, growing by ``multiplier_percent`` / 100 from ``initial`` up to ``max`` (S22)."""
 
-    kafka: Kafka = Kafka()
-    local: Local = Local()
-    spark: Spark = Spark()
-    correlate: Correlate = Correlate()
-    clock: Clock = Clock()
-    archive: Archive = Archive()
-    twin: Twin = Twin()
-    persist: Persist = Persist()
-    settle: Settle = Settle()
-    query: Query = Query()
-    lake: Lake = Lake()
-    gateway: Gateway = Gateway()
-    metrics: Metrics = Metrics()
-    log: Log = Log()
-    connections: tuple[Connection, ...] = ()
-    queue: QueueJob = QueueJob()
-    queues: tuple[QueueSettings, ...] = ()
-    quotas: tuple[Quota, ...] = ()
-    destinations: tuple[Destination, ...] = ()
-    routes: tuple[RouteSettings, ...] = ()
+    initial: Milliseconds = duration("1s")
+    multiplier_percent: int = Field(200, ge=ONCE)
+    max: Milliseconds = duration("64s")
 
-    def warnings(self) -> Iterator[str]:
-        """Give a sentence for each setting that is allowed but exposes something."""
-        parts = (self.kafka.security, *self.connections, *self.routes)
-        yield from filter(None, (part.warning(self.kafka.bootstrap) for part in parts))
-        if text := self.metrics.warning():
-            yield text
+    def delay(self, redelivery: int) -> int:
+        """Return the milliseconds to wait before a redelivery; the first one is number 1."""
+        delay = self.initial
+        for _ in range(redelivery - 1):
+            if delay >= self.max or self.multiplier_percent == ONCE:
+                break
+            delay = delay * self.multiplier_percent // 100
+        return min(delay, self.max)
 
-    @field_validator("queues", "quotas", "destinations", "connections", "routes")
+
+AMPS = {
+    "max_backlog": 1,
+    "settler": "sublet",
+    "early": "24h",
+    "respect_ttl": True,
+    "fairness": "proportional",
+}
+"""The defaults of an AMPS queue where they differ from those of Solace (A28 to A37)."""
+
+
+class QueueSettings(Part):
+    """One work queue, and its rules. Defaults are those of Solace; ``preset = "amps"`` sets those of AMPS instead.
+
+    Durations are milliseconds; 0 means no limit.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
+    topics: tuple[str, ...] = Field(min_length=1)
+    preset: Literal["solace", "amps"] = "solace"
+    ingress: Literal["open", "refuse", "discard"] = "open"
+    type: Literal["exclusive", "shared"] = "shared"
+    max_depth: Limit = 500_000
+    max_backlog: Limit = 10_000
+    max_total_backlog: Limit = 0
+    lease: Milliseconds = UNLIMITED
+    settler: Settler = "holder"
+    fairness: Fairness = "round-robin"
+    at_most_once: bool = False
+    max_deliveries: Limit = 0
+    max_failures: Limit = 0
+    backoff: QueueBackoff | None = None
+    max_ttl: Milliseconds = UNLIMITED
+    respect_ttl: bool = False
+    dead_letters: bool = True
+    respect_eligible: bool = True
+    early: Milliseconds = UNLIMITED
+
+    @model_validator(mode="before")
     @classmethod
-    def _different_names(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
-        key = "id" if info.field_name == "connections" else "name"
-        for value, count in Counter(getattr(part, key) for part in parts).items():
-            if count > 1:
-                raise ValueError(f"two {info.field_name} have the {key} {value!r}: give each its own")
-        return parts
+    def _preset(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        given = {key: value for key, value in values.items() if value is not None}
+        if given.get("preset") != "amps":
+            return given
+        fairness = {"fairness": "round-robin"} if given.get("at_most_once") else {}
+        return AMPS | fairness | given
 
-    @field_validator("routes")
+    @field_validator("topics")
     @classmethod
-    def _other_systems(cls, routes: tuple[RouteSettings, ...], info: ValidationInfo) -> tuple[RouteSettings, ...]:
-        kafka = info.data.get("kafka", Kafka())
-        for route in routes:
-            target = route.target(kafka)
-            if (target.bootstrap, target.topic_prefix) == (kafka.bootstrap, kafka.topic_prefix):
-                raise ValueError(f"the route {route.name} ends where it begins: give it a bootstrap or a topic_prefix")
-        return routes
-
-    @field_validator("destinations")
-    @classmethod
-    def _different_locations(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
-        used = {_location(info.data["lake"].path): "the lake's own (lake.path)"} if "lake" in info.data else {}
-        for destination in found:
-            location = _location(destination.path)
-            if location in used:
-                raise ValueError(f"the path of {destination.name} is {used[location]}: messages would be there twice")
-            used[location] = f"that of {destination.name}"
-        return found
+    def _no_empty_topic(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in topics:
+            raise ValueError("a topic is empty: name it, or write * for all")
+        return topics

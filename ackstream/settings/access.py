@@ -1,19 +1,34 @@
-"""Who the clients of the gateway are, and what they may do: users, issuers of tokens, a proxy, and access rules."""
+"""Who the clients of the gateway are and what they may do: users, issuers of tokens, a proxy, access rules.
+
+Files with them are read again when they change, without a restart. A file that cannot be used is refused, and the
+earlier content stays in force. A file is read once it has not changed for a second, so that no half of it is used.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from ackstream.errors import SettingsError
 from ackstream.protocol.ditto.access import Rule
 from ackstream.settings.base import Part
-from ackstream.settings.security import OptionalPath, is_loopback
+from ackstream.settings.security import OptionalPath, is_secure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
     from typing_extensions import Self
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
 
 ROLE = "role:"
 """The beginning of a role among subjects: ``role:PREFIX:NAME``. No issuer, user or proxy can give such a subject."""
@@ -28,10 +43,7 @@ Algorithm = (
 
 
 class AccessRule(Part):
-    """Grants READ or WRITE to subjects and roles, on things, at a path and below; ``*`` stands for any characters.
-
-    :ivar labels: those that the subjects may declare on a WebSocket
-    """
+    """Grants READ or WRITE to subjects and roles, on things, at a path and below; ``*`` stands for any characters."""
 
     subjects: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
@@ -83,23 +95,10 @@ def _secure(url: str) -> str:
     return url
 
 
-def is_secure(url: str) -> bool:
-    """Return whether what is read from a URL comes from where it points."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-
-
 class Issuer(Part):
     """An issuer of JSON Web Tokens, such as an OpenID provider.
 
     Its keys come from ``jwks_url``, ``jwks_file`` or ``key_file``; without them its discovery document names their URL.
-
-    :ivar issuer: the ``iss`` of its tokens
-    :ivar audience: of these ``aud`` a token must have one
-    :ivar prefix: begins its subjects, ``PREFIX:SUBJECT``, and its roles
-    :ivar subject: the claim that names the subject
-    :ivar roles: claims with roles: a name, or a JSON pointer such as ``/realm_access/roles``
-    :ivar ca: authorities that the certificates of its servers must be of; ``None``: those of the system
     """
 
     issuer: str = Field(min_length=1)
@@ -141,12 +140,7 @@ class Issuer(Part):
 
 
 class Proxy(Part):
-    """A proxy in front of the gateway, which may authenticate clients itself.
-
-    :ivar addresses: of the proxy: addresses or networks. Only from there X-Forwarded-For and -Proto are believed
-    :ivar subject_header: in which it names the client it has authenticated: the subject ``proxy:NAME``
-    :ivar roles_header: in which it lists the client's roles, separated by commas
-    """
+    """A proxy in front of the gateway, which may authenticate clients itself."""
 
     addresses: tuple[str, ...] = ()
     subject_header: str = Field("", pattern=r"^[A-Za-z0-9-]*$")
@@ -180,3 +174,81 @@ class AccessFile(Part):
 
     users: Users = Field({})
     access: tuple[AccessRule, ...] = ()
+
+
+# -- files that change -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WatchedFile:
+    """A file, and what reads it again: raises ``SettingsError`` if it cannot be used, and changes nothing then."""
+
+    path: Path
+    reload: Callable[[], None]
+
+
+class FileWatch(AbstractContextManager["FileWatch"]):
+    """Looks at files once a second, in a thread, for the time of the block."""
+
+    def __init__(
+        self, files: Iterable[WatchedFile], report: Callable[[str, str | None], None] = lambda *_: None
+    ) -> None:
+        """Begin; a change since the start is not missed.
+
+        :param report: called with the name of each file that was read again, and why it was refused, if it was
+        :raises SettingsError: a file has become one that cannot be used
+        """
+        self._files = {}
+        for file in files:
+            self._files[file] = file_state(file.path)
+            file.reload()
+        self._seen = dict(self._files)
+        self._report = report
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ackstream-files", daemon=True)
+        if self._files:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Look no more."""
+        self._closing.set()
+        if self._files:
+            self._thread.join()
+
+    def look(self) -> None:
+        """Read those files again that have changed, but not since the last look."""
+        for file, read in self._files.items():
+            state = file_state(file.path)
+            if state is None and self._seen[file] is not None:
+                log.error("The file %s is missing. What was read before stays in force.", file.path)
+            if state not in (read, None) and state == self._seen[file]:
+                self._files[file] = state
+                self._reload(file)
+            self._seen[file] = state
+
+    def _reload(self, file: WatchedFile) -> None:
+        problem = None
+        try:
+            file.reload()
+        except SettingsError as error:
+            problem = str(error)
+            log.error("%s What was read before stays in force.", error)  # noqa: TRY400 - the sentence says all
+        else:
+            log.warning("The file %s has changed and was read again.", file.path)
+        self._report(str(file.path), problem)
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            self.look()
+
+
+def file_state(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file's content and with who may read it; ``None`` while there is no file.
+
+    It is that of the file that a link leads to: Kubernetes changes the link.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid, found.st_gid
