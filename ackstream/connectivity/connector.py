@@ -13,14 +13,7 @@ from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.outbound import AloneAway, OutboundWorker
 from ackstream.connectivity.system import System
-from ackstream.connectivity.transport import (
-    EXPECTED,
-    MAX_BACKOFF_SECONDS,
-    TURN_SECONDS,
-    Runner,
-    backoff,
-    not_published,
-)
+from ackstream.connectivity.transport import EXPECTED, MAX_BACKOFF_SECONDS, TURN_SECONDS, Runner, backoff, not_published
 from ackstream.connectivity.transports.kafka_publisher import check_addresses
 from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN

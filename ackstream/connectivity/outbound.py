@@ -300,12 +300,7 @@ class OutboundWorker(Closing):
         live = self._outbound.streams & {"live-commands", "messages"}
         topics = ["events", "signals"] if live else ["events"]
         self._worker = Worker(
-            kafka,
-            topics,
-            self._handle,
-            group=f"ackstream-target-{connection.id}",
-            start="latest",
-            labels=labels,
+            kafka, topics, self._handle, group=f"ackstream-target-{connection.id}", start="latest", labels=labels
         )
         away.begin()
         self._worker.run()

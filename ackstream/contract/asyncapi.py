@@ -100,9 +100,7 @@ def _message(topic: str, about: TopicFormat, one: RecordFormat) -> Json:
         "contentType": one.content_type,
         "headers": named,
         "payload": {"type": "null", "description": "The record has no value, or an empty one."},
-        "bindings": {
-            "kafka": {"key": {"type": "string", "description": about.key}, "bindingVersion": _BINDING},
-        },
+        "bindings": {"kafka": {"key": {"type": "string", "description": about.key}, "bindingVersion": _BINDING}},
     }
     if one.value:
         found["payload"] = reference(one.value)

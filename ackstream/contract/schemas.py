@@ -152,10 +152,7 @@ _PARTS: Json = {
     "revision": {"type": ["integer", "null"], **_BIG, "description": "The revision of the thing after the change."},
     "timestamp": {"type": ["string", "null"], "description": "The time of an event, ISO 8601."},
     "metadata": {},
-    "fields": {
-        "type": ["string", "null"],
-        "description": "The selected parts of a query, such as `thingId,features`.",
-    },
+    "fields": {"type": ["string", "null"], "description": "The selected parts of a query, such as `thingId,features`."},
 }
 
 

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
-from ackstream.connectivity.transport import (
-    ExternalMessage,
-    Published,
-    Transport,
-    not_published,
-)
+from ackstream.connectivity.transport import ExternalMessage, Published, Transport, not_published
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
 from ackstream.connectivity.transports.brokers import POLL_SECONDS, ConfirmingPublisher, Confirms, PushedSource
 from ackstream.protocol.ditto.acknowledgements import OK
