@@ -333,7 +333,7 @@ def migrate(
     from ackstream.jobs.correlate.job import JOB as CORRELATE
     from ackstream.jobs.queues.job import JOB as QUEUES
     from ackstream.jobs.settle.job import JOB as SETTLE
-    from ackstream.spark.job import fixed_values
+    from ackstream.spark.checkpoint import fixed_values
     from ackstream.spark.migration import migrate as move
 
     jobs = {known.name: known for known in (CORRELATE, SETTLE, QUEUES)}
@@ -346,7 +346,7 @@ def migrate(
         echo_json({"job": job, "changed": found.changed if found else {}, "former": found.former if found else None})
         return
     if found is None:
-        values = ", ".join(f"{key} = {value}" for key, value in fixed_values(settings, jobs[job].movable).items())
+        values = ", ".join(f"{key} = {value}" for key, value in fixed_values(settings, jobs[job].keeps.movable).items())
         echo(f"The checkpoint of {job} has the values of the settings: {values}.")
         return
     for key, (before, now) in found.changed.items():

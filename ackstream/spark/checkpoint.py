@@ -8,27 +8,76 @@ or after a power failure) they would skip other records under the same numbers, 
 from __future__ import annotations
 
 import json
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import dataclass
+from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from py4j.protocol import Py4JJavaError
 
 from ackstream.errors import StartError
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import connect_admin
+from ackstream.settings import Settings
+from ackstream.spark.kafka import ANY_RUN
+from ackstream.spark.session import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
     from ackstream.settings import Kafka
+    from ackstream.spark.operator import State
+    from ackstream.spark.pieces import PieceStore
+
+    Unite = Callable[[Iterable[State]], State]
 
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
-_DRAFT = f".{REMEMBERED}.draft"
 TOPIC_ID = "topic-id:"
 """With a topic's real name the key under which a checkpoint remembers the topic's id."""
+RULES, RUNS, DECIDES = "rules", "runs", "decides"
+"""The keys in :data:`REMEMBERED` for the rules of the job that started last, for its run (beside the run whose batch it
+replays, with the offset behind the ticks of that batch), and for the settings that it decides by."""
+DRAFT = ".migrated"
+"""The end of the name of a checkpoint that is to replace another one."""
+
+
+@dataclass(frozen=True)
+class Resharding:
+    """How a room divides its states among other shards; pure functions.
+
+    :ivar divide: from their new number, version and blob of an old shard, and its pieces, to parts by the number of the
+        new shard, which name no pieces
+    :ivar unite: from the parts of a new shard, in any order, to its state
+    """
+
+    divide: Callable[[int, int, bytes, PieceStore | None], Mapping[int, State]]
+    unite: Unite
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRules:
+    """What a job's checkpoint rests on.
+
+    :ivar fixed: the keys of settings that cannot change under it
+    :ivar movable: those of them that ``ackstream migrate`` can change
+    :ivar decides: the keys of settings that the job decides records by, which cannot change within a batch
+    :ivar shards: the settings key of the number of the job's shards, if they are numbered
+    :ivar resharding: how the job divides its states among other shards
+    :ivar otherwise: the remedy if another setting has to change, as the end of a sentence
+    :ivar committed: returns the newest batch of a query (its id) in the job's tables, as the query numbers it; or -1
+    :ivar rules: the number of the job's rules, one more with each release that may decide a batch differently
+    """
+
+    fixed: tuple[str, ...] = ("kafka.topic_prefix",)
+    movable: tuple[str, ...] = ()
+    decides: tuple[str, ...] = ()
+    shards: str | None = None
+    resharding: Resharding | None = None
+    otherwise: str = "start with a new checkpoint"
+    committed: Callable[[SparkSession, Settings, str], int] = lambda _, __, ___: -1
+    rules: int = 1
 
 
 class Planned(NamedTuple):
@@ -102,21 +151,20 @@ class Checkpoint:
     @property
     def remembered(self) -> dict[str, Any]:
         """What it remembers; nothing if no query has been started with it yet."""
-        found: dict[str, Any] = {}
-        if self.exists(REMEMBERED):
-            found = json.loads(self.read(REMEMBERED))
-        elif self.exists(_DRAFT):
-            # half of one is there if the first start was killed at once
-            with suppress(ValueError, Py4JJavaError):
-                found = json.loads(self.read(_DRAFT))
+        found: dict[str, Any] = json.loads(self.read(REMEMBERED)) if self.exists(REMEMBERED) else {}
         return found
 
     def remember(self, values: Mapping[str, object]) -> None:
-        """Write what it is to remember: whole or not at all, since a job may be killed at any moment."""
-        self.write(_DRAFT, json.dumps(dict(values)))
-        # in between, the draft is what is read
-        self.delete(REMEMBERED)
-        self._files.rename(self._path(_DRAFT), self._path(REMEMBERED))
+        """Replace what it remembers, at once: a job may be killed at any moment."""
+        draft = f".{REMEMBERED}.draft"
+        self.write(draft, json.dumps(dict(values)))
+        gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001 - there is no public way
+        fs, conf = gateway.jvm.org.apache.hadoop.fs, self._spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        rename = getattr(fs, "Options$Rename")
+        overwrite = gateway.new_array(rename, 1)
+        overwrite[0] = rename.OVERWRITE
+        context = fs.FileContext.getFileContext(self._path().toUri(), conf)
+        context.rename(self._path(draft), self._path(REMEMBERED), overwrite)
 
     @property
     def planned(self) -> Planned | None:
@@ -138,6 +186,11 @@ class Checkpoint:
 
     def _path(self, name: str = "") -> Any:
         return locate(self._spark, self.path(name))[1]
+
+
+def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
+    """Return whether no query has been started with a checkpoint yet."""
+    return not Checkpoint(spark, location).remembered
 
 
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:
@@ -184,7 +237,114 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
             )
 
 
-def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system and path of a file of a checkpoint."""
-    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
-    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+    """Return settings by their full keys, such as ``settle.shards``."""
+    return {key: attrgetter(key)(settings) for key in keys}
+
+
+def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+    """Return settings, or parts of them, by their full keys, as JSON has them; ``None`` for a default."""
+    # without defaults, of which a later release may add some
+    written = settings.model_dump(mode="json", exclude_defaults=True)
+    defaults = Settings()
+    found: dict[str, object] = {}
+    for key in keys:
+        part: Any = written
+        if attrgetter(key)(settings) == attrgetter(key)(defaults):
+            part = None
+        else:
+            for name in key.split("."):
+                part = part[name]
+        found[key] = part
+    return found
+
+
+def guard_checkpoint(
+    checkpoint: Checkpoint,
+    ours: Mapping[str, object],
+    remedy: Callable[[str], str],
+    *,
+    decides: Mapping[str, object] = MappingProxyType({}),
+    stored: bool = False,
+    run: str = ANY_RUN,
+    end: int | None = None,
+) -> str | None:
+    """Compare the settings with those the checkpoint was made with; write them down on the first start.
+
+    :param ours: the settings that cannot change under the checkpoint, by their full keys, and the number of the rules
+    :param remedy: returns the remedy for a key that has to change, as the end of a sentence
+    :param decides: the settings by which records are decided
+    :param stored: whether a table has the newest batch already
+    :param run: the run whose ticks count from now on
+    :param end: the offset behind the ticks of the batch to replay; ``None``: the newest batch is finished
+    :return: the run that planned the batch to replay, whose ticks count in it; ``None`` if unknown
+    :raises StartError: a setting differs, a migration was interrupted, or other rules or settings began the last batch
+    """
+    theirs, location = checkpoint.remembered, checkpoint.location
+    if theirs:
+        compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
+        compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
+        if end is not None:
+            compare_rules(ours, theirs, location)
+            if stored:
+                compare_decisions(decides, theirs.get(DECIDES, {}), location)
+    elif checkpoint.at(location + DRAFT).remembered:
+        raise StartError(
+            f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
+            f"{location}{DRAFT} to start with a new checkpoint."
+        )
+    # a run that only replays a batch has no ticks in it: they are behind its end
+    ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
+    former: str | None = None if end is None else ends.get(end, ends.get(None))
+    runs = {run: None} if former is None else {former: end, run: None}
+    checkpoint.remember(theirs | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
+    return former
+
+
+def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
+    """Refuse to decide a batch again by other rules: it could be answered differently under the same id.
+
+    :raises StartError: with the way out
+    """
+    # the first releases did not write their number
+    if theirs.get(RULES, 1) != ours.get(RULES, 1):
+        raise StartError(
+            f"The checkpoint {location} ends with a batch that another release has begun, and this one decides by other"
+            " rules: what was answered already could be answered differently. Start the other release once more, and"
+            " stop it in order (SIGTERM) when it has caught up and nothing is sent to it; if it was stopped within a"
+            f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
+            f" checkpoint's {REMEMBERED}; what that costs is in docs/upgrade.md."
+        )
+
+
+def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
+    """Refuse to decide a batch again by other settings: tables have it, and its answers would say something else.
+
+    :raises StartError: naming the first key, both values and the way out
+    """
+    for key, value in ours.items():
+        if key in theirs and theirs[key] != value:
+            before, now = ("its default" if one is None else json.dumps(one) for one in (theirs[key], value))
+            raise StartError(
+                f"The checkpoint {location} ends with a batch that is in the tables, decided with {key} = {before}, and"
+                f" not answered as a whole; the settings now say {now}, and could answer otherwise. Set {key} back,"
+                " start the job, and change the setting after that."
+            )
+
+
+def compare_values(
+    ours: Mapping[str, object], theirs: Mapping[str, object], location: str, remedy: Callable[[str], str]
+) -> None:
+    """Refuse values that differ from those of the checkpoint.
+
+    :raises StartError: naming the first key, both values and the ways out
+    """
+    for key, value in ours.items():
+        if key in theirs and theirs[key] != value:
+            raise StartError(
+                f"The checkpoint {location} was made with {key} = {theirs[key]}, the settings say {value}. Set {key} "
+                f"back to that, or {remedy(key)}."
+            )

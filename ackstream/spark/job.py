@@ -11,22 +11,29 @@ import logging
 import re
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial, reduce
+from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 
-from ackstream.errors import AckstreamError, StartError, StoppedError
+from ackstream.errors import AckstreamError, StoppedError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.settings import Settings
-from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, compare_batches, compare_topics, topic_ids
+from ackstream.spark.checkpoint import (
+    RULES,
+    Checkpoint,
+    CheckpointRules,
+    compare_batches,
+    deciding_values,
+    fixed_values,
+    guard_checkpoint,
+    topic_ids,
+)
 from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN, disconnect
 from ackstream.spark.observation import observed
@@ -36,14 +43,14 @@ from ackstream.spark.session import driver, run_with_settings
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.clock import QueryClock
-    from ackstream.spark.migration import Resharding
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +71,6 @@ _LOSS = (
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """What a broker says to Spark's clients if an ACL is missing."""
 POOL = "spark.scheduler.pool"
-RULES, RUNS, DECIDES = "rules", "runs", "decides"
-"""The keys in it for the rules of the job that started last, for its run (beside that the run whose batch it replays,
-with the offset behind the ticks of that batch), and for the settings that it decides by."""
-DRAFT = ".migrated"
-"""The end of the name of a checkpoint that is to take the place of another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +86,8 @@ class Job:
     :ivar lease: the topic on which it shows that it runs, so that no second one does
     :ivar conf: what it needs of its Spark session
     :ivar answers: whether clients wait for its results: its tasks go before those of other jobs in its session
-    :ivar fixed: the keys of settings that cannot change under its checkpoint
-    :ivar decides: the keys of settings that it decides records by, which cannot change within a batch
-    :ivar movable: those of them that ``ackstream migrate`` can change
-    :ivar shards: the settings key of the number of its shards, if they are numbered
-    :ivar resharding: how it divides the states among other shards
-    :ivar otherwise: what to do if another one has to change, as the end of a sentence
-    :ivar check: refuses what does not fit together, before anything is written
-    :ivar committed: returns the newest batch of a query (its id) in the job's tables, as the query numbers it; or -1
-    :ivar rules: the number of the rules it decides by, one more with each release that may decide a batch differently
+    :ivar check: refuses inconsistent settings, before anything is written
+    :ivar keeps: the rules of its checkpoint
     """
 
     name: str
@@ -104,15 +99,8 @@ class Job:
     reads: tuple[str, ...] = ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     answers: bool = True
-    fixed: tuple[str, ...] = ("kafka.topic_prefix",)
-    decides: tuple[str, ...] = ()
-    movable: tuple[str, ...] = ()
-    shards: str | None = None
-    resharding: Resharding | None = None
-    otherwise: str = "start with a new checkpoint"
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
-    committed: Callable[[SparkSession, Settings, str], int] = lambda _, __, ___: -1
-    rules: int = 1
+    keeps: CheckpointRules = field(default_factory=CheckpointRules)
 
     def start(
         self, spark: SparkSession, settings: Settings, *, available_now: bool = False, clock: QueryClock | None = None
@@ -131,23 +119,28 @@ class Job:
         if clock is not None:
             own.conf.set(RUN, clock.run)
         self.check(own, settings)
-        location = settings.lake.checkpoint(self.name)
-        fixed = fixed_values(settings, self.fixed) | topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
-        checkpoint = Checkpoint(own, location)
+        checkpoint = Checkpoint(own, settings.lake.checkpoint(self.name))
+        topics = topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
         last, end = checkpoint.planned, None
         if last is not None and checkpoint.is_unfinished(last.batch):
             end = checkpoint.planned_end(last.batch, settings.kafka.topic(self.ticks or ""))
-        run = ANY_RUN if clock is None else clock.run
-        if self.shards is not None:
-            fixed |= distribute(own, attrgetter(self.shards)(settings), checkpoint.remembered)
-        newest = -1 if last is None else self.committed(own, settings, last.query_id)
-        ours, decides = fixed | {RULES: self.rules}, deciding_values(settings, self.decides)
-        stored = last is not None and newest >= last.batch
-        former = guard_checkpoint(checkpoint, ours, self.remedy, decides=decides, stored=stored, run=run, end=end)
+        ours = fixed_values(settings, self.keeps.fixed) | topics | {RULES: self.keeps.rules}
+        if self.keeps.shards is not None:
+            ours |= distribute(own, attrgetter(self.keeps.shards)(settings), checkpoint.remembered)
+        newest = -1 if last is None else self.keeps.committed(own, settings, last.query_id)
+        former = guard_checkpoint(
+            checkpoint,
+            ours,
+            self.remedy,
+            decides=deciding_values(settings, self.keeps.decides),
+            stored=last is not None and newest >= last.batch,
+            run=ANY_RUN if clock is None else clock.run,
+            end=end,
+        )
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
         if last is not None:
-            compare_batches(location, last.batch, newest, self.otherwise)
+            compare_batches(checkpoint.location, last.batch, newest, self.keeps.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         # a query takes its pool from the thread that starts it
@@ -164,9 +157,9 @@ class Job:
 
     def remedy(self, key: str) -> str:
         """Return what to do if a setting has to change that is fixed under the checkpoint, as the end of a sentence."""
-        if key in self.movable:
+        if key in self.keeps.movable:
             return f"stop the job and run `ackstream migrate {self.name}`"
-        return self.otherwise
+        return self.keeps.otherwise
 
     @contextmanager
     def running(self, spark: SparkSession, settings: Settings, *, ticks: bool = True) -> Iterator[StreamingQuery]:
@@ -262,128 +255,3 @@ def _cause(text: str) -> str:
     stack = said.rpartition("Traceback (most recent call last):\n")[2]
     line = next((line for line in stack.splitlines() if line and not line.startswith(" ")), said)
     return line.partition(" SQLSTATE: ")[0].rstrip(". ")
-
-
-# -- checkpoint --------------------------------------------------------------------------------------------------------
-
-
-def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
-    """Return settings by their full keys, such as ``settle.shards``."""
-    return {key: attrgetter(key)(settings) for key in keys}
-
-
-def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
-    """Return settings, or parts of them, by their full keys, as JSON has them; ``None`` for a default."""
-    # without what a later release adds
-    written: Any = settings.model_dump(mode="json", exclude_defaults=True)
-    defaults = Settings()
-    return {
-        key: None
-        if attrgetter(key)(settings) == attrgetter(key)(defaults)
-        else reduce(lambda part, name: part[name], key.split("."), written)
-        for key in keys
-    }
-
-
-def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
-    """Return the settings with other values, given by their full keys."""
-    for key, value in values.items():
-        part, _, name = key.partition(".")
-        changed = getattr(settings, part).model_copy(update={name: value})
-        settings = settings.model_copy(update={part: changed})
-    return settings
-
-
-def guard_checkpoint(
-    checkpoint: Checkpoint,
-    ours: Mapping[str, object],
-    remedy: Callable[[str], str],
-    *,
-    decides: Mapping[str, object] = MappingProxyType({}),
-    stored: bool = False,
-    run: str = ANY_RUN,
-    end: int | None = None,
-) -> str | None:
-    """Compare the settings with those the checkpoint was made with; write them down on the first start.
-
-    :param checkpoint: which may be new
-    :param ours: the settings that cannot change under it, by their full keys, and the number of the job's rules
-    :param remedy: what to do if one has to change, as the end of a sentence
-    :param decides: the settings by which records are decided
-    :param stored: whether a table has the newest batch already
-    :param run: whose ticks count from now on
-    :param end: the offset behind the ticks of the batch that is to be replayed; ``None``: the newest one is finished
-    :return: the run that planned the batch that is to be replayed: its ticks count in it; ``None`` if that is not known
-    :raises StartError: if one differs, the checkpoint was being migrated, or its last batch was begun by other rules or
-        settings
-    """
-    theirs, location = checkpoint.remembered, checkpoint.location
-    if theirs:
-        compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
-        compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
-        if end is not None:
-            compare_rules(ours, theirs, location)
-            if stored:
-                compare_decisions(decides, theirs.get(DECIDES, {}), location)
-    elif checkpoint.at(location + DRAFT).remembered:
-        raise StartError(
-            f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
-            f"{location}{DRAFT} to start with a new checkpoint."
-        )
-    # a run that only replays a batch has no ticks in it: they are behind its end
-    ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
-    former: str | None = None if end is None else ends.get(end, ends.get(None))
-    runs = {run: None} if former is None else {former: end, run: None}
-    checkpoint.remember(theirs | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
-    return former
-
-
-def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
-    """Refuse to decide a batch again by other rules: it could be answered differently under the same id.
-
-    :raises StartError: with the way out
-    """
-    # the first releases did not write their number
-    if theirs.get(RULES, 1) != ours.get(RULES, 1):
-        raise StartError(
-            f"The checkpoint {location} ends with a batch that another release has begun, and this one decides by other"
-            " rules: what was answered already could be answered differently. Start the other release once more, and"
-            " stop it in order (SIGTERM) when it has caught up and nothing is sent to it; if it was stopped within a"
-            f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
-            f" checkpoint's {REMEMBERED}; what that costs is in docs/upgrade.md."
-        )
-
-
-def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
-    """Refuse to decide a batch again by other settings: tables have it, and its answers would say something else.
-
-    :raises StartError: naming the first key, both values and the way out
-    """
-    for key, value in ours.items():
-        if key in theirs and theirs[key] != value:
-            before, now = ("its default" if one is None else json.dumps(one) for one in (theirs[key], value))
-            raise StartError(
-                f"The checkpoint {location} ends with a batch that is in the tables, decided with {key} = {before}, and"
-                f" not answered as a whole; the settings now say {now}, and could answer otherwise. Set {key} back,"
-                " start the job, and change the setting after that."
-            )
-
-
-def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
-    """Return whether no query has been started with a checkpoint yet."""
-    return not Checkpoint(spark, location).remembered
-
-
-def compare_values(
-    ours: Mapping[str, object], theirs: Mapping[str, object], location: str, remedy: Callable[[str], str]
-) -> None:
-    """Refuse values that differ from those of the checkpoint.
-
-    :raises StartError: naming the first key, both values and the ways out
-    """
-    for key, value in ours.items():
-        if key in theirs and theirs[key] != value:
-            raise StartError(
-                f"The checkpoint {location} was made with {key} = {theirs[key]}, the settings say {value}. Set {key} "
-                f"back to that, or {remedy(key)}."
-            )

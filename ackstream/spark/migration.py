@@ -24,9 +24,8 @@ from pyspark.sql.types import StructType
 from ackstream.errors import StartError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
-from ackstream.spark.checkpoint import REMEMBERED, Checkpoint
+from ackstream.spark.checkpoint import DRAFT, REMEMBERED, Checkpoint, compare_values, fixed_values
 from ackstream.spark.clock import clock
-from ackstream.spark.job import DRAFT, compare_values, fixed_values, with_values
 from ackstream.spark.kafka import ticked
 from ackstream.spark.operator import SHARD_KEYS, distribute, operate
 from ackstream.spark.pieces import Aside
@@ -38,30 +37,16 @@ if TYPE_CHECKING:
 
     from ackstream.observe.figures import Tally
     from ackstream.settings import Settings
+    from ackstream.spark.checkpoint import Unite
     from ackstream.spark.job import Job
     from ackstream.spark.operator import ShardBatch, State
     from ackstream.spark.pieces import PieceStore
-
-    Unite = Callable[[Iterable[State]], State]
 
 STATES = "states"
 FORMER = "former"
 """The key under which a migrated checkpoint remembers the one it was made from."""
 _ONE_BY_ONE = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
 """States are large: more than 2 GB would not fit one Arrow column."""
-
-
-@dataclass(frozen=True)
-class Resharding:
-    """How a room divides its states among other shards; pure functions.
-
-    :ivar divide: from their new number, version and blob of an old shard, and its pieces, to parts by the number of the
-        new shard, which name no pieces
-    :ivar unite: from the parts of a new shard, in any order, to its state
-    """
-
-    divide: Callable[[int, int, bytes, PieceStore | None], Mapping[int, State]]
-    unite: Unite
 
 
 @dataclass(frozen=True)
@@ -101,11 +86,11 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
 
 def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint) -> Migration | None:
     location = old.location
-    theirs, ours = old.remembered, fixed_values(settings, job.fixed)
+    theirs, ours = old.remembered, fixed_values(settings, job.keeps.fixed)
     changed = {key: (theirs[key], value) for key, value in ours.items() if theirs.get(key, value) != value}
     if not changed:
         return None
-    fixed = {key: value for key, value in ours.items() if key not in job.movable}
+    fixed = {key: value for key, value in ours.items() if key not in job.keeps.movable}
     compare_values(fixed, theirs, location, job.remedy)
     if old.last("offsets") != old.last("commits"):
         as_before = with_values(settings, {key: before for key, (before, _) in changed.items()})
@@ -130,6 +115,15 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
     old.move(former)
     new.move(location)
     return Migration(changed, former)
+
+
+def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
+    """Return the settings with other values, given by their full keys."""
+    for key, value in values.items():
+        part, _, name = key.partition(".")
+        changed = getattr(settings, part).model_copy(update={name: value})
+        settings = settings.model_copy(update={part: changed})
+    return settings
 
 
 def _is_to_move(new: Checkpoint) -> bool:
@@ -177,12 +171,14 @@ def _write_states(
     )
     unite: Unite = _only
     chosen: dict[str, list[int]] = {}
-    if job.resharding is not None and job.shards is not None:
+    if job.keeps.resharding is not None and job.keeps.shards is not None:
         # other tasks need other keys, too
-        chosen = distribute(own, attrgetter(job.shards)(settings), {})
+        chosen = distribute(own, attrgetter(job.keeps.shards)(settings), {})
         aside, keys = Aside.of(spark, old.location), chosen[SHARD_KEYS]
-        rows = rows.mapInPandas(partial(_divide, partial(job.resharding.divide, len(keys)), keys, aside), rows.schema)
-        unite = job.resharding.unite
+        rows = rows.mapInPandas(
+            partial(_divide, partial(job.keeps.resharding.divide, len(keys)), keys, aside), rows.schema
+        )
+        unite = job.keeps.resharding.unite
     path = new.path(STATES)
     rows.write.parquet(path)
     parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")

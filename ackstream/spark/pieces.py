@@ -186,7 +186,7 @@ class Aside(NamedTuple):
     def of(cls, spark: SparkSession, location: str) -> Aside:
         """Return the place beside a checkpoint."""
         # shards run without Spark, too
-        from ackstream.spark.checkpoint import locate  # noqa: PLC0415
+        from ackstream.spark.session import locate  # noqa: PLC0415
 
         files, path = locate(spark, f"{location}/{_DIRECTORY}")
         if files.getScheme() != "file":

@@ -97,6 +97,12 @@ FIXED = {"spark.sql.variable.substitute": "false"}
 """Entries that nothing overrides: without it, Spark replaces ``${env:NAME}`` in any text that it reads as SQL."""
 
 
+def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system and path of a file."""
+    path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
+    return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
+
+
 class _Handler:
     """Sets an event when the JVM receives a signal, and silences Spark: it logs every task that the end interrupts."""
 

@@ -17,8 +17,7 @@ from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB, inflight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.spark import migration
-from ackstream.spark.job import with_values
-from ackstream.spark.migration import migrate
+from ackstream.spark.migration import migrate, with_values
 from tests.harness.system import System
 from tests.harness.waiting import eventually
 

@@ -32,8 +32,7 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, SettleMessages, Unbind, Unbound
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.jobs import QueueBackoff, QueueSettings
-from ackstream.spark.job import with_values
-from ackstream.spark.migration import migrate
+from ackstream.spark.migration import migrate, with_values
 from tests.harness import pages
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually

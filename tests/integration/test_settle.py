@@ -37,8 +37,7 @@ from ackstream.protocol.readers import (
 )
 from ackstream.settings import Clock, Kafka, Lake, RequiredRole, Settings, Settle
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import with_values
-from ackstream.spark.migration import migrate
+from ackstream.spark.migration import migrate, with_values
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -25,20 +25,21 @@ from ackstream.settings import Kafka, Lake, Persist, Settings
 from ackstream.settings.jobs import QueueJob, QueueSettings, Settle
 from ackstream.spark import job as spark_job
 from ackstream.spark import session as spark_session
-from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint
-from ackstream.spark.job import (
+from ackstream.spark.checkpoint import (
     DRAFT,
-    POOL,
-    Job,
+    REMEMBERED,
+    TOPIC_ID,
+    Checkpoint,
     compare_rules,
     compare_values,
     deciding_values,
     fixed_values,
     guard_checkpoint,
     is_new_checkpoint,
-    with_values,
 )
+from ackstream.spark.job import POOL, Job
 from ackstream.spark.kafka import ANY_RUN
+from ackstream.spark.migration import with_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ def test_the_same_values_pass_and_so_do_those_that_an_older_release_did_not_writ
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_no_checkpoint_of_a_job_can_be_started_with_another_value_of_what_it_was_made_with(job: Job) -> None:
-    fixed = fixed_values(SETTINGS, job.fixed)
+    fixed = fixed_values(SETTINGS, job.keeps.fixed)
     assert fixed["kafka.topic_prefix"] == "x-"
     for key in fixed:
         with pytest.raises(StartError, match=f"made with {key} = other, the settings say .* or {job.remedy(key)[:20]}"):
@@ -79,12 +80,12 @@ def test_no_checkpoint_of_a_job_can_be_started_with_another_value_of_what_it_was
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_what_a_migration_can_change_is_fixed_otherwise_and_the_remedy_names_it(job: Job) -> None:
-    assert set(job.movable) <= set(job.fixed)
-    assert "kafka.topic_prefix" not in job.movable
-    for key in job.fixed:
-        assert (f"`ackstream migrate {job.name}`" in job.remedy(key)) is (key in job.movable)
-    if job.resharding is not None:
-        assert job.shards in job.movable
+    assert set(job.keeps.movable) <= set(job.keeps.fixed)
+    assert "kafka.topic_prefix" not in job.keeps.movable
+    for key in job.keeps.fixed:
+        assert (f"`ackstream migrate {job.name}`" in job.remedy(key)) is (key in job.keeps.movable)
+    if job.keeps.resharding is not None:
+        assert job.keeps.shards in job.keeps.movable
 
 
 def test_settings_take_other_values_by_their_full_keys() -> None:
@@ -114,7 +115,7 @@ def test_a_batch_that_other_rules_have_begun_is_finished_by_them(theirs: dict[st
 
 
 def test_jobs_whose_rules_are_no_longer_those_of_the_first_release_say_so() -> None:
-    changed = {name: job.rules for name, job in JOBS.items() if job.rules != 1}
+    changed = {name: job.keeps.rules for name, job in JOBS.items() if job.keeps.rules != 1}
     assert changed == {"correlate": 7, "query": 3, "queues": 4, "settle": 3, "twin": 5}
 
 
@@ -139,7 +140,7 @@ def test_a_batch_that_tables_have_is_finished_by_the_settings_that_decided_it(
 
 def test_jobs_name_the_settings_that_they_decide_by() -> None:
     own = Settings(persist=Persist(max_message_bytes=7), queues=(QueueSettings(name="q", topics=("a",)),))
-    found = deciding_values(own, [key for job in JOBS.values() for key in job.decides])
+    found = deciding_values(own, [key for job in JOBS.values() for key in job.keeps.decides])
     assert json.loads(json.dumps(found)) == found
     assert {key: value for key, value in found.items() if value is not None} == {
         "persist.max_message_bytes": 7,
@@ -149,15 +150,17 @@ def test_jobs_name_the_settings_that_they_decide_by() -> None:
         (SETTLE, Settings(settle=Settle(max_offsets_per_trigger=5))),
         (QUEUES, Settings(queue=QueueJob(max_bytes_per_trigger=5))),
     ):
-        assert set(deciding_values(changed, job.decides).values()) == {None}
+        assert set(deciding_values(changed, job.keeps.decides).values()) == {None}
     operated = {"interval", "trigger", "max_offsets_per_trigger", "shards", "shuffle_partitions", "starting"}
     operated |= {"index_trigger", "index_partitions"}
     for name in ("persist", "settle", "query", "twin"):
         fields = set(type(getattr(SETTINGS, name)).model_fields) - operated
-        assert fields == {key.partition(".")[2] for key in JOBS[name].decides if key.startswith(f"{name}.")}
+        assert fields == {key.partition(".")[2] for key in JOBS[name].keeps.decides if key.startswith(f"{name}.")}
     # what they take from other parts
-    assert {"correlate.max_value_bytes", "correlate.max_labels", "correlate.reply_topics", "quotas"} < {*TWIN.decides}
-    assert "queues" in PERSIST.decides
+    assert {"correlate.max_value_bytes", "correlate.max_labels", "correlate.reply_topics", "quotas"} < {
+        *TWIN.keeps.decides
+    }
+    assert "queues" in PERSIST.keeps.decides
 
 
 def test_a_checkpoint_remembers_the_values_of_its_first_start(spark: SparkSession, tmp_path: Path) -> None:
@@ -174,19 +177,15 @@ def test_a_job_that_is_killed_while_it_writes_what_its_checkpoint_remembers_forg
     spark: SparkSession, tmp_path: Path
 ) -> None:
     location, place = str(tmp_path / "checkpoints/x"), tmp_path / "checkpoints/x"
+    # of the first start of all
+    Checkpoint(spark, location).write(f".{REMEMBERED}.draft", '{"x.sh')
+    assert is_new_checkpoint(spark, location)
     guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
-    # between its two last steps
-    (place / REMEMBERED).rename(place / f".{REMEMBERED}.draft")
-    (place / f".{REMEMBERED}.crc").unlink()
-    assert not is_new_checkpoint(spark, location)
+    (place / f".{REMEMBERED}.draft").write_text('{"x.sh')
     with pytest.raises(StartError, match=r"made with x\.shards = 6, the settings say 3"):
         guard_checkpoint(Checkpoint(spark, location), {"x.shards": 3}, _anew)
-    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6}, _anew)
-    # within the first, of the first start of all
-    (place / f".{REMEMBERED}.draft").write_text('{"x.sh')
-    (place / REMEMBERED).unlink()
-    (place / f".{REMEMBERED}.crc").unlink()
-    assert is_new_checkpoint(spark, location)
+    guard_checkpoint(Checkpoint(spark, location), {"x.shards": 6, "x.more": 1}, _anew)
+    assert Checkpoint(spark, location).remembered.items() >= {"x.shards": 6, "x.more": 1}.items()
 
 
 def test_a_checkpoint_of_an_earlier_release_remembers_the_topics_from_its_next_start_on(

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from ackstream.local.submit import LOCAL_FILES, LOCAL_LOG, LOCAL_TABLES
-from ackstream.spark.checkpoint import locate
+from ackstream.spark.session import locate
 from tests.harness import local_files
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from ackstream.jobs.archive.records import AUDIT, parse, rows
 from ackstream.lake import tables
 from ackstream.lake.schemas import KEY, TABLES
 from ackstream.spark import batches
+from ackstream.spark.checkpoint import CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 
@@ -73,7 +74,9 @@ JOB = Job(
     lease=LEASE,
     reads=SOURCES,
     conf=lambda _: {"spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE)},
-    committed=partial(tables.newest_batch_of, TABLES),
+    keeps=CheckpointRules(
+        committed=partial(tables.newest_batch_of, TABLES),
+    ),
 )
 
 

@@ -34,6 +34,7 @@ from ackstream.kafka.topics import LIMITED, largest_records
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.spark.checkpoint import CheckpointRules, Resharding
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     CLOCK,
@@ -50,7 +51,6 @@ from ackstream.spark.kafka import (
     tick_time,
     ticked,
 )
-from ackstream.spark.migration import Resharding
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.spark.pieces import Aside
 
@@ -136,19 +136,22 @@ JOB = Job(
     ticks=TICKS,
     reads=READ,
     conf=conf,
-    # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
-    # did not refuse undeclared labels has passed the declarations by
-    fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
-    # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and the
-    # channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes in the
-    # batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text; 6: a live
-    # command with a condition is refused; 7: no record is earlier than the time that had passed before its batch
-    rules=7,
     check=lambda _spark, settings: check_reply_topics(settings),
-    movable=MOVABLE,
-    shards="correlate.shards",
-    resharding=Resharding(divide, unite),
-    otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
+    keeps=CheckpointRules(
+        # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
+        # did not refuse undeclared labels has passed the declarations by
+        fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
+        # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and
+        # the channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes
+        # in the batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text; 6: a
+        # live command with a condition is refused; 7: no record is earlier than the time that had passed before its
+        # batch
+        rules=7,
+        movable=MOVABLE,
+        shards="correlate.shards",
+        resharding=Resharding(divide, unite),
+        otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
+    ),
 )
 
 

@@ -44,7 +44,7 @@ from ackstream.protocol.dispositions import NOT_PROCESSED
 from ackstream.protocol.messages import CommandAck, encode_ack, write_stored
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.checkpoint import Checkpoint
+from ackstream.spark.checkpoint import Checkpoint, CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 from ackstream.spark.records import guarded
@@ -104,8 +104,10 @@ JOB = Job(
     reads=("messages",),
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
-    committed=partial(tables.newest_own_batch, TABLES),
-    decides=DECIDES,
+    keeps=CheckpointRules(
+        committed=partial(tables.newest_own_batch, TABLES),
+        decides=DECIDES,
+    ),
 )
 
 

@@ -33,6 +33,7 @@ from ackstream.observe.figures import FIGURES
 from ackstream.protocol import queries, record_headers
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.checkpoint import CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import LATEST, limit_copies, source
 from ackstream.spark.records import in_order
@@ -83,11 +84,13 @@ JOB = Job(
     reads=("queries", "stored"),
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},
-    committed=partial(tables.newest_own_batch, ("subscriptions",)),
-    decides=("query.entitlements", "persist.topics"),
-    # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table; 3: steps are counted from
-    # the first command
-    rules=3,
+    keeps=CheckpointRules(
+        committed=partial(tables.newest_own_batch, ("subscriptions",)),
+        decides=("query.entitlements", "persist.topics"),
+        # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table; 3: steps are counted
+        # from the first command
+        rules=3,
+    ),
 )
 
 

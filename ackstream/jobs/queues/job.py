@@ -29,7 +29,8 @@ from ackstream.protocol import patterns, queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import Job, is_new_checkpoint
+from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
+from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     CLOCK,
     LATEST,
@@ -125,15 +126,17 @@ JOB = Job(
     ticks=TICKS,
     reads=(REPORTS,),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.queue.shuffle_partitions)},
-    fixed=("queue.shuffle_partitions", "kafka.topic_prefix"),
-    movable=("queue.shuffle_partitions",),
-    decides=("queues", "queue.session"),
-    otherwise=f"move the checkpoint away and {_ANEW}",
     check=check,
-    committed=partial(tables.newest_batch_of, ("queue_events",)),
-    # 2: a queue without consumers forgets whose turn it is; 3: time passes in the batch that reads a tick; 4: of the
-    # settlements of a message that has yet to arrive, those that accept it are remembered
-    rules=4,
+    keeps=CheckpointRules(
+        fixed=("queue.shuffle_partitions", "kafka.topic_prefix"),
+        movable=("queue.shuffle_partitions",),
+        decides=("queues", "queue.session"),
+        otherwise=f"move the checkpoint away and {_ANEW}",
+        committed=partial(tables.newest_batch_of, ("queue_events",)),
+        # 2: a queue without consumers forgets whose turn it is; 3: time passes in the batch that reads a tick; 4: of
+        # the settlements of a message that has yet to arrive, those that accept it are remembered
+        rules=4,
+    ),
 )
 
 

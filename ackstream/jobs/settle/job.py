@@ -25,7 +25,8 @@ from ackstream.observe.figures import FIGURES
 from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.job import Job, is_new_checkpoint
+from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
+from ackstream.spark.job import Job
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 
@@ -94,19 +95,21 @@ JOB = Job(
     ticks=TICKS,
     reads=("stored", "app-acks"),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.settle.shuffle_partitions)},
-    fixed=("settle.shards", "settle.shuffle_partitions", "kafka.topic_prefix"),
-    shards="settle.shards",
-    # the shards know different readers
-    movable=("settle.shuffle_partitions",),
-    decides=tuple(
-        f"settle.{name}" for name in ("required", "reader_lease", "durable_lease", "reader_memory", "max_holes")
-    ),
-    otherwise=_ANEW,
     check=check,
-    committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),
-    # 2: a writer may require roles, and all required ones are awaited whenever their readers joined; 3: time
-    # passes in the batch that reads a tick
-    rules=3,
+    keeps=CheckpointRules(
+        fixed=("settle.shards", "settle.shuffle_partitions", "kafka.topic_prefix"),
+        shards="settle.shards",
+        # the shards know different readers
+        movable=("settle.shuffle_partitions",),
+        decides=tuple(
+            f"settle.{name}" for name in ("required", "reader_lease", "durable_lease", "reader_memory", "max_holes")
+        ),
+        otherwise=_ANEW,
+        committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),
+        # 2: a writer may require roles, and all required ones are awaited whenever their readers joined; 3: time
+        # passes in the batch that reads a tick
+        rules=3,
+    ),
 )
 
 

@@ -34,7 +34,7 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
-from ackstream.spark.checkpoint import Checkpoint, compare_topics, topic_ids
+from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, compare_topics, topic_ids
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import (
     EARLIEST,
@@ -152,16 +152,25 @@ JOB = Job(
     lease=LEASE,
     reads=("signals",),
     check=check,
-    committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
-    decides=("twin.max_thing_bytes", "quotas", *REFUSALS),
-    # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited
-    # 3: changes that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches
-    # and searches have limits, and a search has another order of values of several kinds
-    # 4: Spring's random UUID is hexadecimal, also where it happens to be text
-    # 5: a change from 1 to true is one; a command that correlate refuses for its reply topic is not carried out
-    rules=5,
+    keeps=CheckpointRules(
+        committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
+        decides=("twin.max_thing_bytes", "quotas", *REFUSALS),
+        # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited 3: changes
+        # that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches and
+        # searches have limits, and a search has another order of values of several kinds 4: Spring's random UUID is
+        # hexadecimal, also where it happens to be text 5: a change from 1 to true is one; a command that correlate
+        # refuses for its reply topic is not carried out
+        rules=5,
+    ),
 )
-INDEX = Job(name=INDEX_NAME, build=build_index, trigger="twin.index_trigger", conf=index_conf, fixed=(), answers=False)
+INDEX = Job(
+    name=INDEX_NAME,
+    build=build_index,
+    trigger="twin.index_trigger",
+    conf=index_conf,
+    answers=False,
+    keeps=CheckpointRules(fixed=()),
+)
 
 
 @contextmanager

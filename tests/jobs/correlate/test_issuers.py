@@ -15,7 +15,7 @@ from ackstream.protocol.ditto.originators import signature
 from ackstream.protocol.record_headers import ORIGINATOR_SIGNATURE, REPLY_ID
 from ackstream.settings import Correlate, Settings
 from ackstream.settings.security import Secret
-from ackstream.spark.job import compare_values, fixed_values
+from ackstream.spark.checkpoint import compare_values, fixed_values
 from tests.jobs.correlate.shards import THING, Log, Run
 
 BUILT_IN = ["twin-persisted", "live-response", "search-persisted"]
@@ -424,7 +424,7 @@ def test_a_declaration_that_is_nested_too_deeply_declares_nothing(strict: Run) -
 
 
 def test_the_setting_belongs_to_the_checkpoint_because_a_query_without_it_passes_the_declarations_by() -> None:
-    former = fixed_values(Settings(), JOB.fixed)
-    now = fixed_values(Settings(correlate=Correlate(refuse_undeclared=True)), JOB.fixed)
+    former = fixed_values(Settings(), JOB.keeps.fixed)
+    now = fixed_values(Settings(correlate=Correlate(refuse_undeclared=True)), JOB.keeps.fixed)
     with pytest.raises(StartError, match=r"correlate.refuse_undeclared = False, the settings say True.*open requests"):
         compare_values(now, former, "checkpoints/correlate", JOB.remedy)
