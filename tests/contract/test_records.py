@@ -31,7 +31,7 @@ from ackstream.testing import RequestSystem
 from tests.contract.checking import Contract
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web
-from tests.jobs.query.test_execution import Server
+from tests.jobs.query.test_plan import Server
 from tests.jobs.queues.test_endpoint import Service
 from tests.jobs.settle.logs import Log, Run
 

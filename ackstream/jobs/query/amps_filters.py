@@ -2,18 +2,23 @@
 
 A filter is a condition in which a field is a path (``/a/b``) or a name. Parsing rejects an invalid one with a sentence
 before anything runs, and one that is larger than one client may ask of a job that serves all of them.
+
+Regular expressions are those of RE2, whose time grows with the text and with the expression, and never with more: an
+engine that backtracks, as Java's and Python's do, takes hours for some expressions of ten characters. RE2 has no
+backreferences and does not look around. Its time is bounded by the instructions of the compiled expression times the
+bytes of the text, so both are limited here.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import re2
+
 from ackstream.errors import AckstreamError
-from ackstream.jobs.query import regular_expressions
-from ackstream.jobs.query.regular_expressions import MAX_INSTRUCTIONS, RegularExpressionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +52,15 @@ MAX_NODES: Final = 200
 """Fields, constants and operations of a filter, each as often as it is evaluated; a field counts as several."""
 FIELD_NODES: Final = 5
 """To find a field, the whole message is read: 2 ms for a megabyte."""
+
+MAX_INSTRUCTIONS: Final = 2_000
+"""Of all regular expressions of one filter together: ``[a-z]{100}`` has about a hundred."""
+
+MAX_STEPS: Final = 10_000_000
+"""Instructions times bytes: 50 ms at worst. What would take more steps matches nothing."""
+
+_MAX_MEMORY: Final = 1 << 20
+"""Bytes of the states that an expression keeps; many may be in use at a time."""
 
 _SHOWN = 60
 """Characters of a filter that a sentence repeats."""
@@ -224,10 +238,7 @@ class _FilterParser:
         if kind != "string":
             raise self._wrong("a regular expression in quotes")
         pattern = _unquoted(value)
-        try:
-            self._instructions += regular_expressions.instructions(pattern)
-        except RegularExpressionError as error:
-            raise FilterSyntaxError(f"The filter has the regular expression {_shown(pattern)}: {error}.") from None
+        self._instructions += instructions(pattern)
         if self._instructions > MAX_INSTRUCTIONS:
             raise FilterSyntaxError(
                 f"The regular expressions of the filter have {self._instructions:,} instructions together, and "
@@ -326,3 +337,45 @@ def _unquoted(text: str) -> str:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+# -- regular expressions -----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re2._Regexp:
+    options = re2.Options()
+    options.max_mem = _MAX_MEMORY
+    options.never_capture = True
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        why = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else error
+        raise _wrong_expression(pattern, f"RE2 does not accept it: {why}") from None
+
+
+def _wrong_expression(pattern: str, why: str) -> FilterSyntaxError:
+    return FilterSyntaxError(f"The filter has the regular expression {_shown(pattern)}: {why}.")
+
+
+def instructions(pattern: str) -> int:
+    """Return the size of an expression as a program.
+
+    :raises FilterSyntaxError: it is not an expression of RE2, or too large
+    """
+    size: int = _compiled(pattern).programsize
+    if size > MAX_INSTRUCTIONS:
+        raise _wrong_expression(pattern, f"it has {size:,} instructions, and {MAX_INSTRUCTIONS:,} are allowed")
+    return size
+
+
+def found(pattern: str, text: bytes | None, limit: int) -> bool | None:
+    """Return whether a text (UTF-8) has a part that an expression matches.
+
+    :param limit: in bytes; a longer text is not searched
+    :returns: ``None`` for no text, or one that is too long
+    """
+    if text is None or len(text) > limit:
+        return None
+    return _compiled(pattern).search(text) is not None

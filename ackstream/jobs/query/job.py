@@ -9,45 +9,40 @@ ids.
 from __future__ import annotations
 
 import logging
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from delta.tables import DeltaTable
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query import requests, results
+from ackstream.jobs.query import results
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
-from ackstream.jobs.query.execution import execute, refuse
-from ackstream.jobs.query.expressions import fits
 from ackstream.jobs.query.filters import read_filter
-from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, QueryState, SubscriptionPlan, withdraw
-from ackstream.jobs.query.requests import UnreadableError
-from ackstream.lake import commits, messages, tables
+from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, SubscriptionPlan, execute, refuse
+from ackstream.jobs.query.records import collect, dead_letters, projected, read_queries
+from ackstream.jobs.query.state import QueryState, encode_state, prune, restore, withdraw
+from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.observe.catalogue import DEAD_LETTERS
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol import queries, record_headers
+from ackstream.protocol import queries
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import LATEST, limit_copies, source
-from ackstream.spark.records import in_order
+from ackstream.spark.records import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.query.plan import LogSubscription, Step
-    from ackstream.jobs.query.requests import QueryRequest
-    from ackstream.kafka.outbox import OutgoingRecord
+    from ackstream.jobs.query.plan import Step
+    from ackstream.jobs.query.records import QueryRequest
+    from ackstream.jobs.query.state import LogSubscription
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
@@ -60,9 +55,6 @@ MAX_BATCHES_UNSTORED = 100
 
 PRUNED_EVERY = 300
 """After so many rows of the table ``subscriptions`` old ones are removed."""
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(QueryState).decode
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -184,23 +176,16 @@ class QueryFold:
 
     def _load(self, spark: SparkSession, query_id: str, batch_id: int, now: int) -> bool:
         """Load the state as it was before a batch; return whether the batch has stored its own: it is replayed then."""
-        lake = self._settings.lake
-        rows = tables.read(spark, lake, "subscriptions")
-        last = rows.where(F.col("query_id") != query_id).agg(F.max("batch")).collect()[0][0]
-        self._first = 0 if last is None else last + 1
-        self._rows = rows.count()
-        batch = self._first + batch_id
-        before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
-        own = rows.where(F.col("batch") == batch).collect()
-        self._newest = own[0]["position"] if own else tables.newest_batch(tables.read(spark, lake, messages.TABLE))
-        self._state = _decode(before[0]["state"]) if before else QueryState()
-        self._known = self._stored = before[0]["position"] if before else self._newest
-        for client, why in withdraw(self._state, self._objection).items():
+        found = restore(spark, self._settings.lake, query_id, batch_id)
+        self._state, self._first, self._rows = found.state, found.first, found.rows
+        self._newest = found.newest
+        self._known = self._stored = found.known
+        for client, why in withdraw(found.state, self._objection).items():
             log.warning("The session of %r ends: %s", client, why)
-        for session in self._state.sessions.values():
-            # no client could be heard while the job was down
+        for session in found.state.sessions.values():
+            # clients could not reach the job while it was down
             session.seen = now
-        return bool(own)
+        return found.replayed
 
     def _objection(self, subscription: LogSubscription) -> str | None:
         """Return why a subscription must not go on by the settings and the rules of today."""
@@ -214,147 +199,23 @@ class QueryFold:
         return None
 
     def _store(self, spark: SparkSession, state: QueryState, query_id: str, batch: int) -> None:
-        row = {"batch": batch, "position": self._newest, "query_id": query_id, "state": _encode(state).decode()}
+        row = {"batch": batch, "position": self._newest, "query_id": query_id, "state": encode_state(state).decode()}
         tables.append_rows(spark, pa.Table.from_pylist([row]), self._settings.lake, "subscriptions", query_id, batch)
         self._stored = self._newest
         self._rows += 1
 
 
-def prune(spark: SparkSession, lake: Lake) -> None:
-    """Remove the states that no batch is ever restored from again; the table grows by a row per batch.
-
-    The newest batch may be replayed: it starts from the state before. The last row of each query marks where its
-    batches end.
-    """
-    table = DeltaTable.forPath(spark, tables.location(lake, "subscriptions"))
-    rows = table.toDF().select("batch", "query_id")
-    newest = [row.batch for row in rows.orderBy(F.col("batch").desc()).limit(2).collect()]
-    ends = [row.end for row in rows.groupBy("query_id").agg(F.max("batch").alias("end")).collect()]
-    # maintenance may be compacting the table
-    commits.retried(lambda: table.delete((F.col("batch") < min(newest)) & ~F.col("batch").isin(ends)))
-
-
 def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> None:
-    """Plan a command, and only that: one that nobody foresaw is refused, and the batch goes on."""
-    planned = len(plan.steps)
-    try:
-        execute(plan, request, settings.query, settings.persist.topics)
-    except Exception:
-        log.exception("The command %s of %s cannot be executed.", request.origin, request.client)
-        del plan.steps[planned:]
+    """Plan a command; one that fails is refused."""
+
+    def fail(_: QueryRequest, error: Exception) -> None:
+        log.error("The command %s of %s cannot be executed.", request.origin, request.client, exc_info=error)
         refuse(plan, request, queries.INTERNAL_ERROR)
 
-
-# -- in ----------------------------------------------------------------------------------------------------------------
-
-MAX_COMMAND_BYTES = 64_000
-"""Of the headers of a command, and of a value: what the driver holds of a batch must be bounded."""
-
-
-class QueryRecord(NamedTuple):
-    """A record of Kafka; ``time`` is the broker's, epoch milliseconds.
-
-    :ivar oversized: it was too large to be brought here; of its headers there are those that name it
-    """
-
-    time: int
-    partition: int
-    offset: int
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    oversized: bool = False
-
-
-_SIZE = "aggregate(coalesce(headers, array()), 0, (total, h) -> total + length(h.key) + coalesce(length(h.value), 0))"
-_NAMES = ", ".join(f"'{name}'" for name in (record_headers.COMMAND, record_headers.CID, record_headers.ACK))
-_NAMED = f"filter(headers, h -> h.key IN ({_NAMES}) AND length(h.value) <= {requests.MAX_NAME})"
-_COLUMNS = (
-    "unix_millis(timestamp) AS time",
-    "partition",
-    "offset",
-    "topic",
-    f"substring(key, 1, {requests.MAX_NAME + 1}) AS key",
-    f"IF(length(value) <= {MAX_COMMAND_BYTES}, value, NULL) AS value",
-    f"IF({_SIZE} <= {MAX_COMMAND_BYTES}, headers, {_NAMED}) AS headers",
-    f"{_SIZE} > {MAX_COMMAND_BYTES} AS oversized",
-)
-
-
-def projected(records: DataFrame) -> DataFrame:
-    """Lay out Kafka's records for the driver, each with a limited number of bytes; it is applied to the stream."""
-    return records.selectExpr(*_COLUMNS)
-
-
-def collect(frame: DataFrame) -> Sequence[QueryRecord]:
-    """Bring the :func:`projected` records of a batch to the driver, in order."""
-    found = []
-    for row in frame.toArrow().to_pylist():
-        headers = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
-        found.append(QueryRecord(**{**row, "headers": headers}))
-    topics = sorted({record.topic for record in found})
-    return in_order(found, lambda record: (record.time, topics.index(record.topic), record.partition, record.offset))
+    topics = settings.persist.topics
+    guarded(request, lambda known: execute(plan, known, settings.query, topics), fail, (plan.steps,))
 
 
 def newest_batch_in_table(spark: SparkSession, lake: Lake) -> int:
     """Return the last batch that persist has committed; -1 if there is none."""
     return max(tables.transactions(spark, lake, messages.TABLE).values(), default=-1)
-
-
-def read_queries(
-    spark: SparkSession, records: Iterable[QueryRecord]
-) -> tuple[list[QueryRequest], list[tuple[QueryRecord, str]]]:
-    """Return the commands among records, and the unreadable records with the reason."""
-    asked, dead = [], []
-    for record in records:
-        origin = f"{record.partition}-{record.offset}"
-        try:
-            request = requests.read(record.key, record.headers, origin, record.time)
-        except UnreadableError as error:
-            dead.append((record, str(error)))
-        except Exception as error:
-            # the batch would fail, and every later start with it
-            log.exception("A record of %s cannot be read (offset %s)", record.topic, record.offset)
-            dead.append((record, f"it cannot be processed: {error!r}"))
-        else:
-            if record.oversized:
-                request = requests.too_large(request)
-            text = request.command.filter
-            unsound = text is not None and request.reason is None and not _sound(spark._jsparkSession, text)  # noqa: SLF001 - see there
-            asked.append(request.refused(queries.BAD_FILTER, UNSOUND) if unsound else request)
-    return asked, dead
-
-
-def dead_letters(dead: Iterable[tuple[QueryRecord, str]], topic: str) -> list[OutgoingRecord]:
-    """Return dead letters as records of a topic, with the reason and the coordinates in the headers."""
-    rows: list[OutgoingRecord] = []
-    for record, reason in dead:
-        headers = {
-            record_headers.REASON: reason,
-            record_headers.TOPIC: record.topic,
-            record_headers.PARTITION: record.partition,
-            record_headers.OFFSET: record.offset,
-        }
-        rows.append((topic, record.key, record.value, [(name, str(value)) for name, value in headers.items()]))
-    return rows
-
-
-UNSOUND = "The types of what it compares or calculates do not fit."
-
-
-@lru_cache(maxsize=1024)
-def _sound(session: Any, text: str) -> bool:
-    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit.
-
-    :param session: that of the JVM, which lasts; each batch has a session of Python of its own
-    """
-    spark = SparkSession(SparkContext.getOrCreate(), session)
-    try:
-        found = spark.createDataFrame([], "value STRING").where(fits(spark.sparkContext, text))
-        # planned, not only analysed: the plan of a long filter is deeper
-        found._jdf.queryExecution().executedPlan()  # noqa: SLF001 - there is no public way
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
-        log.info("Spark does not accept the filter %r: %s", text, error)
-        return False
-    return True

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query.expressions import as_number, field, fits
+from ackstream.jobs.query.filters import as_number, field, fits
 from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.jobs.query.plan import Step
-    from ackstream.jobs.query.requests import QueryRequest
+    from ackstream.jobs.query.records import QueryRequest
     from ackstream.lake.messages import Tail
     from ackstream.settings import Lake
 

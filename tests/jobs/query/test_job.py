@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ackstream.jobs.query import requests
-from ackstream.jobs.query.job import QueryRecord, collect, read_queries
+from ackstream.jobs.query import records as requests
+from ackstream.jobs.query.records import QueryRecord, collect, read_queries
 
 
 class _Frame:

@@ -11,8 +11,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
-from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, LogSubscription, Selected
-from ackstream.jobs.query.requests import QueryRequest, read
+from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
+from ackstream.jobs.query.records import QueryRequest, read
+from ackstream.jobs.query.state import LogSubscription
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.lake.schemas import ALL_TABLES

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.query.filters import MAX_LENGTH
-from ackstream.jobs.query.requests import MAX_NAME, OrderKey, QueryRequest, UnreadableError, read
+from ackstream.jobs.query.records import MAX_NAME, OrderKey, QueryRequest, UnreadableError, read
 
 
 def _read(command: str = "sow", **headers: str) -> QueryRequest:

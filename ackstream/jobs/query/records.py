@@ -5,18 +5,30 @@ The client's name is the record's key. Everything else is in record headers; the
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
-from ackstream.jobs.query.filters import read_filter
+from ackstream.jobs.query.filters import fits, read_filter
 from ackstream.protocol import messages, queries, record_headers
 from ackstream.protocol.durations import MAX_MS, read_duration
 from ackstream.protocol.messages import NOT_SUPPORTED, SUPPORTED, ClientCommand
+from ackstream.spark.records import guarded, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from ackstream.kafka.outbox import OutgoingRecord
+
+log = logging.getLogger(__name__)
 
 NO_CLIENT, NO_COMMAND, TOO_LONG = "no client name", "no such command", "a name is too long"
 TOO_LARGE = "command too large"
@@ -203,3 +215,116 @@ def _order_by(text: str) -> tuple[OrderKey, ...]:
         path = tuple(found[1].replace("/@", "/").split("/")[1:])
         keys.append(OrderKey(path, (found[2] or "").upper() == "DESC"))
     return tuple(keys)
+
+
+# -- of a batch --------------------------------------------------------------------------------------------------------
+
+MAX_COMMAND_BYTES = 64_000
+"""Of the headers of a command, and of a value: what the driver holds of a batch must be bounded."""
+
+
+class QueryRecord(NamedTuple):
+    """A record of Kafka; ``time`` is the broker's, epoch milliseconds.
+
+    :ivar oversized: it was too large to be brought here; of its headers there are those that name it
+    """
+
+    time: int
+    partition: int
+    offset: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    oversized: bool = False
+
+
+_SIZE = "aggregate(coalesce(headers, array()), 0, (total, h) -> total + length(h.key) + coalesce(length(h.value), 0))"
+_KEPT = ", ".join(f"'{name}'" for name in (record_headers.COMMAND, record_headers.CID, record_headers.ACK))
+_NAMED = f"filter(headers, h -> h.key IN ({_KEPT}) AND length(h.value) <= {MAX_NAME})"
+_COLUMNS = (
+    "unix_millis(timestamp) AS time",
+    "partition",
+    "offset",
+    "topic",
+    f"substring(key, 1, {MAX_NAME + 1}) AS key",
+    f"IF(length(value) <= {MAX_COMMAND_BYTES}, value, NULL) AS value",
+    f"IF({_SIZE} <= {MAX_COMMAND_BYTES}, headers, {_NAMED}) AS headers",
+    f"{_SIZE} > {MAX_COMMAND_BYTES} AS oversized",
+)
+
+
+def projected(records: DataFrame) -> DataFrame:
+    """Lay out Kafka's records for the driver, each with a limited number of bytes; it is applied to the stream."""
+    return records.selectExpr(*_COLUMNS)
+
+
+def collect(frame: DataFrame) -> Sequence[QueryRecord]:
+    """Bring the :func:`projected` records of a batch to the driver, in order."""
+    found = []
+    for row in frame.toArrow().to_pylist():
+        headers = [(entry["key"], entry["value"]) for entry in row["headers"] or ()]
+        found.append(QueryRecord(**{**row, "headers": headers}))
+    topics = sorted({record.topic for record in found})
+    return in_order(found, lambda record: (record.time, topics.index(record.topic), record.partition, record.offset))
+
+
+def read_queries(
+    spark: SparkSession, records: Iterable[QueryRecord]
+) -> tuple[list[QueryRequest], list[tuple[QueryRecord, str]]]:
+    """Return the commands among records, and the unreadable records with the reason."""
+    asked: list[QueryRequest] = []
+    dead: list[tuple[QueryRecord, str]] = []
+
+    def decide(record: QueryRecord) -> None:
+        request = read(record.key, record.headers, f"{record.partition}-{record.offset}", record.time)
+        if record.oversized:
+            request = too_large(request)
+        text = request.command.filter
+        unsound = text is not None and request.reason is None and not _sound(spark._jsparkSession, text)  # noqa: SLF001 - see there
+        asked.append(request.refused(queries.BAD_FILTER, UNSOUND) if unsound else request)
+
+    def fail(record: QueryRecord, error: Exception) -> None:
+        if isinstance(error, UnreadableError):
+            dead.append((record, str(error)))
+            return
+        log.error("A record of %s cannot be read (offset %s)", record.topic, record.offset, exc_info=error)
+        dead.append((record, f"it cannot be processed: {error!r}"))
+
+    for record in records:
+        guarded(record, decide, fail)
+    return asked, dead
+
+
+def dead_letters(dead: Iterable[tuple[QueryRecord, str]], topic: str) -> list[OutgoingRecord]:
+    """Return dead letters as records of a topic, with the reason and the coordinates in the headers."""
+    rows: list[OutgoingRecord] = []
+    for record, reason in dead:
+        headers = {
+            record_headers.REASON: reason,
+            record_headers.TOPIC: record.topic,
+            record_headers.PARTITION: record.partition,
+            record_headers.OFFSET: record.offset,
+        }
+        rows.append((topic, record.key, record.value, [(name, str(value)) for name, value in headers.items()]))
+    return rows
+
+
+UNSOUND = "The types of what it compares or calculates do not fit."
+
+
+@lru_cache(maxsize=1024)
+def _sound(session: Any, text: str) -> bool:
+    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit.
+
+    :param session: that of the JVM, which lasts; each batch has a session of Python of its own
+    """
+    spark = SparkSession(SparkContext.getOrCreate(), session)
+    try:
+        found = spark.createDataFrame([], "value STRING").where(fits(spark.sparkContext, text))
+        # planned, not only analysed: the plan of a long filter is deeper
+        found._jdf.queryExecution().executedPlan()  # noqa: SLF001 - there is no public way
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
+        log.info("Spark does not accept the filter %r: %s", text, error)
+        return False
+    return True

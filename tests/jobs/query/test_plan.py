@@ -7,23 +7,20 @@ from typing import get_args
 import msgspec
 import pytest
 
-from ackstream.jobs.query.execution import execute
 from ackstream.jobs.query.job import run
 from ackstream.jobs.query.plan import (
-    SILENT_MS,
     Acknowledged,
-    ClientSession,
     Counted,
     Deleted,
     GroupMark,
     LogDelivered,
-    QueryState,
     Selected,
     Step,
     SubscriptionPlan,
-    withdraw,
+    execute,
 )
-from ackstream.jobs.query.requests import UNSERVED, QueryRequest, read, too_large
+from ackstream.jobs.query.records import UNSERVED, QueryRequest, read, too_large
+from ackstream.jobs.query.state import SILENT_MS, ClientSession, QueryState, withdraw
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
 from ackstream.settings import Query, Settings

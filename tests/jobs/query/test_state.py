@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from ackstream.jobs.query.job import prune
+from ackstream.jobs.query.state import prune
 from ackstream.lake import tables
 from ackstream.settings import Lake
 
