@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake, Settings
 
-STORY = "story"
-"""The question about one request."""
-
 SHOWN = 1_000
 """Maximum number of rows of a table in the terminal; CSV and JSON have all."""
 
@@ -98,7 +95,7 @@ def outcomes(
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if as_json:
         echo_json(*records)
-    elif name == STORY and records:
+    elif name == "story" and records:
         Terminal(soft_wrap=True).print(_story(records))
     else:
         Terminal().print(result_table(columns, rows) if rows else "No rows match.")
@@ -125,10 +122,7 @@ def ask(
 ) -> tuple[list[str], Sequence[Sequence[Any]]]:
     """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB for a local lake, else with Spark.
 
-    Both return the same columns and rows, with times in UTC; DuckDB needs no JVM and answers at once.
-
-    :param values: of the question's parameters
-    :raises StartError: a table does not exist yet
+    Both return the same columns and rows, with times in UTC; DuckDB needs no JVM.
     """
     from ackstream.lake import questions, reading
 
@@ -144,10 +138,9 @@ def ask(
             found = questions.answer(connection, settings.lake, name, values)
             columns, rows = [column[0] for column in found.description], found.fetchall()
     # Spark returns naive times in the local zone
-    in_utc = [
+    return columns, [
         [value.astimezone(timezone.utc) if isinstance(value, datetime) else value for value in row] for row in rows
     ]
-    return columns, in_utc
 
 
 def _story(records: Sequence[Mapping[str, Any]]) -> Group:

@@ -6,12 +6,12 @@ import base64
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import time
 import uuid
 from typing import IO, TYPE_CHECKING
 
+import psutil
 from kafka.errors import KafkaError
 from rich.console import Console
 
@@ -59,14 +59,12 @@ class Broker:
 
     @property
     def kafka(self) -> Kafka:
-        """The settings with which it is reached."""
+        """The settings with which clients connect."""
         return Kafka(bootstrap=self.bootstrap)
 
     def start(self, console: Console | None = None) -> bool:
-        """Start the broker and wait until it answers.
+        """Start the broker and wait until it answers; return ``False`` if it was running already.
 
-        :param console: shows the progress; ``None`` for no display
-        :returns: ``False`` if it was running already
         :raises LocalError: no Java, no jars, a port in use, foreign data, a failed start; with the remedy
         """
         program = installation.find_java().program
@@ -105,17 +103,14 @@ class Broker:
         pid = self.pid()
         if pid is None:
             return False
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-            deadline = time.monotonic() + _GRACE_SECONDS
-            while self._runs_as(pid) and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
-            if not self._runs_as(pid):
-                break
-        with contextlib.suppress(ChildProcessError):
-            # if this process started it, nothing else clears its entry in the process table
-            os.waitpid(pid, os.WNOHANG)
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            process = psutil.Process(pid)
+            process.terminate()
+            try:
+                process.wait(_GRACE_SECONDS)
+            except psutil.TimeoutExpired:
+                process.kill()
+                process.wait(_GRACE_SECONDS)
         self._pid_file.unlink(missing_ok=True)
         return True
 

@@ -7,10 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.errors import InputError, LocalError
 
@@ -37,10 +36,7 @@ def installation_root() -> Path:
 
 
 def conf(name: str) -> Path:
-    """Return a file of ``conf/``.
-
-    :raises LocalError: the installation lacks it
-    """
+    """Return a file of ``conf/``."""
     path = installation_root() / "conf" / name
     if not path.is_file():
         raise LocalError(f"The file {path} is missing from the installation of ackstream: install the package again.")
@@ -48,10 +44,7 @@ def conf(name: str) -> Path:
 
 
 def entry_point(name: str) -> Path:
-    """Return the script of a job, ``jobs/NAME.py``.
-
-    :raises InputError: there is no such job; the sentence names those that exist
-    """
+    """Return the script of a job, ``jobs/NAME.py``."""
     path = installation_root() / "jobs" / f"{name}.py"
     if not path.is_file():
         raise InputError(f"There is no job {name!r}; the jobs in {path.parent} are: {', '.join(jobs()) or 'none'}.")
@@ -103,8 +96,7 @@ def cache() -> Path:
     return base / "ackstream"
 
 
-@dataclass(frozen=True)
-class JavaProgram:
+class JavaProgram(NamedTuple):
     """A suitable Java, with its feature release, such as 17."""
 
     program: Path

@@ -34,10 +34,8 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 
 JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
 LOCAL_TABLES, LOCAL_FILES, LOCAL_LOG = "ackstream.LocalTables", "ackstream.LocalFiles", "ackstream.LocalLog"
-"""Classes for Hadoop's two interfaces to files, and for Delta's to the log of a table."""
-
 LOCAL_FILES_JAR = Path(__file__).with_name("local-files.jar")
-"""The jar with them, beside their sources."""
+"""Classes for Hadoop's two interfaces to files and for Delta's to the log of a table, and the jar with them."""
 
 BASES = ("hadoop-bare-naked-local-fs-", "delta-storage-")
 """The jars with their base classes."""
@@ -84,7 +82,6 @@ def submit_command(
     over those of the user's own ``spark-defaults.conf``, which Spark reads as well.
 
     :param script: the program; ``None``: ``jobs/JOB.py``
-    :param deploy_mode: ``cluster``: the driver runs there, and gets the settings file
     :raises InputError: there is no such job, or the master and the mode do not fit
     :raises LocalError: no Java, or a jar cannot be fetched
     :raises SettingsError: a secret would be in the command line of the JVM; or a cluster would get no settings
@@ -147,9 +144,8 @@ def check_settings(master: str, *, remote: bool = False) -> Path | None:
 
 
 def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, str]:
-    """Return the entries of Spark that the settings make.
+    """Return the entries of Spark that the settings make; ``fetched`` are the jars of the session.
 
-    :param fetched: the jars that the session gets
     :raises SettingsError: a secret would be in the command line of a JVM
     """
     conf = settings.spark.conf
@@ -172,9 +168,9 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
 
 
 def local_files(fetched: Sequence[Path]) -> dict[str, str]:
-    """Return the entries by which Java itself handles local files; Hadoop starts processes for each.
+    """Return the entries that replace Hadoop's access to local files, which starts processes for each file.
 
-    Spark asks for the classes before it adds the jars of ``--jars``.
+    Spark loads these classes before it adds the jars of ``--jars``.
     """
     found = [str(jar) for jar in fetched if jar.name.startswith(BASES)]
     if len(found) < len(BASES):
@@ -214,13 +210,12 @@ def log_configuration(log_format: str) -> str:
 
 
 def submit_environment(master: str = "local", deploy_mode: str = "client", log_format: str = "text") -> dict[str, str]:
-    """Return the environment for that command: Spark, and on this machine the interpreter and the quiet log.
+    """Return the environment of ``spark-submit``: Spark, and on this machine the interpreter and the quiet log.
 
-    ``PYSPARK_PYTHON`` is respected. Where it is not set, workers run this interpreter here, and the cluster's there.
+    ``PYSPARK_PYTHON`` is respected; without it, workers run this interpreter here, and the cluster's there.
     """
     own = {"SPARK_HOME": str(installation.spark_home())}
     if deploy_mode == "client":
-        # the driver is of the installation that this command is of
         own["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if not is_local(master):
         return {**os.environ, **own}
@@ -253,10 +248,7 @@ def java_options() -> str:
 
 
 def archive() -> Path:
-    """Name the archive of classes of this very Java and these very jars.
-
-    :raises LocalError: no Java, or no PySpark
-    """
+    """Name the archive of classes of exactly this Java and these jars."""
     program = installation.find_java().program.resolve()
     parts = [str(program)]
     # a JVM compares the paths, sizes and times of all jars of its class path

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from ackstream.errors import LocalError
@@ -248,16 +248,24 @@ def test_a_pid_that_now_belongs_to_another_program_is_never_killed(played: Broke
     assert not played._pid_file.exists()
 
 
-@pytest.mark.parametrize(("body", "number"), [(OBEDIENT, signal.SIGTERM), (STUBBORN, signal.SIGKILL)])
-def test_a_process_is_asked_to_end_and_then_killed(played: Broker, body: str, number: int):
+@pytest.mark.parametrize(("body", "asked"), [(OBEDIENT, ["terminate"]), (STUBBORN, ["terminate", "kill"])])
+def test_a_process_is_asked_to_end_and_then_killed(
+    played: Broker, monkeypatch: pytest.MonkeyPatch, body: str, asked: list[str]
+):
+    found: list[str] = []
+
+    def note(name: str) -> None:
+        ask = getattr(psutil.Process, name)
+        monkeypatch.setattr(psutil.Process, name, lambda self: (found.append(name), ask(self)))
+
+    note("terminate")
+    note("kill")
+    monkeypatch.setattr(broker, "_GRACE_SECONDS", 0.2)
     with running(str(played._properties), body) as process:
         played._pid_file.write_text(str(process.pid))
-        # Popen learns the signal only if it reaps its child itself
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "waitpid", lambda *_: None)
-            patch.setattr(broker, "_GRACE_SECONDS", 0.2)
-            assert played.stop()
-        assert process.wait() == -number
+        assert played.stop()
+        assert found == asked
+        assert not psutil.pid_exists(process.pid)
     assert not played._pid_file.exists()
 
 
