@@ -4,8 +4,7 @@ Feed commands, answers and time; read replies and events. All decisions are thos
 """
 
 from ackstream.testing.queue import DrivenConsumer, QueueSystem
-from ackstream.testing.records import TopicRecord
-from ackstream.testing.system import RequestSystem
+from ackstream.testing.system import RequestSystem, TopicRecord
 
 __all__ = [
     "DrivenConsumer",

@@ -1,20 +1,57 @@
-"""The connection of clients to a system in memory: nothing waits, and no thread runs."""
+"""The connection of clients to a system in memory, and the time of that: no thread runs, and nothing waits."""
 
 from __future__ import annotations
 
-import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from ackstream.errors import PreconditionNotMetError
+from ackstream.client.core.connection import Connection, Loop, Producer
+from ackstream.errors import BadParameterError, PreconditionNotMetError
+from ackstream.kafka.reader import TopicReader
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable
 
     from ackstream.client.core.connection import Guard
     from ackstream.settings import Kafka
-    from ackstream.testing.records import TopicRecord
     from ackstream.testing.system import RequestSystem
+
+
+class VirtualTime(ABC):
+    """Base of the systems in memory.
+
+    :ivar now: the time in epoch milliseconds
+    """
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self.now = start_ms
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is due meanwhile happens, each at its time.
+
+        :raises BadParameterError: a negative number of seconds
+        """
+        if seconds < 0:
+            raise BadParameterError(f"The number of seconds is {seconds}: time does not go back.")
+        until = self.now + round(seconds * 1000)
+        while (due := self._due()) is not None and due <= until:
+            self._step(due)
+        self._step(until)
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Let time pass until a condition holds, or until nothing is left that time would change."""
+        while not done() and (due := self._due()) is not None:
+            self._step(due)
+
+    @abstractmethod
+    def _due(self) -> int | None:
+        """Return the next time at which something happens, not before now; ``None``: never."""
+
+    @abstractmethod
+    def _step(self, now: int) -> None:
+        """Move the time to ``now``, and let happen what is due."""
 
 
 class DrivenFuture(Future[Any]):
@@ -38,20 +75,13 @@ class DrivenFuture(Future[Any]):
         return super().exception(0 if timeout is None else timeout)
 
 
-def _run(loop: Callable[[], None]) -> None:
-    loop()
-
-
-class MemoryReader:
+class MemoryReader(TopicReader):
     """Gives a client the records of topics as they are stored."""
 
     def __init__(self, system: RequestSystem, topics: Iterable[str], stop: threading.Event | None) -> None:
-        self.thread: threading.Thread | None = None
-        self.consumer: Any = None
-        self.unreadable = self.skipped = 0
-        self.stop = stop or threading.Event()
+        super().__init__(None, stop)
         self._system = system
-        self._records: list[TopicRecord] = []
+        self._records: list[Any] = []
         for topic in set(topics):
             system.listen(topic, self._records.append)
 
@@ -61,7 +91,7 @@ class MemoryReader:
         self._records.clear()
         return found
 
-    def start(self, name: str, *handlers: Callable[[Any], None], guard: Guard | None = None) -> None:
+    def start(self, name: str, *handlers: Callable[[Any], None], guard: Guard | None = None, **_: Any) -> None:  # noqa: ARG002
         """Call the first handler with each record from now on, and the second one after it."""
         handle, *after = handlers
 
@@ -71,16 +101,14 @@ class MemoryReader:
             for act in after:
                 act(self._system.connection.now())
 
-        MemoryLoop(self._system, step, name, self.stop, guard or _run).start()
+        MemoryLoop(self._system, step, self.stop, guard or (lambda run: run())).start()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Give no further records."""
         self.stop.set()
 
-    close = end
 
-
-class MemoryLoop:
+class MemoryLoop(Loop):
     """A step of a client; the system takes it when a record is stored and when time passes."""
 
     inside = False
@@ -89,12 +117,10 @@ class MemoryLoop:
         self,
         system: RequestSystem,
         step: Callable[[], None],
-        name: str,
         stop: threading.Event,
         guard: Guard,
         due: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self.name = name
         self._system, self._step, self._stop, self._guard = system, step, stop, guard
         self.due = due
 
@@ -118,7 +144,7 @@ class MemoryLoop:
             self.inside = outer
 
 
-class MemoryProducer:
+class MemoryProducer(Producer):
     """Stores records in the topics of a system."""
 
     def __init__(self, system: RequestSystem) -> None:
@@ -136,19 +162,13 @@ class MemoryProducer:
         """Do nothing: every record is stored."""
 
 
-class MemoryConnection:
+class MemoryConnection(Connection):
     """Connects requesters, responders and subscribers with a system in memory."""
 
     def __init__(self, system: RequestSystem, kafka: Kafka) -> None:
-        self.kafka = kafka
+        super().__init__(kafka)
         self._system = system
-
-    def claim(self, labels: frozenset[str]) -> Callable[[], None]:
-        """Give labels to a receiver; return the function that takes them from it.
-
-        :raises DittoError: 409, another one has one of them
-        """
-        return self._system.claim(labels)
+        self.claim = system.claim
 
     def now(self) -> float:
         """Return the time of the system in seconds."""
@@ -166,16 +186,9 @@ class MemoryConnection:
         """Return a producer."""
         return MemoryProducer(self._system)
 
-    def loop(
-        self,
-        step: Callable[[], None],
-        name: str,
-        stop: threading.Event,
-        guard: Guard,
-        due: Callable[[], float | None],
-    ) -> MemoryLoop:
+    def loop(self, step: Callable[[], None], name: str, *options: Any) -> MemoryLoop:  # noqa: ARG002
         """Return a loop that the system drives."""
-        return MemoryLoop(self._system, step, name, stop, guard, due)
+        return MemoryLoop(self._system, step, *options)
 
     def consumer(self, *_: str, **__: Any) -> Any:
         """Refuse to join a group.
@@ -184,7 +197,7 @@ class MemoryConnection:
         """
         raise PreconditionNotMetError("A system in memory has no consumer groups: leave group out.")
 
-    def link(self, name: str, stop: threading.Event | None = None, **_: Any) -> Any:  # noqa: ARG002
+    def link(self, name: str, *_: Any, **__: Any) -> Any:
         """Refuse to connect a client of another plane.
 
         :raises PreconditionNotMetError: always

@@ -15,12 +15,12 @@ from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol.queues import MessageDelivered
-from ackstream.testing.virtual_time import VirtualTime
+from ackstream.testing.memory import VirtualTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.core.messages import Message
+    from ackstream.client.core.options import Message
     from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.readers import SampleOutcome

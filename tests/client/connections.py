@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.core.connection import BrokerConnection, ClientProducer
+from ackstream.client.core.connection import Connection, Producer
 from ackstream.kafka.reader import TopicReader
 from ackstream.settings import Kafka
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import threading
 
 
-class FakeConnection(BrokerConnection):
+class FakeConnection(Connection):
     """Gives out the consumer, the producer (both of kafka-python's kind) and the link that the test has made.
 
     :ivar time: of the monotonic clock; ``None``: that of the machine
@@ -34,8 +34,8 @@ class FakeConnection(BrokerConnection):
     def consumer(self, *_: str, **__: Any) -> Any:
         return self.made[0]
 
-    def producer(self, *_: str, **__: Any) -> ClientProducer:
-        return ClientProducer(self.kafka, self.made[1])
+    def producer(self, *_: str, **__: Any) -> Producer:
+        return Producer(self.kafka, self.made[1])
 
     def link(self, name: str, *_: Any, **options: Any) -> Any:  # noqa: ARG002
         return self.made[2]

@@ -1,34 +1,42 @@
 """The connection of a client: all that it reads and writes goes through one object, which is injected.
 
-Every client takes a :data:`Brokers` as its first argument. Brokers become a :class:`BrokerConnection`; a
-:class:`Connection` is used as it is, so that ``ackstream.testing`` and tests put a system in memory in its place.
+Every client takes :data:`Brokers` as its first argument. A subclass of :class:`Connection` is used as it is:
+``ackstream.testing`` and tests put a system in memory in its place.
 """
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafka.errors import KafkaError
 
 from ackstream.kafka import clients
 from ackstream.kafka.access import check_topics
+from ackstream.kafka.clients import CLOSE_SECONDS, DELIVERY_SECONDS, RESEND_SECONDS, may_pass
 from ackstream.kafka.reader import ClientConnection, TopicReader
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-
 Guard: TypeAlias = "Callable[[Callable[[], None]], None]"
-"""Runs the loop of a thread, and deals with an error that ends it."""
+"""Runs the loop of a thread, and handles the error that ends it."""
 
 
-class Producer(Protocol):
-    """Writes records. Safe to use from several threads."""
+class Producer:
+    """Writes records with a producer of kafka-python. Safe to use from several threads."""
+
+    def __init__(self, kafka: Kafka, producer: Any) -> None:
+        self._kafka, self._producer = kafka, producer
 
     def put(
         self, stored: Callable[[Any], None], failed: Callable[[BaseException], None], topic: str, **record: Any
@@ -37,174 +45,53 @@ class Producer(Protocol):
 
         The report may come at once, or in the thread of the producer.
         """
+        clients.send(self._producer, stored, failed, topic, **record)
 
     def prepare(self, topic: str) -> None:
         """Look up the partitions of a topic (its real name), so that its first record does not wait for them.
 
         :raises UnreachableError: no broker answers
         """
-
-    def close(self, timeout: float = clients.CLOSE_SECONDS) -> None:
-        """Send buffered records for at most ``timeout`` seconds; the others fail."""
-
-
-class Reader(Protocol):
-    """Reads topics; the methods are those of :class:`TopicReader`."""
-
-    stop: threading.Event
-    thread: threading.Thread | None
-    unreadable: int
-    skipped: int
-    consumer: Any
-
-    def read(self, timeout_ms: int = ..., max_records: int = ...) -> list[Any]:
-        """Return the records that arrived within the time."""
-
-    def start(self, name: str, *handlers: Callable[[Any], None], guard: Guard | None = None) -> None:
-        """Have a thread of this name call the first handler with each record, the second one after each poll."""
-
-    def end(self) -> None:
-        """End the thread after the records it has read."""
-
-    def close(self) -> None:
-        """End the thread and disconnect."""
-
-
-class Loop(Protocol):
-    """Repeats a step of a client in a thread of its own."""
-
-    @property
-    def inside(self) -> bool:
-        """Whether the caller is the step itself."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def join(self) -> None:
-        """Wait for the end; return at once if it never began."""
-
-
-@runtime_checkable
-class Connection(Protocol):
-    """Makes the readers and producers of a client, and is its source of time."""
-
-    @property
-    def kafka(self) -> Kafka:
-        """The names of the topics, and the key with which senders are signed."""
-
-    @property
-    def claim(self) -> Callable[[frozenset[str]], Callable[[], object]] | None:
-        """Claims labels for a client and returns the function that releases them, or raises ``LabelsTakenError``.
-
-        ``None``: labels are claimed by leases in the topic ``declarations``.
-        """
-
-    def now(self) -> float:
-        """Return the monotonic time in seconds."""
-
-    def future(self) -> Future[Any]:
-        """Return a future for an outcome that the application may wait for."""
-
-    def reader(self, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None) -> Reader:
-        """Return a reader of every record that is written to topics (real names) from now on.
-
-        :param writes: topics that the client writes to, which are checked at once
-        :raises UnreachableError: no broker, or a topic is missing
-        """
-
-    def consumer(self, *topics: str, writes: Iterable[str] = (), group: str | None = None, **config: Any) -> Any:
-        """Return a consumer of kafka-python that may read topics (real names), and is assigned none of them yet.
-
-        :param group: the consumer group to join (its real name)
-        :param config: of kafka-python
-        :raises UnreachableError: no broker, or a topic is missing
-        """
-
-    def producer(
-        self, topic: str, *, delivery_timeout: float = clients.DELIVERY_SECONDS, linger_ms: int = 0
-    ) -> Producer:
-        """Return a producer; parameters and errors are those of ``kafka.clients.connect_producer``."""
-
-    def link(self, name: str, stop: threading.Event | None = None, **options: Any) -> ClientConnection:
-        """Return the consumer and the producer of a named client; options and errors are those of that class."""
-
-    def loop(
-        self,
-        step: Callable[[], None],
-        name: str,
-        stop: threading.Event,
-        guard: Guard,
-        due: Callable[[], float | None],
-    ) -> Loop:
-        """Return a loop that repeats ``step`` until ``stop`` is set.
-
-        :param due: returns in how many seconds the step has work without a new record; ``None``: not at all
-        """
-
-
-Brokers: TypeAlias = str | Kafka | Connection
-"""The brokers of a client: ``host:port`` with commas between, the Kafka of the settings, or a connection in memory."""
-
-
-def connection_of(brokers: Brokers) -> Connection:
-    """Return the connection that a client is given, or a new one to the brokers that it is given.
-
-    :raises BadParameterError: it is no brokers
-    """
-    return brokers if isinstance(brokers, Connection) else BrokerConnection(Kafka.of(brokers))
-
-
-class ClientProducer:
-    """A producer of kafka-python."""
-
-    def __init__(self, kafka: Kafka, producer: Any) -> None:
-        """Write with ``producer``."""
-        self._kafka, self._producer = kafka, producer
-
-    def put(
-        self, stored: Callable[[Any], None], failed: Callable[[BaseException], None], topic: str, **record: Any
-    ) -> None:
-        """Send a record, as :meth:`Producer.put`."""
-        clients.send(self._producer, stored, failed, topic, **record)
-
-    def prepare(self, topic: str) -> None:
-        """Look up the partitions of a topic, as :meth:`Producer.prepare`."""
         try:
             self._producer.partitions_for(topic)
         except KafkaError as error:
             raise clients.failure(self._kafka, error) from error
 
-    def close(self, timeout: float = clients.CLOSE_SECONDS) -> None:
-        """Send buffered records, as :meth:`Producer.close`."""
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Send buffered records for at most ``timeout`` seconds; the others fail."""
         clients.close_producer(self._producer, timeout)
 
 
-class ThreadLoop:
-    """A thread that repeats a step."""
+class Loop:
+    """Repeats a step of a client in a thread of its own."""
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
-        """Do ``run`` in a thread of this name, once it is started."""
         self._thread = threading.Thread(target=run, name=name, daemon=True)
 
     @property
     def inside(self) -> bool:
-        """Whether this is the thread."""
+        """Whether the caller is the step itself."""
         return threading.current_thread() is self._thread
 
     def start(self) -> None:
-        """Start the thread."""
+        """Begin."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread, if it was started."""
+        """Wait for the end; return at once if it never began."""
         if self._thread.ident is not None:
             self._thread.join()
 
 
-class BrokerConnection:
-    """The brokers of the settings: each reader and producer is a client of kafka-python."""
+class Connection:
+    """Makes the readers and producers of a client at the brokers of the settings, and is its source of time.
 
-    claim = None
+    :ivar kafka: the names of the topics, and the key with which senders are signed
+    """
+
+    claim: Callable[[frozenset[str]], Callable[[], object]] | None = None
+    """Claims labels for a client and returns the function that releases them, or raises ``LabelsTakenError``; ``None``:
+    labels are claimed by leases in the topic ``declarations``."""
 
     def __init__(self, kafka: Kafka) -> None:
         """Connect to nothing yet."""
@@ -215,11 +102,15 @@ class BrokerConnection:
         return time.monotonic()
 
     def future(self) -> Future[Any]:
-        """Return a future."""
+        """Return a future for an outcome that the application may wait for."""
         return Future()
 
     def reader(self, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None) -> TopicReader:
-        """Connect a consumer that reads from now on, as :meth:`Connection.reader`."""
+        """Return a reader of every record that is written to topics (real names) from now on.
+
+        :param writes: topics that the client writes to, which are checked at once
+        :raises UnreachableError: no broker, or a topic is missing
+        """
         consumer = self.consumer(*topics, writes=writes)
         try:
             clients.subscribe_at_end(consumer, self.kafka, *topics)
@@ -229,7 +120,12 @@ class BrokerConnection:
         return TopicReader(consumer, stop)
 
     def consumer(self, *topics: str, writes: Iterable[str] = (), group: str | None = None, **config: Any) -> Any:
-        """Connect a consumer, as :meth:`Connection.consumer`."""
+        """Return a consumer of kafka-python that may read topics (real names), and is assigned none of them yet.
+
+        :param group: the consumer group to join (its real name)
+        :param config: of kafka-python
+        :raises UnreachableError: no broker, or a topic is missing
+        """
         consumer = clients.connect_consumer(self.kafka, group, **{"auto_offset_reset": "earliest", **config})
         try:
             check_topics(consumer, self.kafka, reads=topics, writes=writes, group=group)
@@ -239,15 +135,13 @@ class BrokerConnection:
             raise
         return consumer
 
-    def producer(
-        self, topic: str, *, delivery_timeout: float = clients.DELIVERY_SECONDS, linger_ms: int = 0
-    ) -> ClientProducer:
-        """Connect a producer, as :meth:`Connection.producer`."""
+    def producer(self, topic: str, *, delivery_timeout: float = DELIVERY_SECONDS, linger_ms: int = 0) -> Producer:
+        """Return a producer; parameters and errors are those of ``kafka.clients.connect_producer``."""
         made = clients.connect_producer(self.kafka, topic, delivery_timeout=delivery_timeout, linger_ms=linger_ms)
-        return ClientProducer(self.kafka, made)
+        return Producer(self.kafka, made)
 
     def link(self, name: str, stop: threading.Event | None = None, **options: Any) -> ClientConnection:
-        """Connect a named client, as :meth:`Connection.link`."""
+        """Return the consumer and the producer of a named client; options and errors are those of that class."""
         return ClientConnection(self.kafka, name, stop, **options)
 
     def loop(
@@ -257,11 +151,132 @@ class BrokerConnection:
         stop: threading.Event,
         guard: Guard,
         due: Callable[[], float | None],  # noqa: ARG002 - a step waits for records itself
-    ) -> ThreadLoop:
-        """Return a thread that repeats a step, as :meth:`Connection.loop`."""
+    ) -> Loop:
+        """Return a loop that repeats ``step`` until ``stop`` is set.
+
+        :param due: returns in how many seconds the step has work without a new record; ``None``: not at all
+        """
 
         def repeat() -> None:
             while not stop.is_set():
                 step()
 
-        return ThreadLoop(lambda: guard(repeat), name)
+        return Loop(lambda: guard(repeat), name)
+
+
+Brokers: TypeAlias = str | Kafka | Connection
+"""The brokers of a client: ``host:port`` with commas between, the Kafka of the settings, or a connection in memory."""
+
+
+def connection_of(brokers: Brokers) -> Connection:
+    """Return the connection that a client is given, or a new one to the brokers that it is given.
+
+    :raises BadParameterError: it is neither
+    """
+    return brokers if isinstance(brokers, Connection) else Connection(Kafka.of(brokers))
+
+
+def _ignore(_report: object) -> None:
+    """Do nothing with a report."""
+
+
+def _keep() -> None:
+    """Withdraw nothing."""
+
+
+@dataclass(eq=False)
+class Sending:
+    """A record that Kafka has not stored yet.
+
+    :ivar record: topic, key, value, headers and partition by name
+    :ivar finished: called in :meth:`ReliableSender.turn`, with ``None`` once Kafka has it, or with the final error
+    :ivar stored: called with the metadata as soon as Kafka has it, in the producer's thread
+    :ivar withdrawn: asked before it is sent, and sent again; returns the error that it ends with instead
+    :ivar give_up_at: the monotonic time after which a failure is final
+    """
+
+    record: dict[str, Any]
+    finished: Callable[[BaseException | None], object] = _ignore
+    stored: Callable[[Any], object] = _ignore
+    withdrawn: Callable[[], BaseException | None] = _keep
+    give_up_at: float = inf
+
+
+class ReliableSender:
+    """Sends each record until Kafka has stored it, or has refused it for good.
+
+    A record that failed for a reason that may pass is sent again after 0.2 s, behind those sent meanwhile. Times are
+    seconds of a monotonic clock. ``send`` may be called from any thread, ``turn`` from a single one.
+
+    :ivar sending: the number of records that are on their way
+    :ivar sending_bytes: the bytes of their values
+    """
+
+    def __init__(self, producer: Producer, *, ready: Callable[[], bool] = lambda: True) -> None:
+        """Send with ``producer``.
+
+        :param ready: whether records may be sent now; meanwhile they wait
+        """
+        self.sending = self.sending_bytes = 0
+        self._producer, self._ready = producer, ready
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, int, Sending]] = []
+        self._order = count()
+        # filled by the producer's thread, emptied by that of turn()
+        self._reports: deque[tuple[Sending, BaseException | None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """The number of records that wait for their time, or for ``ready``."""
+        return len(self._waiting)
+
+    def send(self, sending: Sending, at: float = 0.0) -> None:
+        """Send a record, at a later time if ``at`` is one."""
+        if at > 0 or not self._ready():
+            self._plan(sending, at)
+        else:
+            self._put(sending)
+
+    def wait(self, now: float) -> float | None:
+        """Return in how many seconds ``turn`` is due; ``None`` if no record waits for its time alone."""
+        return max(0.0, self._waiting[0][0] - now) if self._waiting and self._ready() else None
+
+    def turn(self, now: float) -> None:
+        """Send the records that are due, those that failed temporarily included, and finish others as ``settle``."""
+        self.settle(now)
+        while self._waiting and self._waiting[0][0] <= now and self._ready():
+            with self._lock:
+                sending = heapq.heappop(self._waiting)[2]
+            self._put(sending)
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """Finish the records that Kafka has stored or refused; send nothing."""
+        while self._reports:
+            sending, error = self._reports.popleft()
+            self._count(-1, sending)
+            if error is not None and may_pass(error) and now < sending.give_up_at:
+                self._plan(sending, now + RESEND_SECONDS)
+            else:
+                sending.finished(error)
+
+    def _plan(self, sending: Sending, at: float) -> None:
+        with self._lock:
+            heapq.heappush(self._waiting, (at, next(self._order), sending))
+
+    def _put(self, sending: Sending) -> None:
+        self._count(1, sending)
+        if (reason := sending.withdrawn()) is not None:
+            self._reports.append((sending, reason))
+            return
+
+        def stored(metadata: Any) -> None:
+            self._reports.append((sending, None))
+            sending.stored(metadata)
+
+        self._producer.put(stored, lambda error: self._reports.append((sending, error)), **sending.record)
+
+    def _count(self, change: int, sending: Sending) -> None:
+        with self._lock:
+            self.sending += change
+            self.sending_bytes += change * len(sending.record["value"] or b"")

@@ -1,7 +1,6 @@
 """The thread of a receiving client: it reads topics, calls the handler, sends the answers and commits in order.
 
-The :class:`Answers` keep each answer until the broker has confirmed it; some wait for their time before, and all while
-the lease of the client's labels has lapsed. None is lost, unless another client takes the labels meanwhile.
+After a crash or a restart some records are handled again; none is missed.
 """
 
 from __future__ import annotations
@@ -9,144 +8,31 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from ackstream.client.core.answers import Answers
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.core.options import check_word
-from ackstream.client.core.sending import ReliableSender, Sending
 from ackstream.client.core.tracing import traced
-from ackstream.errors import AckstreamError, ClientError, UnreachableError
+from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS, TopicReader
-from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.connection import Brokers, Connection, Producer, Reader
+    from ackstream.client.core.connection import Brokers
     from ackstream.client.core.labels import Labels
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)
 
-MAX_SENDING = 20_000
-MAX_SENDING_BYTES = 32 * 1024 * 1024
-"""While more answers than this are on their way, or more bytes of them, no further records are read."""
-
 Start = Literal["latest", "earliest"]
-
-
-class Answers:
-    """The answers of a client to the records that it reads. Times are seconds of a monotonic clock.
-
-    ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
-    """
-
-    def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
-        """Send with ``producer``.
-
-        :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
-            once another client has one of them, acknowledgements are dropped
-        """
-        self.stored = self.lost = 0
-        self._connection = connection
-        self._producer = producer
-        self._labels = labels
-        self._lock = threading.Lock()
-        self._sender = ReliableSender(producer, ready=lambda: self.ready)
-
-    @property
-    def delayed(self) -> int:
-        """The number of answers that wait for their time, or for a lease."""
-        return self._sender.waiting
-
-    @property
-    def sending(self) -> int:
-        """The number of answers that are on their way."""
-        return self._sender.sending
-
-    @property
-    def full(self) -> bool:
-        """Whether so many answers are on their way that nothing more should be read."""
-        return self._sender.sending > MAX_SENDING or self._sender.sending_bytes > MAX_SENDING_BYTES
-
-    @property
-    def ready(self) -> bool:
-        """Whether answers may be sent: the labels are held, or another client has them."""
-        return self._labels is None or self._labels.ready
-
-    def prepare(self, topic: str) -> None:
-        """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait then.
-
-        :raises UnreachableError: the broker went away
-        """
-        self._producer.prepare(self._connection.kafka.topic(topic))
-
-    def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
-        """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
-
-        :param topic: its name without the prefix
-        :raises Exception: the message cannot be written as JSON
-        """
-        record = {
-            "topic": self._connection.kafka.topic(topic),
-            "key": message.topic.thing_id.encode(),
-            "value": encode(message),
-            "headers": [(CORRELATION_ID, correlation_id.encode())],
-        }
-        self.hold(work)
-        finished = partial(self._finish, correlation_id, work)
-        sending = Sending(record, finished)
-        if message.topic.criterion == "acks":
-            sending.withdrawn = self._labels_taken
-        self._sender.send(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)
-
-    def hold(self, work: Work) -> None:
-        """Keep the work of a record open until ``release``."""
-        with self._lock:
-            work.remaining += 1
-
-    def release(self, work: Work) -> None:
-        """Undo a ``hold``."""
-        with self._lock:
-            work.remaining -= 1
-
-    def wait(self, now: float) -> float | None:
-        """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time alone."""
-        return self._sender.wait(now)
-
-    def turn(self, now: float) -> None:
-        """Send the answers that are due, finish the work of stored ones, reschedule those that failed temporarily."""
-        self._sender.turn(now)
-
-    def settle(self, now: float) -> None:
-        """Finish the work of the answers that the broker has stored; send nothing."""
-        self._sender.settle(now)
-
-    def _labels_taken(self) -> BaseException | None:
-        return _TAKEN if self._labels is not None and self._labels.taken else None
-
-    def _finish(self, correlation_id: str, work: Work, error: BaseException | None) -> None:
-        self.release(work)
-        if error is None:
-            self.stored += 1
-            return
-        self.lost += 1
-        if error is _TAKEN:
-            log.warning("Another client has the labels: %s gets no acknowledgement.", correlation_id)
-        else:
-            log.error("Kafka rejected an answer to %s: %s", correlation_id, error)
-
-
-_TAKEN = ClientError("Another client has the labels.")
 
 
 class Worker(Closing):
@@ -199,7 +85,7 @@ class Worker(Closing):
         self._closing = threading.Event()
         names, answers = [connection.kafka.topic(name) for name in topics], connection.kafka.topic("acks")
         if group is None:
-            self._reader: Reader = connection.reader(*names, writes=(answers,), stop=self._closing)
+            self._reader = connection.reader(*names, writes=(answers,), stop=self._closing)
         else:
             full = connection.kafka.group(group)
             config = {"auto_offset_reset": start, "session_timeout_ms": SESSION_MS}

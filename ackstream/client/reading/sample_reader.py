@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.connection import ClientProducer, connection_of
-from ackstream.client.core.label_acks import LabelAcks
+from ackstream.client.core.answers import Answers, LabelAcks
+from ackstream.client.core.connection import Producer, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.options import MAX_BATCH, handler_of, takes
-from ackstream.client.core.worker import Answers
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
@@ -175,7 +174,7 @@ class SampleReader(Client):
                 after_poll=self._after_poll,
             )
             stack.callback(self._link.close)
-            producer = ClientProducer(connection.kafka, self._link.link.producer)
+            producer = Producer(connection.kafka, self._link.link.producer)
             self._outbox = Answers(producer, connection, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._link.begin(options.start_timeout)

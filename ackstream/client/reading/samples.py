@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ackstream.client.core.messages import Message
+from ackstream.client.core.options import Message
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number

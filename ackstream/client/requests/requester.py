@@ -8,9 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.core.connection import connection_of
+from ackstream.client.core.connection import ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
-from ackstream.client.core.sending import ReliableSender, Sending
 from ackstream.client.core.tracing import trace_request
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.requests._open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored

@@ -12,10 +12,11 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
 from kafka.future import Future
 
-from ackstream.client.core import worker
-from ackstream.client.core.connection import ClientProducer
+from ackstream.client.core import answers, worker
+from ackstream.client.core import connection as connection_module
+from ackstream.client.core.answers import Answers
 from ackstream.client.core.group import Work
-from ackstream.client.core.worker import Answers, Worker
+from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
 from ackstream.client.parties.receivers import Responder, Subscriber
@@ -54,7 +55,7 @@ def producer() -> Producer:
 def outbox(producer: Any) -> Answers:
     connection = FakeConnection()
     connection.time = 0.0
-    return Answers(ClientProducer(connection.kafka, producer), connection)
+    return Answers(connection_module.Producer(connection.kafka, producer), connection)
 
 
 def put(outbox: Answers, value: str, delay: float = 0.0, topic: str = "acks") -> Work:
@@ -126,8 +127,8 @@ def test_a_producer_that_fails_at_once_is_treated_alike(outbox, producer, error,
 
 
 def test_an_outbox_is_full_of_many_answers_or_of_large_ones(outbox, producer, monkeypatch):
-    monkeypatch.setattr(worker, "MAX_SENDING", 2)
-    monkeypatch.setattr(worker, "MAX_SENDING_BYTES", 1_000)
+    monkeypatch.setattr(answers, "MAX_SENDING", 2)
+    monkeypatch.setattr(answers, "MAX_SENDING_BYTES", 1_000)
     full = []
     for value in ("a", "b", "c"):
         put(outbox, value)

@@ -12,7 +12,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 from kafka.future import Future as KafkaFuture
 
-from ackstream.client.core.connection import BrokerConnection
+from ackstream.client.core import connection
 from ackstream.client.core.storage import StoreFile
 from ackstream.client.errors import (
     FlushTimeout,
@@ -118,7 +118,7 @@ class Connection:
         self.flush()
 
 
-class Brokers(BrokerConnection):
+class Brokers(connection.Connection):
     """Makes a connection for each publisher; Kafka and the service remember what the one before has left."""
 
     def __init__(self, kind: type[Connection] = Connection) -> None:

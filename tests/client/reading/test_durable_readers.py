@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.core.connection import BrokerConnection
+from ackstream.client.core.connection import Connection
 from ackstream.client.errors import SettleTimeout
 from ackstream.client.reading import _reader_link as module
 from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
@@ -44,7 +44,7 @@ def settle(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
         answers[:] = given
         return sent
 
-    monkeypatch.setattr(BrokerConnection, "link", Link)
+    monkeypatch.setattr(Connection, "link", Link)
     return answer
 
 

@@ -9,8 +9,7 @@ from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACKS, Record
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
-from ackstream.testing.records import hash_of
-from ackstream.testing.system import ShardRun
+from ackstream.testing.system import ShardRun, hash_of
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.emissions import Emission

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from ackstream.client.core.sending import ReliableSender, Sending
+from ackstream.client.core.connection import ReliableSender, Sending
 
 
 class Producer:

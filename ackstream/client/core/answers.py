@@ -1,0 +1,222 @@
+"""The answers of a client to the records that it reads, and acknowledgements under its declared labels.
+
+Each answer is kept until the broker has confirmed it. Some wait for their time before, and all wait while the lease of
+the labels has lapsed. None is lost, unless another client takes the labels meanwhile.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.client.core.connection import ReliableSender, Sending
+from ackstream.client.core.group import Work
+from ackstream.client.reading.samples import text
+from ackstream.errors import ClientError
+from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
+from ackstream.protocol.ditto.envelopes import encode, raw
+from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
+from ackstream.protocol.ditto.subscriptions import FILTERED
+from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.record_headers import ENTITY_ID, REQUESTED_ACKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackstream.client.core.connection import Connection, Producer
+    from ackstream.client.core.labels import Labels
+    from ackstream.client.reading.samples import Sample
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.readers import AutoReason
+
+log = logging.getLogger(__name__)
+
+MAX_SENDING = 20_000
+MAX_SENDING_BYTES = 32 * 1024 * 1024
+"""While more answers than this are on their way, or more bytes of them, no further records are read."""
+
+MAX_WAITING = 10_000
+"""As many acknowledgements wait for a lapsed lease at most; of the others the requester's deadline is the answer."""
+
+
+class Answers:
+    """The answers of a client to the records that it reads. Times are seconds of a monotonic clock.
+
+    ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
+    """
+
+    def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
+        """Send with ``producer``.
+
+        :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
+            once another client has one of them, acknowledgements are dropped
+        """
+        self.stored = self.lost = 0
+        self._connection = connection
+        self._producer = producer
+        self._labels = labels
+        self._lock = threading.Lock()
+        self._sender = ReliableSender(producer, ready=lambda: self.ready)
+
+    @property
+    def delayed(self) -> int:
+        """The number of answers that wait for their time, or for a lease."""
+        return self._sender.waiting
+
+    @property
+    def sending(self) -> int:
+        """The number of answers that are on their way."""
+        return self._sender.sending
+
+    @property
+    def full(self) -> bool:
+        """Whether so many answers are on their way that nothing more should be read."""
+        return self._sender.sending > MAX_SENDING or self._sender.sending_bytes > MAX_SENDING_BYTES
+
+    @property
+    def ready(self) -> bool:
+        """Whether answers may be sent: the labels are held, or another client has them."""
+        return self._labels is None or self._labels.ready
+
+    def prepare(self, topic: str) -> None:
+        """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait then.
+
+        :raises UnreachableError: the broker went away
+        """
+        self._producer.prepare(self._connection.kafka.topic(topic))
+
+    def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
+        """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
+
+        :param topic: its name without the prefix
+        :raises Exception: the message cannot be written as JSON
+        """
+        record = {
+            "topic": self._connection.kafka.topic(topic),
+            "key": message.topic.thing_id.encode(),
+            "value": encode(message),
+            "headers": [(CORRELATION_ID, correlation_id.encode())],
+        }
+        self.hold(work)
+        finished = partial(self._finish, correlation_id, work)
+        sending = Sending(record, finished)
+        if message.topic.criterion == "acks":
+            sending.withdrawn = self._labels_taken
+        self._sender.send(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)
+
+    def hold(self, work: Work) -> None:
+        """Keep the work of a record open until ``release``."""
+        with self._lock:
+            work.remaining += 1
+
+    def release(self, work: Work) -> None:
+        """Undo a ``hold``."""
+        with self._lock:
+            work.remaining -= 1
+
+    def wait(self, now: float) -> float | None:
+        """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time alone."""
+        return self._sender.wait(now)
+
+    def turn(self, now: float) -> None:
+        """Send the answers that are due, finish the work of stored ones, reschedule those that failed temporarily."""
+        self._sender.turn(now)
+
+    def settle(self, now: float) -> None:
+        """Finish the work of the answers that the broker has stored; send nothing."""
+        self._sender.settle(now)
+
+    def _labels_taken(self) -> BaseException | None:
+        return _TAKEN if self._labels is not None and self._labels.taken else None
+
+    def _finish(self, correlation_id: str, work: Work, error: BaseException | None) -> None:
+        self.release(work)
+        if error is None:
+            self.stored += 1
+            return
+        self.lost += 1
+        if error is _TAKEN:
+            log.warning("Another client has the labels: %s gets no acknowledgement.", correlation_id)
+        else:
+            log.error("Kafka rejected an answer to %s: %s", correlation_id, error)
+
+
+_TAKEN = ClientError("Another client has the labels.")
+
+
+class LabelAcks:
+    """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
+
+    While their lease has lapsed, the acknowledgements wait in the outbox, which has the same labels.
+
+    The message has the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels). Its thing is
+    named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
+    """
+
+    def __init__(self, labels: Labels, outbox: Answers) -> None:
+        """Acknowledge ``labels`` through ``outbox``."""
+        self._labels, self._outbox = labels, outbox
+
+    def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
+        """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
+        payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
+        self._issue(sample, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
+
+    def rejected(self, sample: Sample, reason: str, status: int) -> None:
+        """Report that the application rejected a sample."""
+        self._issue(sample, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
+
+    def failed(self, sample: Sample, error: BaseException) -> None:
+        """Report that the handler failed."""
+        self._issue(sample, lambda label, headers: issued_ack(label, error, headers))
+
+    def requested(self, sample: Sample) -> list[str]:
+        """Return the labels to be issued that a message requests."""
+        requested, issued = text(sample.headers.get(REQUESTED_ACKS)), self._labels.issued
+        if not requested or not issued or not sample.headers.get(CORRELATION_ID):
+            return []
+        found = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in issued]
+        return list(dict.fromkeys(found))
+
+    def _issue(self, sample: Sample, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
+        """Send what ``write`` returns for each requested label and the headers of its acknowledgement."""
+        labels, correlation_id = self.requested(sample), text(sample.headers.get(CORRELATION_ID))
+        if not labels:
+            return
+        if self._outbox.delayed >= MAX_WAITING:
+            log.warning("%s acknowledgements wait for their labels: %s gets none.", MAX_WAITING, correlation_id)
+            return
+        headers = {CORRELATION_ID: correlation_id}
+        if sample.headers.get(CHANNEL) == b"live":
+            headers[CHANNEL] = "live"
+        for label in labels:
+            message = write_ack(write(label, headers), _thing_id(sample))
+            self._outbox.send(correlation_id, message, Work(sample.offset))
+
+
+def _thing_id(sample: Sample) -> str:
+    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix("thing:"), text(sample.key)):
+        namespace, _, name = id_.partition(":")
+        if namespace and name and "/" not in id_:
+            return id_
+    return "unknown:unknown"
+
+
+def _payload(response: bytes | None) -> Raw | UnsetType:
+    """Return a response as a JSON value: itself if it is JSON, else its text, else its base64."""
+    if response is None:
+        return UNSET
+    try:
+        return raw(msgspec.json.decode(response))
+    except (*UNREADABLE, OverflowError):
+        pass
+    try:
+        return raw(response.decode())
+    except UnicodeDecodeError:
+        return raw(base64.b64encode(response).decode())
