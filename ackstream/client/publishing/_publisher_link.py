@@ -49,8 +49,6 @@ class PublisherLink:
     """Connects a publisher's messages with Kafka.
 
     :ivar order: a message is numbered and sent under this lock
-    :ivar life: of the publisher
-    :ivar logon: the answer to the logon
     """
 
     def __init__(
@@ -92,11 +90,7 @@ class PublisherLink:
     # -- for the publisher ---------------------------------------------------------------------------------------------
 
     def log_on(self) -> Logon:
-        """Begin the session, and withdraw the numbers that no message will have.
-
-        :raises LogonTimeout: Kafka did not store the logon in time, or the service did not answer it
-        :raises GapError: the service lacks messages, and gaps are errors
-        """
+        """Begin the session, and withdraw the numbers that no message will have."""
         options, timeout = self._options, self._options.logon_timeout
         kept = self._store.numbers()
         first = kept[0] if kept else self._store.last + 1
@@ -143,10 +137,7 @@ class PublisherLink:
                     self.send(seq, message)
 
     def flush(self, timeout: float | None) -> None:
-        """Wait until the service has stored or refused every message that Kafka has.
-
-        :raises FlushTimeout: it did not answer
-        """
+        """Wait until the service has stored or refused every message that Kafka has."""
         cid = f"flush-{next(self._flushes)}-{self._id}"
         self._flushing.add(cid)
         try:

@@ -100,11 +100,7 @@ class WriterAcknowledgements:
         ask: Callable[[WriterStateRequest], None],
         handler: Callable[[Callback], None] | None,
     ) -> None:
-        """Set up without samples; :meth:`begin` follows.
-
-        :param ask: sends a query to settle
-        :param handler: called once for each sample and reader that acknowledged it
-        """
+        """Set up without samples; :meth:`begin` follows."""
         self.written = 0
         """The number of the last sample."""
         self._qos = qos
@@ -123,10 +119,7 @@ class WriterAcknowledgements:
         """Ask settle which samples of earlier runs are complete.
 
         :param first: the first sample that the publisher keeps, for a writer that settle does not know
-        :param next_seq: the number of the next sample
         :param holes: numbers of no samples, unless settle knows these
-        :raises SettleTimeout: the settle job does not answer
-        :raises InconsistentQosError: it knows no roles that a writer requires
         """
         state = self._fresh_state(timeout)
         with self._changed:
@@ -178,10 +171,7 @@ class WriterAcknowledgements:
             self.written += 1
 
     def wait_for_room(self) -> None:
-        """Wait for room, for at most ``max_blocking_ms``.
-
-        :raises ReaderTimeout: no sample was completed
-        """
+        """Wait for room, for at most ``max_blocking_ms``."""
         with self._changed:
             seconds = self._qos.max_blocking_ms / 1000
             if not self._changed.wait_for(lambda: self._ended is not None or not self.full, seconds):

@@ -50,9 +50,6 @@ class UnacknowledgedMessages:
         """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
 
         A window is 1 to 255 in Solace, and may be larger here.
-
-        :param clock: monotonic milliseconds
-        :raises WindowError: the window or the timeout is too small to send anything
         """
         self._window, self._window_bytes = options.window, options.window_bytes
         if self._window < 1 or self._window_bytes < 1:
@@ -110,7 +107,6 @@ class UnacknowledgedMessages:
         are holes: their messages were lost with a file, or were never published.
 
         :param begin: use no number up to this one for a new message
-        :raises GapError: the service lacks messages that were dropped, and gaps are errors
         """
         with self.changed:
             if self._error_on_gap and last < self._messages.discarded:
@@ -127,11 +123,7 @@ class UnacknowledgedMessages:
             return Logon(self._admit(), holes)
 
     def add(self, new: Sequence[tuple[KeptMessage, Open]], wanted: int | None = None) -> range:
-        """Keep messages under new numbers, as many as the window has room for; return the numbers.
-
-        :raises SequenceError: ``wanted`` is not the next number
-        :raises StoreError: they cannot be kept
-        """
+        """Keep messages under new numbers, as many as the window has room for; return the numbers."""
         with self.changed:
             if self.ended is not None:
                 raise self.ended
@@ -156,10 +148,7 @@ class UnacknowledgedMessages:
             return range(first, first + len(fitting))
 
     def wait_for_room(self, size: int = 0, *, block: bool) -> None:
-        """Wait until the window has room for a message of this size, or the publisher has ended.
-
-        :raises WouldBlockError: without ``block``
-        """
+        """Wait until the window has room for a message of this size, or the publisher has ended."""
         with self.changed:
             self._counts["window_closed"] += 1
             if not block:
@@ -237,12 +226,7 @@ class UnacknowledgedMessages:
             return sorted(late)
 
     def flush(self, stage: Stage, timeout: float | None, wait: Callable[..., bool] | None = None) -> None:
-        """Wait until every message so far has reached a stage, or was refused.
-
-        :param stage: the publisher's own, or ``accepted``
-        :param wait: instead of :meth:`wait_for`
-        :raises FlushTimeout: some did not
-        """
+        """Wait until every message so far has reached a stage, or was refused."""
         last = self._messages.last
         if not (wait or self.wait_for)(lambda: self._flushed(last, stage), timeout):
             raise FlushTimeout(

@@ -166,10 +166,7 @@ class Open(NamedTuple):
 
 
 def check_client(name: object) -> str:
-    """Return the name of a publisher.
-
-    :raises BadParameterError: it has no characters, or more than a report could contain
-    """
+    """Return the name of a publisher."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_CLIENT_CHARACTERS:
         raise BadParameterError(
             f"client is {name!r:.80}: name the publisher with 1 to {MAX_CLIENT_CHARACTERS} characters."
@@ -181,8 +178,6 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
     """Return a message to keep and to send.
 
     :param headers: instead of those of the message
-    :raises BadParameterError: an argument has a wrong type or value, or a header's name is the service's
-    :raises MessageTooLargeError: it is larger than Kafka accepts
     """
     named = [*(new.headers if headers is None else headers)]
     _check("value", new.value, bytes)

@@ -17,11 +17,11 @@ from kafka.errors import KafkaError
 from ackstream.client.core.lifetime import Lifetime, call_handler
 from ackstream.client.core.session import AGAIN_SECONDS, Session
 from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError
-from ackstream.client.queries._query_session import BackPressure, QuerySession, resumption
-from ackstream.client.queries.message_stream import MessageStream, read_message
+from ackstream.client.queries._query_session import SUBSCRIBING, BackPressure, QuerySession, resumption, stream_of
+from ackstream.client.queries.message_stream import read_message
 from ackstream.client.reading.samples import text
 from ackstream.protocol import queries, record_headers
-from ackstream.protocol.messages import decode_ack, expected
+from ackstream.protocol.messages import decode_ack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from ackstream.client.core.connection import Connection
     from ackstream.client.queries._query_session import QueryOptions
     from ackstream.client.queries.bookmarks import Bookmarks
-    from ackstream.client.queries.message_stream import LogMessage
+    from ackstream.client.queries.message_stream import LogMessage, MessageStream
     from ackstream.protocol.messages import CommandAck
 
 log = logging.getLogger(__name__)
 
-_SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
-_CANCELLED = _SUBSCRIBING | {"sow"}
+_CANCELLED = SUBSCRIBING | {"sow"}
 """Commands that are cancelled when they time out: a late success must not leave a subscription behind."""
 
 
@@ -75,10 +74,7 @@ class QueryLink:
         self._beating.start()
 
     def log_on(self, options: Mapping[str, str]) -> CommandAck:
-        """Begin a session, and again whenever it is lost: then every subscription resumes where it was in the log.
-
-        :param options: the headers of the logon
-        """
+        """Begin a session, and again whenever it is lost: then every subscription resumes where it was in the log."""
         self._options = options
         answer = self.execute("logon", {"processed"}, options).wait("processed")
         self.life.enter("connected")
@@ -96,10 +92,7 @@ class QueryLink:
     ) -> MessageStream:
         """Send a command and wait for its ``processed`` ack; see :class:`QueryClient`.
 
-        :param requested: the types of acks
         :param progress: keep the application's progress, if the command has a bookmark and names its subscription
-        :raises StreamClosedError: the client is closed, or has lost its session
-        :raises TakenOverError: another client has logged on under this name
         """
         cid = f"{'logon-' if command == 'logon' else ''}{self._token}-{next(self._numbers)}"
         named = {record_headers.CID: cid, **headers}
@@ -110,7 +103,9 @@ class QueryLink:
         try:
             if self.life.error is not None:
                 raise self.life.error
-            stream = self._open(command, cid, requested, headers, handler, progress=progress)
+            bookmarks = self._bookmarks if progress else None
+            stream = stream_of(command, cid, requested, headers, bookmarks, handler)
+            self._add(stream)
             self.send(command, requested, named)
         finally:
             self.order.release()
@@ -141,6 +136,12 @@ class QueryLink:
         """Return the streams of subscriptions."""
         with self._lock:
             return [stream for stream in self._streams.values() if stream.sub_id is not None]
+
+    def _add(self, stream: MessageStream) -> None:
+        with self._lock:
+            if self._link.stop.is_set():
+                raise StreamClosedError("The client was closed.")
+            self._streams[stream.cid] = stream
 
     def remove(self, stream: MessageStream) -> None:
         """End a stream; ignore further answers for it."""
@@ -176,42 +177,6 @@ class QueryLink:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _open(
-        self,
-        command: str,
-        cid: str,
-        requested: set[str],
-        headers: Mapping[str, str],
-        handler: Callable[[LogMessage], None] | None,
-        *,
-        progress: bool = True,
-    ) -> MessageStream:
-        bookmark = headers.get(record_headers.BOOKMARK)
-        sub_id = headers.get(record_headers.SUB_ID, cid) if command in _SUBSCRIBING else None
-        awaited = expected(command, requested, bookmark=bookmark is not None, filtered=record_headers.FILTER in headers)
-        if record_headers.SEQ in headers:
-            # conflated over sequence numbers, it names no command
-            awaited.discard("persisted")
-        # without a name of its own a subscription cannot be resumed
-        kept = progress and bookmark is not None and sub_id is not None and record_headers.SUB_ID in headers
-        if kept:
-            self._bookmarks.open(str(sub_id), headers.get(record_headers.TOPIC, ""))
-        ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
-        stream = MessageStream(
-            cid,
-            sub_id,
-            awaited - {"persisted"} if ends else awaited,
-            live=command in _SUBSCRIBING and not ends,
-            bookmarks=self._bookmarks if kept else None,
-            handler=handler,
-        )
-        stream.request, stream.requested = dict(headers), frozenset(requested)
-        with self._lock:
-            if self._link.stop.is_set():
-                raise StreamClosedError("The client was closed.")
-            self._streams[cid] = stream
-        return stream
-
     def send(self, command: str, requested: Iterable[str], headers: Mapping[str, str]) -> None:
         """Send a command without waiting for its answer; what Kafka rejects is logged."""
         named = {record_headers.COMMAND: command, record_headers.ACK: ",".join(sorted(requested)), **headers}
@@ -240,10 +205,7 @@ class QueryLink:
             self.send("heartbeat", {"processed"}, beat)
 
     def _begin_again(self) -> None:
-        """Log on after the loss of the session, and resume the subscriptions; failures are tried again.
-
-        :raises RefusedError: the client may not log on any more
-        """
+        """Log on after the loss of the session, and resume the subscriptions; failures are tried again."""
         with self.order:
             try:
                 self.execute("logon", {"processed"}, self._options).wait("processed")

@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING
 
 from ackstream.client.core.session import AGAIN_SECONDS
 from ackstream.client.errors import StreamClosedError
+from ackstream.client.queries.message_stream import MessageStream
 from ackstream.kafka.reader import POLL_MS
 from ackstream.protocol import queries, record_headers
+from ackstream.protocol.messages import expected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ackstream.client.core.connection import Brokers
     from ackstream.client.core.lifetime import ConnectionState
-    from ackstream.client.queries.message_stream import MessageStream
+    from ackstream.client.queries.bookmarks import Bookmarks
+    from ackstream.client.queries.message_stream import LogMessage
     from ackstream.kafka.reader import TopicReader
     from ackstream.protocol.messages import CommandAck
+
+
+SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,6 @@ class QueryOptions:
 class QuerySession:
     """Whether the session is lost, and which of its subscriptions have to be resumed.
 
-    :ivar lost: the service has ended the session
     :ivar unresumed: the subscriptions of a lost session that the present one does not have yet
     :ivar answered_at: when the service last answered anything
     """
@@ -97,6 +102,35 @@ class QuerySession:
         newest = {stream.sub_id: stream for stream in subscriptions}
         self.unresumed = [stream for stream in self.unresumed if not stream.over]
         return [one for one in self.unresumed if one.caught_up and newest.get(one.sub_id) is one]
+
+
+def stream_of(
+    command: str,
+    cid: str,
+    requested: set[str],
+    headers: Mapping[str, str],
+    bookmarks: Bookmarks | None,
+    handler: Callable[[LogMessage], None] | None,
+) -> MessageStream:
+    """Return the stream for the answer to a command; ``bookmarks`` keep the progress of a named subscription."""
+    bookmark = headers.get(record_headers.BOOKMARK)
+    sub_id = headers.get(record_headers.SUB_ID, cid) if command in SUBSCRIBING else None
+    awaited = expected(command, requested, bookmark=bookmark is not None, filtered=record_headers.FILTER in headers)
+    if record_headers.SEQ in headers:
+        # conflated over sequence numbers, it names no command
+        awaited.discard("persisted")
+    # without a name of its own a subscription cannot be resumed
+    if bookmark is None or sub_id is None or record_headers.SUB_ID not in headers:
+        bookmarks = None
+    if bookmarks is not None:
+        bookmarks.open(str(sub_id), headers.get(record_headers.TOPIC, ""))
+    ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
+    if ends:
+        awaited.discard("persisted")
+    live = command in SUBSCRIBING and not ends
+    stream = MessageStream(cid, sub_id, awaited, live=live, bookmarks=bookmarks, handler=handler)
+    stream.request, stream.requested = dict(headers), frozenset(requested)
+    return stream
 
 
 def resumption(stream: MessageStream) -> dict[str, str]:

@@ -104,9 +104,7 @@ class MessageStream(Iterator[LogMessage]):
     ) -> None:
         """Wait for answers.
 
-        :param cid: the command's id
         :param awaited: the types of acknowledgement after which the stream has ended
-        :param live: it does not end with them
         :param bookmarks: where the application's progress is kept, if it is
         :param handler: called with each message in the thread that reads, instead of an iteration
         """

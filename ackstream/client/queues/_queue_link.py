@@ -57,13 +57,7 @@ class QueueLink:
         life: Lifetime,
         settle: Callable[[QueueMessage, SampleOutcome], None],
     ) -> None:
-        """Connect; nothing is sent before :meth:`start`.
-
-        :param life: the consumer's, which an error ends
-        :param settle: called by ``message.settle``
-        :raises UnreachableError: no broker, or a topic is missing
-        :raises InconsistentQosError: batches that might never be full
-        """
+        """Connect; nothing is sent before :meth:`start`."""
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
         self._options, self._life, self._settle = options, life, settle
@@ -91,12 +85,7 @@ class QueueLink:
         ]
 
     def start(self, timeout: float) -> None:
-        """Bind.
-
-        :param timeout: seconds to wait for the service
-        :raises BindTimeout: the service does not answer
-        :raises UnknownQueueError: it has no such queue
-        """
+        """Bind."""
         for thread in self._threads:
             thread.start()
         with self.changed:

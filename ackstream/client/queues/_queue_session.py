@@ -40,10 +40,7 @@ class AckBatches:
     """The acceptances of one consumer at one queue that are waiting to be sent (brokers.md A29)."""
 
     def __init__(self, bind: Bind, size: int = 1, timeout_ms: int = 1_000) -> None:
-        """Send acceptances when ``size`` are waiting, or when the oldest has waited for ``timeout_ms``.
-
-        :raises InconsistentQosError: a batch without a timeout might never be full
-        """
+        """Send acceptances when ``size`` are waiting, or when the oldest has waited for ``timeout_ms``."""
         if size < 1 or timeout_ms < 0 or (size > 1 and timeout_ms == 0):
             raise InconsistentQosError(
                 f"Batches of {size} after {timeout_ms} ms: at least 1, and more than 0 ms for more than 1, are needed."
@@ -99,7 +96,6 @@ class QueueSession:
     ) -> None:
         """Begin with a bind that is due at once.
 
-        :param counts: of the consumer, over all its sessions
         :param stopped: whether the consumer wants no messages for the moment
         """
         self._bind = bind
@@ -165,11 +161,7 @@ class QueueSession:
         return record
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome, now_ms: int) -> list[SettleMessages]:
-        """Settle a delivery; return what to send at once. A second time has no effect.
-
-        :raises OutcomeNotEnabledError: the outcome was not declared
-        :raises NotConnectedError: the session of the delivery is over
-        """
+        """Settle a delivery; return what to send at once. A second time has no effect."""
         if delivery.session != self._bind.session or self.over is not None:
             raise NotConnectedError(
                 f"The session in which message {delivery.message} was delivered is over; it will be redelivered."

@@ -176,11 +176,7 @@ class MessageFetcher:
     """
 
     def __init__(self, connection: Connection, lake: Lake | None) -> None:
-        """Connect.
-
-        :param lake: where the table is, for messages that Kafka has deleted
-        :raises UnreachableError: no broker, or the topic is missing
-        """
+        """Connect."""
         self._lake = lake
         self._reader = TopicReader(connection.consumer(connection.kafka.topic("messages"), fetch_max_wait_ms=50))
         self.absence = (

@@ -59,7 +59,6 @@ class ReaderHistory:
 
         :param start: its epoch may change until the first writer is known
         :param wanted: selects the stored samples for the application; the others are acknowledged as filtered
-        :param clock: monotonic milliseconds
         :param max_samples: the most that should wait to be stored, and the most that should be unacknowledged
         :param max_bytes: the most bytes of them, likewise
         """
@@ -199,20 +198,14 @@ class ReaderHistory:
             return samples
 
     def read(self, limit: int, timeout: float | None, *, unread: bool) -> list[Sample]:
-        """Hand samples out as copies that stay in the cache; errors as for :meth:`loan`.
-
-        :param unread: only those that were not handed out yet
-        """
+        """Hand samples out as copies that stay in the cache; errors as for :meth:`loan`."""
         with self._changed:
             samples = self._access(lambda: self._cache.read(limit, unread=unread), timeout, unread=unread)
             self.return_loan(samples)
             return samples
 
     def loan(self, limit: int, timeout: float | None) -> list[Sample]:
-        """Lend the samples in the cache, or the first that arrive within ``timeout`` seconds.
-
-        :raises Exception: that of :meth:`end`
-        """
+        """Lend the samples in the cache, or the first that arrive within ``timeout`` seconds."""
         with self._changed:
             return self._access(lambda: self._cache.take(limit), timeout)
 
@@ -226,7 +219,6 @@ class ReaderHistory:
         """Acknowledge a sample; no effect a second time, or for a kind other than ``application-explicit``.
 
         :raises PreconditionNotMetError: the application was not handed this sample (R4)
-        :raises BadParameterError: the response is too long
         """
         if self._qos.kind == "protocol":
             return

@@ -1,8 +1,7 @@
 """A reader's connection with the settle job: it reads the topics, and reports which samples are acknowledged.
 
-The durable subscriptions of all readers are listed and removed in the same way (Connext 31.13, R21). Each name of a
-durable reader is a subscription: samples are kept for it while no reader of the name runs. It begins with the first
-start of a reader, and ends here, with ``SampleReader.unregister``, or after ``settle.durable_lease``.
+Each name of a durable reader is a subscription (Connext 31.13, R21), which begins with the first start of a reader. It
+ends by ``SampleReader.unregister``, after ``settle.durable_lease``, or here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.session import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
 from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
 from ackstream.client.reading import samples
-from ackstream.client.reading._reader_offsets import ReaderPositions
+from ackstream.client.reading._reader_offsets import ReaderPositions, merged
 from ackstream.client.reading.samples import check_name
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol import messages, readers
@@ -59,7 +58,6 @@ RECOVER_SECONDS = 1.0
 REPEAT_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 
-TIMEOUT = 60.0
 ASKING = "ackstream-readers"
 """The name that lists of readers are addressed to. Two clients that ask at once get each other's, equal answers."""
 
@@ -80,7 +78,6 @@ class ReaderLink:
     ) -> None:
         """Connect; other parameters and errors as of ``SampleReader``.
 
-        :param life: of the reader
         :param after_poll: called several times a second with the monotonic time in seconds
         """
         self._start, self._history, self._reader = start, history, reader
@@ -110,14 +107,9 @@ class ReaderLink:
         self.counts = self._positions.counts
 
     def begin(self, timeout: float) -> None:
-        """Start reading; when this returns, the settle job knows the reader.
-
-        :raises SettleTimeout: no answer within ``timeout`` seconds
-        """
-        name = f"ackstream-reader-{self._start.reader}"
-        self.link.start(
-            name, self._receive, self._step, guard=self._life.guard, poll_ms=POLL_MS, max_records=MAX_RECORDS
-        )
+        """Start reading; when this returns, the settle job knows the reader."""
+        name, limits = f"ackstream-reader-{self._start.reader}", {"poll_ms": POLL_MS, "max_records": MAX_RECORDS}
+        self.link.start(name, self._receive, self._step, guard=self._life.guard, **limits)
         if not self._started.wait(timeout):
             raise SettleTimeout(
                 f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
@@ -134,14 +126,14 @@ class ReaderLink:
             return True
         self._closed = True
         self.link.end()
-        left = None
-        if self._started.is_set():
+        started, left = self._started.is_set(), None
+        if started:
             for report in self._history.due(closing=True):
                 self._send(report)
             left = self._send(ReaderStop(self._start.reader, self._start.epoch)) if leave else None
         self.link.flush()
         try:
-            if self._started.is_set():
+            if started:
                 offsets = self._positions.restart_offsets(self._partitions)
                 self.link.consumer.commit(offsets, timeout_ms=CLOSE_SECONDS * 1000)
         except (KafkaError, AssertionError) as error:
@@ -199,7 +191,7 @@ class ReaderLink:
 
     def _exceed(self, epoch: int) -> None:
         """Start anew with a later epoch than that of an earlier reader, whose clock may have been ahead."""
-        # two readers that start at the same time may get the same answer: one must be later
+        # two readers that start at the same time may receive the same answer: one must be later
         later = epoch + 1 + time.time_ns() % 1_000
         self._start = self._history.start = msgspec.structs.replace(self._start, epoch=later)
         self._answer = Parts()
@@ -252,11 +244,8 @@ class ReaderLink:
         return due
 
     def _begin(self, state: ReaderState) -> None:
-        """Begin to read where the state ends."""
-        known = self._known(state)
-        self._positions.start(
-            self._partitions, self.link.assignment.of(self._stored), state.as_of, known, durable=self._start.durable
-        )
+        stored = self.link.assignment.of(self._stored)
+        self._positions.start(self._partitions, stored, state.as_of, self._known(state), durable=self._start.durable)
         self._session.begin(self._start.epoch, state.lease_ms / 1000 / ALIVE_PER_LEASE)
         self._started.set()
 
@@ -293,27 +282,7 @@ class ReaderLink:
         return sent
 
 
-def merged(states: list[ReaderState]) -> ReaderState:
-    """Return the answer of all shards as one record."""
-    writers: dict[str, KnownWriter] = {}
-    for known in (writer for state in states for writer in state.writers):
-        before = writers.setdefault(known.writer, known)
-        if before is not known:
-            # the runs of a writer may arrive in several records
-            writers[known.writer] = msgspec.structs.replace(
-                before,
-                acknowledged=tuple(sorted(before.acknowledged + known.acknowledged)),
-                undelivered=tuple(sorted(before.undelivered + known.undelivered)),
-            )
-    return msgspec.structs.replace(
-        states[0],
-        as_of=min(state.as_of for state in states),
-        lease_ms=min(state.lease_ms for state in states),
-        writers=tuple(writers.values()),
-    )
-
-
-def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeout: float = TIMEOUT) -> None:
+def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeout: float = 60.0) -> None:
     """Remove a reader for good: no writer waits for it, and its name begins anew; a running one ends.
 
     Acknowledgements for its required role still count.
@@ -333,7 +302,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
     raise _not_answered(f"The removal of reader {name} was not confirmed", timeout)
 
 
-def known_readers(bootstrap_servers: Brokers, *, timeout: float = TIMEOUT) -> list[KnownReader]:
+def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[KnownReader]:
     """Return the readers that are known, temporary ones too, the one that was silent for longest first.
 
     :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings

@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.errors import SamplesGoneError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
     from ackstream.client.reading.samples import Acknowledger, Sample
     from ackstream.protocol.intervals import Interval
-    from ackstream.protocol.readers import KnownWriter
+    from ackstream.protocol.readers import KnownWriter, ReaderState
     from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
@@ -98,11 +99,7 @@ class OpenOffsets:
         reports: Mapping[str, AckReports],
         arrived: Mapping[str, ReorderBuffer[Sample]],
     ) -> int:
-        """Return the first offset of a partition to be read again; ``position`` is read next anyway.
-
-        :param reports: by writer: what a restart does not need
-        :param arrived: by writer: what was dropped, and read again since
-        """
+        """Return the first offset of a partition to be read again; ``position`` is read next anyway."""
         self._open[partition] = {
             offset: (writer, seq)
             for offset, (writer, seq) in self._open.get(partition, {}).items()
@@ -285,6 +282,26 @@ class ReaderPositions:
             log.error("Skipped messages of %s that are neither in Kafka nor in the table: %s", writer, lost[:10])
             self._history.skip(writer, lost)
         return True
+
+
+def merged(states: list[ReaderState]) -> ReaderState:
+    """Return the answer of all shards as one record."""
+    writers: dict[str, KnownWriter] = {}
+    for known in (writer for state in states for writer in state.writers):
+        before = writers.setdefault(known.writer, known)
+        if before is not known:
+            # the runs of a writer may arrive in several records
+            writers[known.writer] = msgspec.structs.replace(
+                before,
+                acknowledged=tuple(sorted(before.acknowledged + known.acknowledged)),
+                undelivered=tuple(sorted(before.undelivered + known.undelivered)),
+            )
+    return msgspec.structs.replace(
+        states[0],
+        as_of=min(state.as_of for state in states),
+        lease_ms=min(state.lease_ms for state in states),
+        writers=tuple(writers.values()),
+    )
 
 
 def read_stored(

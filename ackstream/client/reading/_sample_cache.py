@@ -27,8 +27,6 @@ class SampleCache:
 
     A sample is in the cache until it is taken, or replaced under KEEP_LAST; reading it leaves it there. Once accessed
     it is open until it is acknowledged. What is neither is no longer held.
-
-    :ivar bytes: the size of the samples that are held
     """
 
     def __init__(self, qos: ReaderQos) -> None:
@@ -73,10 +71,7 @@ class SampleCache:
         return oldest if was_unread else None
 
     def read(self, limit: int, *, unread: bool = False) -> list[Sample]:
-        """Access samples, which stay in the cache.
-
-        :param unread: only those that were not accessed yet
-        """
+        """Access samples, which stay in the cache."""
         found = list(islice((self._unread if unread else self._cached).values(), limit))
         for sample in found:
             if self._unread.pop(_id(sample), None) is not None and self._opens:

@@ -36,10 +36,7 @@ class ReorderBuffer(Generic[T]):
     """
 
     def __init__(self, weigh: Callable[[T], int] = lambda _: 0) -> None:
-        """Begin empty.
-
-        :param weigh: returns the size of a sample in bytes
-        """
+        """Begin empty."""
         self.bytes = 0
         """The size of the samples that are waiting."""
         self._weigh = weigh
@@ -153,10 +150,7 @@ class AckReports:
         self._count = self._sent_at = 0
 
     def acknowledge(self, seq: int, now: int, *, response: bytes | None = None, auto: AutoReason | None = None) -> None:
-        """Acknowledge a sample; a second time has no effect.
-
-        :raises BadParameterError: the response is longer than ``max_response_length``
-        """
+        """Acknowledge a sample; a second time has no effect."""
         if response is not None and len(response) > self._qos.max_response_length:
             raise BadParameterError(
                 f"The response has {len(response)} bytes; max_response_length allows {self._qos.max_response_length}."

@@ -181,10 +181,7 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
     response_keep_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        :raises InconsistentQosError: naming the value and its range
-        """
+        """Check the values."""
         if self.kind != "protocol" and not self.reliable:
             raise InconsistentQosError(f"A best-effort reader cannot acknowledge as {self.kind}; make it reliable.")
         if not 0 <= self.max_response_length <= MAX_RESPONSE_BYTES:
@@ -215,10 +212,7 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     required: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        :raises InconsistentQosError: naming the value and its range
-        """
+        """Check the values."""
         if self.max_samples is not None:
             _check_at_least(1, max_samples=self.max_samples)
         _check_at_least(0, max_blocking_ms=self.max_blocking_ms)

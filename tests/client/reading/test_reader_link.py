@@ -15,8 +15,8 @@ from ackstream.client.core.session import Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
-from ackstream.client.reading._reader_link import ReaderLink, merged
-from ackstream.client.reading._reader_offsets import LOOKBACK_MS
+from ackstream.client.reading._reader_link import ReaderLink
+from ackstream.client.reading._reader_offsets import LOOKBACK_MS, merged
 from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
