@@ -242,25 +242,25 @@ def acls(
     As JSON: the grants of each principal, or the changes that --apply has made. With --apply, the login of the settings
     must be that of an operator. Further rights of a principal are listed, and stay.
     """
-    from ackstream.kafka import acls as kafka_acls
+    from ackstream.kafka import parties
     from ackstream.kafka.parties import PARTIES
     from ackstream.kafka.topics import ensure_topics
 
     settings = load()
     given = dict(text.partition("=")[::2] for text in principals or ())
-    who = kafka_acls.principals(settings, given)
-    names = kafka_acls.chosen(party or list(PARTIES))
+    who = parties.principals(settings, given)
+    names = parties.chosen(party or list(PARTIES))
     if not apply:
         if as_json:
             for name in names:
-                for grant in kafka_acls.grants(settings, name):
+                for grant in parties.grants(settings, name):
                     echo_json({"party": name, "principal": who[name], **grant._asdict()})
         else:
-            for command in kafka_acls.commands(settings, who, names):
+            for command in parties.acl_commands(settings, who, names):
                 echo(command)
         return
     created = ensure_topics(settings)
-    added, further = kafka_acls.apply(settings, who, names)
+    added, further = parties.apply_acls(settings, who, names)
     if as_json:
         echo_json({"new_topics": len(created), "new_acls": added, "further": further})
         return

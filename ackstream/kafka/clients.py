@@ -30,11 +30,9 @@ from kafka.errors import (
 )
 
 from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
-from ackstream.kafka.login import check_login, guess_protocol
-from ackstream.kafka.producers import KeyPartitioner, keep_identity
-from ackstream.kafka.refusals import not_allowed, of_login
+from ackstream.kafka.library import KeyPartitioner, PatientClient, Sockets, keep_identity
+from ackstream.kafka.login import check_login, guess_protocol, not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
-from ackstream.kafka.sockets import PatientClient, Sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -1,8 +1,8 @@
-"""One login before any client's, so that a refusal is one sentence: which certificate, password or protocol is wrong.
+"""Logins and rights: one check before any client's, so that a refusal is one sentence with its remedy.
 
-The libraries retry for seconds, log each attempt, and then report that no broker answers. A broker that is away is none
-of this module's business: it is left to them. So is a login that is refused later, while a program runs: it is logged
-and tried again (``sockets``).
+The libraries retry for seconds, log each attempt, and then report that no broker answers. Here a wrong certificate,
+password or protocol is named, and so is a missing ACL. A broker that is away is left to the libraries. So is a login
+that is refused later, while a program runs: it is logged and tried again (``library``).
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ import struct
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import for_code
+from kafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaError,
+    RetriableError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 from kafka.net.sasl import get_sasl_mechanism
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.parser import KafkaProtocol
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from ackstream.errors import AccessRefusedError
-from ackstream.kafka import refusals
 from ackstream.kafka.security import python_security
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from ackstream.settings import Kafka
     from ackstream.settings.kafka import KafkaSecurity
+
 
 TIMEOUT_SECONDS = 5.0
 ALERT_SECONDS = 1.0
-_API_VERSIONS, _SASL_HANDSHAKE, _SASL_AUTHENTICATE = (18, 0), (17, 1), (36, 1)
-"""Requests of Kafka's protocol, and the versions of them that every broker since 1.0 has."""
-
-_MAX_BYTES = 1_000_000
+_MAX_BYTES, _PART_BYTES = 1_000_000, 65_536
 
 _accepted: set[tuple[str, KafkaSecurity]] = set()
 """The logins that need not be repeated by this process."""
@@ -61,17 +68,18 @@ def _accepts(address: tuple[str, int], raw: socket.socket, security: KafkaSecuri
     try:
         connection = raw if context is None else context.wrap_socket(raw, server_hostname=address[0])
     except ssl.SSLError as error:
-        raise AccessRefusedError(refusals.of_tls(name, security, error)) from error
+        raise AccessRefusedError(of_tls(name, security, error)) from error
     with closing(connection):
         try:
-            _ask(connection, *_API_VERSIONS, b"")
+            exchange = KafkaProtocol(client_id="ackstream", receive_message_max_bytes=_MAX_BYTES)
+            _ask(connection, exchange, ApiVersionsRequest(version=0))
             if security.logs_in:
-                _log_in(name, address[0], connection, security, options)
-        except (OSError, EOFError, struct.error) as error:
+                _log_in(name, connection, exchange, security, options)
+        except (OSError, EOFError) as error:
             # with TLS 1.3 a client's certificate is refused only now
             refusal = _alert(address, context) if context is not None and _cut(error) else error
             if isinstance(refusal, ssl.SSLError) and not _cut(refusal):
-                raise AccessRefusedError(refusals.of_tls(name, security, refusal)) from error
+                raise AccessRefusedError(of_tls(name, security, refusal)) from error
             # a broker that starts or stops; the library tries again
             return False
     return True
@@ -95,24 +103,39 @@ def _alert(address: tuple[str, int], context: ssl.SSLContext) -> Exception | Non
     return None
 
 
-def _log_in(name: str, host: str, connection: socket.socket, security: KafkaSecurity, options: dict[str, Any]) -> None:
+def _log_in(name: str, connection: Any, exchange: KafkaProtocol, security: KafkaSecurity, options: Any) -> None:
     wanted = str(security.mechanism)
-    code, offered = _mechanisms(_ask(connection, *_SASL_HANDSHAKE, _text(wanted)))
-    if wanted not in offered:
-        ways = f"it offers {', '.join(offered)}" if offered else f"it says {for_code(code).__name__}"
+    answer = _ask(connection, exchange, SaslHandshakeRequest(mechanism=wanted, version=1))
+    if wanted not in (offered := answer.mechanisms or []):
+        ways = f"it offers {', '.join(offered)}" if offered else f"its answer is {for_code(answer.error_code).__name__}"
         raise AccessRefusedError(
             f"Kafka at {name} does not take a login by {wanted}: {ways}. Correct kafka.security.mechanism or protocol."
         )
-    mechanism = get_sasl_mechanism(wanted)(host=host, **options)
+    mechanism = get_sasl_mechanism(wanted)(host=name.rpartition(":")[0], **options)
     while not mechanism.is_done():
-        data = mechanism.auth_bytes()
-        answer = _ask(connection, *_SASL_AUTHENTICATE, struct.pack(">i", len(data)) + data)
-        (code,) = struct.unpack(">h", answer[:2])
-        reason, rest = _take(answer[2:], ">h")
-        if code:
-            said = reason.decode("utf-8", "replace") or for_code(code).__name__
-            raise AccessRefusedError(refusals.of_login(name, security, said))
-        mechanism.receive(_take(rest, ">i")[0])
+        request = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes(), version=0)
+        answer = _ask(connection, exchange, request)
+        if answer.error_code:
+            reason = answer.error_message or for_code(answer.error_code).__name__
+            raise AccessRefusedError(of_login(name, security, reason))
+        mechanism.receive(answer.auth_bytes)
+
+
+def _ask(connection: Any, exchange: KafkaProtocol, request: Any) -> Any:
+    """Send a request; return its answer.
+
+    :raises EOFError: the broker ends the connection, or answers with something else
+    """
+    exchange.send_request(request)
+    connection.sendall(exchange.send_bytes())
+    while data := connection.recv(_PART_BYTES):
+        try:
+            answers = exchange.receive_bytes(data)
+        except (KafkaError, ValueError, struct.error) as error:
+            raise EOFError from error
+        if answers:
+            return answers[0][1]
+    raise EOFError
 
 
 def guess_protocol(bootstrap: str) -> str | None:
@@ -150,45 +173,113 @@ def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
             yield host.strip("[]"), int(port)
 
 
-# -- Kafka's protocol --------------------------------------------------------------------------------------------------
+# -- rights ------------------------------------------------------------------------------------------------------------
 
 
-def _ask(connection: socket.socket, api: int, version: int, body: bytes) -> bytes:
-    """Send a request; return the body of its answer."""
-    request = struct.pack(">hhi", api, version, 0) + _text("ackstream") + body
-    connection.sendall(struct.pack(">i", len(request)) + request)
-    (size,) = struct.unpack(">i", _read(connection, 4))
-    if not 4 <= size <= _MAX_BYTES:  # noqa: PLR2004 - the number of the request
-        raise EOFError
-    return _read(connection, size)[4:]
+def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], groups: Iterable[str] = ()) -> set[str]:
+    """Return which of the topics exist, and make sure that what is wanted of those is allowed.
+
+    :param wanted: topics (real names) by operations, such as ``READ``
+    :param groups: consumer groups to join or to commit to
+    :raises AccessRefusedError: the broker does not allow something of that
+    """
+    named = [(topic, operation) for operation, topics in wanted.items() for topic in topics]
+    found = {topic["name"]: topic for topic in admin.describe_topics(sorted({topic for topic, _ in named}))}
+    for topic, operation in named:
+        described = found[topic]
+        allowed = described["authorized_operations"]
+        denied = described["error_code"] == TopicAuthorizationFailedError.errno
+        # some brokers do not say what is allowed
+        if denied or (described["error_code"] == 0 and allowed is not None and operation not in allowed):
+            raise not_allowed(kafka, f"to {operation.lower().replace('_', ' ')} the topic {topic}")
+    for group in groups:
+        # a coordinator may be moving
+        with suppress(RetriableError):
+            try:
+                admin.describe_groups([group])
+            except GroupAuthorizationFailedError:
+                raise not_allowed(kafka, f"to use the consumer group {group}") from None
+    return {name for name, topic in found.items() if topic["error_code"] == 0}
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
+def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
+    """Return the error for what a broker's ACLs do not allow.
+
+    :param what: such as ``to read the topic signals``
+    """
+    return AccessRefusedError(
+        f"Kafka at {kafka.bootstrap} does not allow {kafka.security.principal} {what}: an ACL is missing. `ackstream "
+        f"acls` prints those that each party needs, and `ackstream acls --apply` sets them."
+    )
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack(">h", len(data)) + data
+# -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def _take(data: bytes, size: str) -> tuple[bytes, bytes]:
-    """Divide data after a text or bytes whose length comes first; a length of -1 is that of none."""
-    start = struct.calcsize(size)
-    end = start + max(0, struct.unpack(size, data[:start])[0])
-    return data[start:end], data[end:]
+_EXPIRED = 10
+_OTHER_NAME = (62, 64)
+_UNTRUSTED = (2, 18, 19, 20, 21)
+"""OpenSSL's codes for what is wrong with the certificate of the other side."""
+
+_OF_CLIENT = ("certificate", "unknown ca", "decrypt error")
+"""What a broker says of a client's certificate; the last one if its authority only has the name of another."""
 
 
-def _mechanisms(answer: bytes) -> tuple[int, list[str]]:
-    code, count = struct.unpack(">hi", answer[:6])
-    found, rest = [], answer[6:]
-    for _ in range(count):
-        name, rest = _take(rest, ">h")
-        found.append(name.decode())
-    return code, found
+def of_login(bootstrap: str, security: KafkaSecurity, reason: str) -> str:
+    """Return the sentence for a login that a broker refuses.
+
+    :param reason: what it says
+    """
+    said = reason.rstrip(".")
+    if security.by_password:
+        return (
+            f"Kafka at {bootstrap} refuses the login of {security.username} by {security.mechanism} ({said}): correct "
+            f"kafka.security.username and password, or create the user there."
+        )
+    if security.mechanism == "OAUTHBEARER":
+        return (
+            f"Kafka at {bootstrap} refuses the token that {security.oauth.token_url} gives to "
+            f"{security.oauth.client_id} ({said}): correct kafka.security.oauth.scope, or what the broker expects of a "
+            f"token (issuer, audience, keys)."
+        )
+    return f"Kafka at {bootstrap} refuses the login by {security.mechanism} ({said}): correct sasl.* in kafka.options."
+
+
+def of_tls(name: str, security: KafkaSecurity, error: ssl.SSLError) -> str:
+    """Return the sentence for a TLS connection that failed.
+
+    :param name: of the broker: host and port
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _of_broker_certificate(name, security, error.verify_code, error.verify_message.rstrip("."))
+    reason, own = (error.reason or str(error)).lower().replace("_", " "), security.tls.certificate
+    if not any(words in reason for words in _OF_CLIENT):
+        return (
+            f"Kafka at {name} does not speak TLS as {security.protocol} needs it ({reason}): correct "
+            f"kafka.security.protocol, unless it is about to start or to stop."
+        )
+    if own is None:
+        return (
+            f"Kafka at {name} wants a certificate of its clients ({reason}): name one as "
+            f"kafka.security.tls.certificate, and its key."
+        )
+    return (
+        f"Kafka at {name} refuses the certificate {own} ({reason}): renew it, or have it issued by an authority that "
+        f"the broker trusts."
+    )
+
+
+def _of_broker_certificate(name: str, security: KafkaSecurity, code: int, message: str) -> str:
+    if code == _EXPIRED:
+        return f"The certificate of Kafka at {name} has expired: renew it at the broker."
+    if code in _OTHER_NAME:
+        return (
+            f"The certificate of Kafka at {name} is for another name ({message}): correct kafka.bootstrap, or have one "
+            f"issued for that name."
+        )
+    if code in _UNTRUSTED:
+        return (
+            f"The certificate of Kafka at {name} is of no authority in {security.tls.ca or 'the system'}: name the "
+            f"file with its authority as kafka.security.tls.ca."
+        )
+    return f"The certificate of Kafka at {name} is not valid ({message}): renew it at the broker."

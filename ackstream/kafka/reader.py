@@ -6,17 +6,16 @@ import logging
 import threading
 import time
 import traceback
-from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from kafka import TopicPartition
 from kafka.errors import KafkaError
 
+from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import Closing
-from ackstream.kafka.producers import partition_of
+from ackstream.kafka.login import check_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -179,153 +178,35 @@ class TopicReader(Closing):
         return True
 
 
-class ClientConnection(TopicReader):
-    """The consumer and the producer of a client whose name is the key of the records from it and for it.
+def check_topics(
+    consumer: Any,
+    kafka: Kafka,
+    *,
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    looks_up: Iterable[str] = (),
+    group: str | None = None,
+) -> None:
+    """Make sure that topics (real names) exist, and may be read and written, before anything waits for them.
 
-    Everything but ``send`` and ``producer`` is for one thread.
+    :param consumer: asks whether they exist
+    :param looks_up: topics of which only the ends are asked for
+    :param group: the consumer group to join
+    :raises UnreachableError: a topic does not exist, or the broker went away
+    :raises AccessRefusedError: the broker does not allow it
     """
-
-    def __init__(
-        self,
-        kafka: Kafka,
-        name: str,
-        stop: threading.Event | None = None,
-        *,
-        sends: str,
-        addressed: str,
-        whole: Iterable[str] = (),
-        writes: Iterable[str] = (),
-        group: str | None = None,
-        linger_ms: int = 2,
-    ) -> None:
-        """Connect; every record written after this returns will be read. Topics are named without the prefix.
-
-        :param sends: the topic that ``send`` writes to
-        :param addressed: the topic with the records for this client; others in its partition are ignored
-        :param whole: topics of which all partitions are read
-        :param writes: further topics that the client writes to, which are checked at once
-        :param group: the consumer group under which offsets are committed; the client does not join it
-        :raises UnreachableError: no broker, or a topic is missing
-        """
-        self.name = name.encode()
-        self._topic, self._addressed = kafka.topic(sends), kafka.topic(addressed)
-        topics = [kafka.topic(topic) for topic in whole]
-        super().__init__(clients.connect_consumer(kafka, group, auto_offset_reset="earliest"), stop)
-        with ExitStack() as stack:
-            stack.callback(super().close)
-            reads, written = (self._addressed, *topics), (self._topic, *map(kafka.topic, writes))
-            check_topics(self.consumer, kafka, reads=reads, writes=written, group=group)
-            try:
-                self.assignment = PartitionAssignment(
-                    self.consumer, self.name, whole=topics, addressed=(self._addressed,)
-                )
-            except KafkaError as error:
-                raise clients.failure(kafka, error) from error
-            self.producer = clients.connect_producer(kafka, self._topic, linger_ms=linger_ms)
-            stack.pop_all()
-
-    def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
-        """Send a record, and return the producer's future; safe to call from any thread.
-
-        :raises KafkaError: Kafka rejected it at once
-        :raises ValueError: the partitions of the topic are unknown for a moment
-        """
-        return self.producer.send(self._topic, value, self.name, headers)
-
-    def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
-        """Return the records for this client that arrived within the time; never raises for what Kafka does."""
-        try:
-            self.assignment.update()
-        except KafkaError as error:
-            log.warning("Looking up new partitions failed and will be retried: %s", error)
-        records = super().read(timeout_ms, max_records)
-        return [record for record in records if record.topic != self._addressed or record.key == self.name]
-
-    def flush(self) -> None:
-        """Send what is buffered (for at most 5 s) and close the producer."""
-        clients.close_producer(self.producer)
-
-    def close(self) -> None:
-        """End the thread, disconnect the consumer and flush."""
-        super().close()
-        self.flush()
-
-
-_SLACK_MS = 60_000
-"""Between our clock and the broker's; reading a record twice does no harm."""
-
-
-def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return for each partition the offset of the first record of a time or later, or its end if there is none.
-
-    :param time_ms: of the broker, in epoch milliseconds
-    :raises KafkaError: the broker does not answer
-    """
-    wanted = list(partitions)
-    if not wanted:
-        return {}
-    # the ends first: what arrives in the meantime is read
-    last = consumer.end_offsets(wanted)
-    found = consumer.offsets_for_times(dict.fromkeys(wanted, time_ms))
-    return {partition: last[partition] if found[partition] is None else found[partition].offset for partition in wanted}
-
-
-class PartitionAssignment:
-    """The partitions that a consumer reads without a group, among them those that are added later.
-
-    Adding partitions may move the records for a name to another one: of that, everything since the client began is
-    read. The old one stays assigned, since not every writer notices at once. For the consumer's own thread.
-    """
-
-    def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str] = (), addressed: Iterable[str] = ()) -> None:
-        """Begin at the ends: every record written after this returns will be read. Topics have their real names.
-
-        :param consumer: with ``auto_offset_reset`` ``earliest``
-        :param whole: topics of which all partitions are read
-        :param addressed: topics of which only the partition with the records for the name is read
-        :raises KafkaError: the broker went away
-        """
-        self._consumer = consumer
-        self._name = name
-        self._whole = tuple(whole)
-        self._addressed = tuple(addressed)
-        self._since = time.time_ns() // 1_000_000 - _SLACK_MS
-        self._counts = self._partition_counts()
-        self._assigned = self._wanted()
-        consumer.assign(sorted(self._assigned))
-        for partition, offset in consumer.end_offsets(sorted(self._assigned)).items():
-            consumer.seek(partition, offset)
-
-    def of(self, topic: str) -> list[Any]:
-        """Return the partitions of a topic that are read."""
-        return sorted(partition for partition in self._assigned if partition.topic == topic)
-
-    def update(self) -> None:
-        """Assign partitions that were added. If the broker does not answer, the next call tries again."""
-        counts = self._partition_counts()
-        if counts == self._counts or not all(counts.values()):
-            return
-        known, self._counts = self._counts, counts
-        new = sorted(self._wanted() - self._assigned)
-        try:
-            self._consumer.assign(sorted(self._assigned.union(new)))
-            moved = [partition for partition in new if partition.topic in self._addressed]
-            # a new partition of a topic that is read whole has been empty: read it from its beginning
-            starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
-            for partition, offset in starts.items():
-                self._consumer.seek(partition, offset)
-        except KafkaError as error:
-            log.warning("New partitions are not read yet: %s", error)
-            self._counts = known
+    wanted = {"READ": tuple(reads), "WRITE": tuple(writes), "DESCRIBE": tuple(looks_up)}
+    try:
+        if kafka.security.protocol == "PLAINTEXT":
+            known = consumer.topics()
         else:
-            self._assigned.update(new)
-
-    def _partition_counts(self) -> dict[str, int]:
-        topics = (*self._whole, *self._addressed)
-        return {topic: len(self._consumer.partitions_for_topic(topic)) for topic in topics}
-
-    def _wanted(self) -> set[Any]:
-        whole = {TopicPartition(topic, number) for topic in self._whole for number in range(self._counts[topic])}
-        return whole | {
-            TopicPartition(topic, partition_of(self._name, self._counts[topic])) for topic in self._addressed
-        }
+            with clients.connect_admin(kafka) as admin:
+                known = check_access(admin, kafka, wanted, [group] if group else ())
+    except KafkaError as error:
+        raise clients.failure(kafka, error) from error
+    for topic in chain(*wanted.values()):
+        if topic not in known:
+            raise UnreachableError(
+                f"There is no topic {topic} at {kafka.bootstrap}: `ackstream up` creates the topics; otherwise correct "
+                f"kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX) or the name."
+            )

@@ -1,14 +1,36 @@
-"""``[kafka.security]`` in the words of the two libraries: kafka-python, and the client of the JVM that Spark has."""
+"""``[kafka.security]`` in the words of the two libraries, and the tokens of an authorisation server (OAUTHBEARER).
+
+Spark's clients fetch their own tokens in the JVM. Here a token is fetched once for all clients of a process, and again
+after four fifths of its life; until it has expired, a server that is away does no harm.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+import threading
+import time
+from base64 import b64encode
+from functools import lru_cache
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib import request
+from urllib.error import HTTPError
+from urllib.parse import quote_plus, urlencode
 
-from ackstream.kafka.tokens import tokens_of
+import msgspec
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ackstream.settings.kafka import KafkaSecurity
     from ackstream.settings.security import OAuth, Tls
+
+log = logging.getLogger(__name__)
+
 
 _JAAS = "org.apache.kafka.common.security"
 _MODULES = {
@@ -93,3 +115,116 @@ def _login(module: str, options: dict[str, str]) -> str:
     """Return an entry of JAAS: what is quoted may be any text."""
     given = " ".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in options.items())
     return f"{module} required {given};"
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+TIMEOUT_SECONDS = 10.0
+RENEW_AFTER = 0.8
+"""The part of a token's life after which another one is fetched."""
+
+_REFUSED = (400, 401, 403)
+_SHOWN = 200
+_MAX_BYTES = 1_000_000
+
+
+class _NoRedirects(request.HTTPRedirectHandler):
+    """Takes a redirect as an answer without a token: the secret goes to no other server."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no further request."""
+
+
+class Answer(msgspec.Struct):
+    """What the server answers (RFC 6749 5.1), or refuses with (5.2)."""
+
+    access_token: str = ""
+    expires_in: float = 0
+    error: str = ""
+    error_description: str = ""
+
+
+class Token(NamedTuple):
+    """A token, and when to renew it and when it has expired, in seconds of the monotonic clock."""
+
+    text: str
+    renewal: float
+    expiry: float
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python is not typed
+    """Gives a token that has not expired; safe to use from several threads."""
+
+    def __init__(self, oauth: OAuth, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._oauth, self._clock = oauth, clock
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+
+    def token(self) -> str:
+        """Return the text of the token; fetch one if there is none, or if it is to be renewed.
+
+        :raises AccessRefusedError: the server refuses the client
+        :raises UnreachableError: the server does not answer, or not with a token
+        """
+        with self._lock:
+            now, known = self._clock(), self._token
+            if known is not None and now < known.renewal:
+                return known.text
+            try:
+                self._token = self._fetch(now)
+            except AckstreamError as error:
+                if known is None or now >= known.expiry:
+                    raise
+                log.warning("The token for Kafka is not renewed yet: %s", error)
+                # not with each login of each client
+                self._token = known._replace(renewal=min(now + TIMEOUT_SECONDS, known.expiry))
+            return self._token.text
+
+    def _fetch(self, now: float) -> Token:
+        oauth = self._oauth
+        secret = "" if oauth.client_secret is None else oauth.client_secret.reveal()
+        form = {"grant_type": "client_credentials"} | ({"scope": oauth.scope} if oauth.scope else {})
+        # RFC 6749 2.3.1: both are encoded as in a form
+        login = b64encode(f"{quote_plus(oauth.client_id)}:{quote_plus(secret)}".encode()).decode()
+        headers = {"Accept": "application/json", "Authorization": f"Basic {login}"}
+        asked = request.Request(oauth.token_url, urlencode(form).encode(), headers)  # noqa: S310 - https, or loopback
+        opener = request.build_opener(request.HTTPSHandler(context=oauth.context()), _NoRedirects)
+        try:
+            with opener.open(asked, timeout=TIMEOUT_SECONDS) as found:
+                return self._read(found.status, found.read(_MAX_BYTES), now)
+        except HTTPError as error:
+            with error:
+                return self._read(error.code, error.read(_MAX_BYTES), now)
+        except (HTTPException, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise UnreachableError(
+                f"The authorisation server at {oauth.token_url} gives no token ({reason or type(error).__name__}): "
+                f"start it, or correct kafka.security.oauth.token_url, or ca if its certificate is not trusted."
+            ) from error
+
+    def _read(self, status: int, content: bytes, now: float) -> Token:
+        oauth = self._oauth
+        try:
+            answer = msgspec.json.decode(content, type=Answer, strict=False)
+        except (msgspec.DecodeError, UnicodeError):
+            answer = Answer()
+        said = " ".join(filter(None, (str(status), answer.error, answer.error_description)))[:_SHOWN]
+        if status in _REFUSED:
+            raise AccessRefusedError(
+                f"The authorisation server at {oauth.token_url} refuses the client {oauth.client_id} ({said}): correct "
+                f"client_id, client_secret and scope in kafka.security.oauth."
+            )
+        if status != HTTPStatus.OK or not answer.access_token:
+            raise UnreachableError(
+                f"The authorisation server at {oauth.token_url} answers without a token ({said}): correct "
+                f"kafka.security.oauth.token_url, or look into its log."
+            )
+        return Token(answer.access_token, now + RENEW_AFTER * answer.expires_in, now + answer.expires_in)
+
+
+@lru_cache(maxsize=16)
+def tokens_of(oauth: OAuth) -> TokenProvider:
+    """Return the one provider of a process for a client of a server."""
+    return TokenProvider(oauth)

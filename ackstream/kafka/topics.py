@@ -11,9 +11,8 @@ from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, Offset
 from kafka.errors import AuthorizationError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
 from ackstream.errors import LocalError, StartError
-from ackstream.kafka.access import check_access
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, failure
-from ackstream.kafka.refusals import not_allowed
+from ackstream.kafka.login import check_access, not_allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
-from ackstream.kafka import acls
+from ackstream.kafka import parties
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local.broker import Broker
@@ -86,7 +86,7 @@ class SecuredBroker(Broker):
 
         :param settings: of the system
         """
-        names = acls.principals(settings, {OPERATOR: f"User:{OPERATOR}"})
+        names = parties.principals(settings, {OPERATOR: f"User:{OPERATOR}"})
         users = {party: principal.partition(":")[2] for party, principal in names.items()}
         with connect_admin(self.kafka) as admin:
             known = admin.describe_user_scram_credentials()
@@ -96,7 +96,7 @@ class SecuredBroker(Broker):
                 admin.alter_user_scram_credentials(
                     [UserScramCredentialUpsertion(user, mechanism, self._password(user)) for user in new]
                 )
-        acls.apply(self.as_operator(settings), names, PARTIES)
+        parties.apply_acls(self.as_operator(settings), names, PARTIES)
         return [self._write_settings(settings, party, users[party]) for party in (OPERATOR, *PARTIES)]
 
     def of(self, user: str) -> Kafka:

@@ -19,10 +19,10 @@ from kafka.admin import OffsetSpec
 from kafka.errors import RetriableError, UnknownTopicOrPartitionError
 
 from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import Closing, connect_admin, connect_consumer
+from ackstream.kafka.connection import offsets_since
 from ackstream.kafka.parties import LEASED, PARTIES
-from ackstream.kafka.reader import TopicReader, offsets_since
+from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.observe.meter import LedgerEntry, Meter, epoch_milliseconds, read_entry
 from ackstream.observe.planes import TOPICS, Planes, PlanesView
 

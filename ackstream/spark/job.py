@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import AckstreamError, StoppedError
+from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import PARTIES
-from ackstream.kafka.refusals import not_allowed
 from ackstream.kafka.topics import prepare
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES

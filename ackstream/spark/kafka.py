@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
-from ackstream.kafka.outbox import Outbox
+from ackstream.kafka.connection import Outbox
 from ackstream.protocol import record_headers
 from ackstream.protocol.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from ackstream.kafka.outbox import OutgoingRecord
+    from ackstream.kafka.connection import OutgoingRecord
     from ackstream.settings import Kafka
 
     Start = int | Mapping[int, int] | datetime

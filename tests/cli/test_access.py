@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from ackstream.cli.main import app
 from ackstream.gateway.access.passwords import matches
-from ackstream.kafka import acls, topics
+from ackstream.kafka import parties, topics
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -70,7 +70,7 @@ def test_they_are_set_on_request_and_what_goes_beyond_is_listed(monkeypatch: pyt
         return 2, ["User:p-requester: ALLOW READ on TOPIC other (LITERAL)"]
 
     monkeypatch.setattr(topics, "ensure_topics", lambda _: ["p-signals"])
-    monkeypatch.setattr(acls, "apply", apply)
+    monkeypatch.setattr(parties, "apply_acls", apply)
     result = run("--party", "requester", "--apply")
     assert asked == [("User:p-requester", ["requester"])]
     assert result.stdout == "Topics: 1 of them new. ACLs: 2 of them new.\n"

@@ -32,10 +32,9 @@ from ackstream.client import (
     Subscriber,
 )
 from ackstream.errors import AccessRefusedError, UnreachableError
-from ackstream.kafka import acls
-from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
-from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.parties import PARTIES, apply_acls
+from ackstream.kafka.reader import check_topics
 from ackstream.kafka.topics import ensure_topics, prepare
 from ackstream.protocol.ditto.subscriptions import subscription
 from ackstream.settings import Kafka, Lake, Settings, load
@@ -267,7 +266,7 @@ def logins(
         principal, kafka = _login(broker, tokens[0], way)
         as_operator = Settings(kafka=operator.kafka.model_copy(update={"topic_prefix": f"{way}-"}))
         ensure_topics(as_operator)
-        acls.apply(as_operator, dict.fromkeys(parties, principal), parties)
+        apply_acls(as_operator, dict.fromkeys(parties, principal), parties)
         found[way] = own = kafka.model_copy(update={"topic_prefix": f"{way}-", "partitions": 2})
         lake = Lake(path=str(directory / way / "lake"), checkpoints=str(directory / way / "checkpoints"))
         variables = environment(Settings(kafka=own, lake=lake)).items()

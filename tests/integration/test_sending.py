@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
 from ackstream.kafka import clients
-from ackstream.kafka.outbox import Outbox
+from ackstream.kafka.connection import Outbox
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
 from ackstream.spark import kafka as spark_kafka

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.kafka import acls
-from ackstream.kafka.acls import Grant
-from ackstream.kafka.parties import PARTIES
+from ackstream.kafka import parties
+from ackstream.kafka.parties import PARTIES, Grant
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka, Settings
 
@@ -15,14 +14,14 @@ SETTINGS = Settings(kafka=Kafka(bootstrap="k:9092", topic_prefix="p-"))
 
 
 def test_a_client_may_do_what_it_needs_and_nothing_else() -> None:
-    assert acls.grants(SETTINGS, "requester") == [
+    assert parties.grants(SETTINGS, "requester") == [
         Grant("topic", "p-replies", "READ"),
         Grant("topic", "p-signals", "WRITE"),
     ]
 
 
 def test_a_job_also_looks_at_how_its_topics_are_configured_and_commits_to_its_groups() -> None:
-    assert acls.grants(SETTINGS, "archive") == [
+    assert parties.grants(SETTINGS, "archive") == [
         Grant("topic", "p-ledger", "READ"),
         Grant("topic", "p-audit", "READ"),
         Grant("topic", "p-archive-lease", "READ"),
@@ -36,22 +35,22 @@ def test_a_job_also_looks_at_how_its_topics_are_configured_and_commits_to_its_gr
 
 @pytest.mark.parametrize("name", PARTIES)
 def test_no_party_but_the_operator_may_create_or_change_anything(name: str) -> None:
-    found = acls.grants(SETTINGS, name)
+    found = parties.grants(SETTINGS, name)
     assert {grant.operation for grant in found} <= {"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"}
     assert {grant.resource for grant in found} <= {"topic", "group"}
     assert not any(grant.prefixed for grant in found if grant.resource == "topic")
 
 
 def test_the_operator_may_do_everything_to_the_topics_and_groups_of_the_system_alone() -> None:
-    found = acls.grants(SETTINGS, "operator")
+    found = parties.grants(SETTINGS, "operator")
     assert {grant.name for grant in found if grant.resource == "topic"} == {f"p-{name}" for name in TOPICS}
     assert all(grant.name.startswith("p-") for grant in found if grant.resource == "group")
     assert Grant("cluster", "kafka-cluster", "ALTER") in found
 
 
 def test_the_commands_are_those_of_kafka() -> None:
-    who = acls.principals(SETTINGS, {"archive": "User:CN=archive,O=Acme Inc"})
-    found = list(acls.commands(SETTINGS, who, ["archive", "requester", "operator"]))
+    who = parties.principals(SETTINGS, {"archive": "User:CN=archive,O=Acme Inc"})
+    found = list(parties.acl_commands(SETTINGS, who, ["archive", "requester", "operator"]))
     start = "kafka-acls.sh --bootstrap-server k:9092 --add --allow-principal"
     assert found[0] == f"{start} 'User:CN=archive,O=Acme Inc' --operation Read --topic p-ledger"
     assert found[6] == f"{start} 'User:CN=archive,O=Acme Inc' --operation DescribeConfigs --topic p-archive-lease"
@@ -70,5 +69,5 @@ def test_the_commands_are_those_of_kafka() -> None:
 )
 def test_a_wrong_party_or_principal_is_named(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        acls.principals(SETTINGS, given)
+        parties.principals(SETTINGS, given)
     assert sentence in str(caught.value)

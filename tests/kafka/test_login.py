@@ -35,7 +35,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @contextmanager
 def served(context: ssl.SSLContext | None) -> Iterator[int]:
-    """Answer each request with 8 bytes; give the port. ``None``: without TLS."""
+    """Answer each request as one for the versions of the API, naming none; give the port. ``None``: without TLS."""
     with closing(socket.create_server(("", 0))) as listener:
 
         def serve() -> None:
@@ -48,8 +48,9 @@ def served(context: ssl.SSLContext | None) -> Iterator[int]:
                     connection = stack.enter_context(raw)
                     if context is not None:
                         connection = stack.enter_context(context.wrap_socket(raw, server_side=True))
-                    while connection.recv(4_096):
-                        connection.sendall(struct.pack(">iq", 8, 0))
+                    while request := connection.recv(4_096):
+                        number = request[8:12]
+                        connection.sendall(struct.pack(">i", 10) + number + bytes(6))
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

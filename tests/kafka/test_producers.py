@@ -13,7 +13,7 @@ from kafka.errors import (
 from kafka.partitioner import DefaultPartitioner
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
 
-from ackstream.kafka import producers
+from ackstream.kafka import library
 from ackstream.kafka.clients import may_pass
 
 
@@ -34,7 +34,7 @@ class Cluster:
 
 @pytest.mark.parametrize("number", [1, 4, 7])
 def test_a_key_goes_where_every_kafka_client_puts_it(number: int) -> None:
-    ours, theirs = producers.KeyPartitioner(), DefaultPartitioner()
+    ours, theirs = library.KeyPartitioner(), DefaultPartitioner()
     for key in (b"", b"a", b"org.acme:lamp", b"org.acme:lamp", b"x" * 99):
         arguments = ("t", key, key, b"", b"", Cluster(number))
         assert ours.partition(*arguments) == theirs.partition(*arguments)
@@ -43,13 +43,13 @@ def test_a_key_goes_where_every_kafka_client_puts_it(number: int) -> None:
 
 def test_a_send_is_retried_when_the_partitions_of_its_topic_are_unknown_for_a_moment() -> None:
     with pytest.raises(LeaderNotAvailableError) as caught:
-        producers.KeyPartitioner().partition("t", None, b"k", b"", b"", Cluster(0))
+        library.KeyPartitioner().partition("t", None, b"k", b"", b"", Cluster(0))
     assert may_pass(caught.value)
 
 
 def test_a_producer_that_gave_up_a_record_which_it_may_have_sent_asks_for_a_new_id() -> None:
     manager = TransactionManager()
-    producers.keep_identity(SimpleNamespace(_transaction_manager=manager))
+    library.keep_identity(SimpleNamespace(_transaction_manager=manager))
     for _ in range(2):
         assert not manager.has_producer_id()
         # as the library's sender does before each send
@@ -63,7 +63,7 @@ def test_a_producer_that_gave_up_a_record_which_it_may_have_sent_asks_for_a_new_
 @pytest.mark.parametrize("error", [RequestTimedOutError(), NotEnoughReplicasError(), KafkaConnectionError()])
 def test_a_producer_whose_request_for_an_id_is_not_answered_asks_again(error: Exception) -> None:
     manager = TransactionManager()
-    producers.keep_identity(SimpleNamespace(_transaction_manager=manager))
+    library.keep_identity(SimpleNamespace(_transaction_manager=manager))
     manager.init_producer_id()
     for _ in range(3):
         # as the library's sender does
@@ -75,7 +75,7 @@ def test_a_producer_whose_request_for_an_id_is_not_answered_asks_again(error: Ex
 
 def test_a_producer_that_may_have_no_id_says_so() -> None:
     manager = TransactionManager()
-    producers.keep_identity(SimpleNamespace(_transaction_manager=manager))
+    library.keep_identity(SimpleNamespace(_transaction_manager=manager))
     manager.init_producer_id()
     handler = manager.next_request_handler(has_incomplete_batches=False)
     handler.on_complete(manager.next_in_flight_request_correlation_id(), ClusterAuthorizationFailedError())

@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 from kafka import TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
-from ackstream.kafka.producers import partition_of
-from ackstream.kafka.reader import PartitionAssignment, TopicReader, offsets_since
+from ackstream.kafka.connection import PartitionAssignment, offsets_since
+from ackstream.kafka.library import partition_of
+from ackstream.kafka.reader import TopicReader
 
 NAME = b"r1"
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import KafkaConsumer
 
-from ackstream.kafka.security import java_security, python_security
-from ackstream.kafka.tokens import TokenProvider, tokens_of
+from ackstream.kafka.security import TokenProvider, java_security, python_security, tokens_of
 from ackstream.settings.kafka import KafkaSecurity
 from tests.harness.certificates import Authority
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import AccessRefusedError, UnreachableError
-from ackstream.kafka.tokens import TokenProvider
+from ackstream.kafka.security import TokenProvider
 from ackstream.settings.security import OAuth, Secret
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kafka.errors import KafkaError
 from rich.text import Text
@@ -54,7 +54,6 @@ from ackstream.spark.progress import consumed_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from kafka import KafkaAdminClient
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
@@ -187,7 +186,7 @@ def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float 
     return found
 
 
-def caught_up(client: KafkaAdminClient, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
+def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
     """Return whether each query has read its topics to the end, in order, since each writes the input of the next."""
     for query, names in queries.items():
         ends = topics.ends(client, topics.of_topics(client, map(kafka.topic, names)))

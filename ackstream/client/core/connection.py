@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kafka.errors import KafkaError
 
 from ackstream.kafka import clients
-from ackstream.kafka.access import check_topics
 from ackstream.kafka.clients import CLOSE_SECONDS, DELIVERY_SECONDS, RESEND_SECONDS, may_pass
-from ackstream.kafka.reader import ClientConnection, TopicReader
+from ackstream.kafka.connection import ClientConnection
+from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ class QueryLink:
         self._streams: dict[str, MessageStream] = {}
         # by partition: the offset after the last answer that was read
         self._read: dict[int, int] = {}
-        self._link = connection.link(name, sends="queries", addressed="query-results", linger_ms=0)
+        self._link = connection.link(name, sends="queries", addressed="query-results")
         self._pressure = BackPressure(self._link)
         self._session = QuerySession(options.heartbeat)
         # set when there is something to do before the next heartbeat

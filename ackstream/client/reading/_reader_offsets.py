@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.errors import SamplesGoneError
 from ackstream.client.reading import samples
-from ackstream.kafka.reader import offsets_since
+from ackstream.kafka.connection import offsets_since
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import MAX_NUMBER
 from ackstream.protocol.readers import SKEW_MS

@@ -19,7 +19,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import SettingsError, StartError
-from ackstream.kafka.outbox import Outbox
+from ackstream.kafka.connection import Outbox
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.lake import tables

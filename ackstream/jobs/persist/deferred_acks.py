@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.jobs.persist.backlog import AckPacing, Backlog, DestinationChange
 from ackstream.jobs.persist.state import TABLES, earlier_batches, first_batch
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
-from ackstream.kafka.outbox import Outbox
+from ackstream.kafka.connection import Outbox
 from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id

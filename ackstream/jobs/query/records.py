@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from ackstream.kafka.outbox import OutgoingRecord
+    from ackstream.kafka.connection import OutgoingRecord
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaConnectionError, NodeNotReadyError, SaslAuthenticationFailedError
 
-from ackstream.kafka.sockets import PatientClient
+from ackstream.kafka.library import PatientClient
 from tests.harness.ports import ending_each
 
 

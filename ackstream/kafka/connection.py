@@ -1,0 +1,241 @@
+"""Connections of named clients (a consumer with its partitions, and a producer), and the outbox of drivers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from kafka import TopicPartition
+from kafka.errors import KafkaError, KafkaTimeoutError
+
+from ackstream.kafka import clients
+from ackstream.kafka.library import partition_of
+from ackstream.kafka.reader import MAX_RECORDS, POLL_MS, TopicReader, check_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ackstream.settings import Kafka
+
+    OutgoingRecord = tuple[str, str | bytes | None, bytes | None, Sequence[tuple[str, str | bytes]]]
+    """The real name of its topic, key, value and headers."""
+
+log = logging.getLogger(__name__)
+
+LINGER_MS = 2
+SEND_SECONDS = 120.0
+"""As long as a producer of Java tries: a broker that restarts, or a leader that moves, is no error."""
+DRIVER_LINGER_MS = 5
+
+
+class ClientConnection(TopicReader):
+    """The consumer and the producer of a client whose name is the key of the records from it and for it.
+
+    Everything but ``send`` and ``producer`` is for one thread.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        name: str,
+        stop: threading.Event | None = None,
+        *,
+        sends: str,
+        addressed: str,
+        whole: Iterable[str] = (),
+        writes: Iterable[str] = (),
+        group: str | None = None,
+    ) -> None:
+        """Connect; every record written after this returns will be read. Topics are named without the prefix.
+
+        :param sends: the topic that ``send`` writes to
+        :param addressed: the topic with the records for this client; others in its partition are ignored
+        :param whole: topics of which all partitions are read
+        :param writes: further topics that the client writes to, which are checked at once
+        :param group: the consumer group under which offsets are committed; the client does not join it
+        :raises UnreachableError: no broker, or a topic is missing
+        """
+        self.name = name.encode()
+        self._topic, self._addressed = kafka.topic(sends), kafka.topic(addressed)
+        topics = [kafka.topic(topic) for topic in whole]
+        super().__init__(clients.connect_consumer(kafka, group, auto_offset_reset="earliest"), stop)
+        with ExitStack() as stack:
+            stack.callback(super().close)
+            reads, written = (self._addressed, *topics), (self._topic, *map(kafka.topic, writes))
+            check_topics(self.consumer, kafka, reads=reads, writes=written, group=group)
+            try:
+                self.assignment = PartitionAssignment(
+                    self.consumer, self.name, whole=topics, addressed=(self._addressed,)
+                )
+            except KafkaError as error:
+                raise clients.failure(kafka, error) from error
+            self.producer = clients.connect_producer(kafka, self._topic, linger_ms=LINGER_MS)
+            stack.pop_all()
+
+    def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
+        """Send a record, and return the producer's future; safe to call from any thread.
+
+        :raises KafkaError: Kafka rejected it at once
+        :raises ValueError: the partitions of the topic are unknown for a moment
+        """
+        return self.producer.send(self._topic, value, self.name, headers)
+
+    def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
+        """Return the records for this client that arrived within the time; never raises for what Kafka does."""
+        try:
+            self.assignment.update()
+        except KafkaError as error:
+            log.warning("Looking up new partitions failed and will be retried: %s", error)
+        records = super().read(timeout_ms, max_records)
+        return [record for record in records if record.topic != self._addressed or record.key == self.name]
+
+    def flush(self) -> None:
+        """Send what is buffered (for at most 5 s) and close the producer."""
+        clients.close_producer(self.producer)
+
+    def close(self) -> None:
+        """End the thread, disconnect the consumer and flush."""
+        super().close()
+        self.flush()
+
+
+_SLACK_MS = 60_000
+"""Between our clock and the broker's; reading a record twice does no harm."""
+
+
+def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
+    """Return for each partition the offset of the first record of a time or later, or its end if there is none.
+
+    :param time_ms: of the broker, in epoch milliseconds
+    :raises KafkaError: the broker does not answer
+    """
+    wanted = list(partitions)
+    if not wanted:
+        return {}
+    # the ends first: what arrives in the meantime is read
+    last = consumer.end_offsets(wanted)
+    found = consumer.offsets_for_times(dict.fromkeys(wanted, time_ms))
+    return {partition: last[partition] if found[partition] is None else found[partition].offset for partition in wanted}
+
+
+class PartitionAssignment:
+    """The partitions that a consumer reads without a group, among them those that are added later.
+
+    Adding partitions may move the records for a name to another one: of that, everything since the client began is
+    read. The old one stays assigned, since not every writer notices at once. For the consumer's own thread.
+    """
+
+    def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str] = (), addressed: Iterable[str] = ()) -> None:
+        """Begin at the ends: every record written after this returns will be read. Topics have their real names.
+
+        :param consumer: with ``auto_offset_reset`` ``earliest``
+        :param whole: topics of which all partitions are read
+        :param addressed: topics of which only the partition with the records for the name is read
+        :raises KafkaError: the broker went away
+        """
+        self._consumer = consumer
+        self._name = name
+        self._whole = tuple(whole)
+        self._addressed = tuple(addressed)
+        self._since = time.time_ns() // 1_000_000 - _SLACK_MS
+        self._counts = self._partition_counts()
+        self._assigned = self._wanted()
+        consumer.assign(sorted(self._assigned))
+        for partition, offset in consumer.end_offsets(sorted(self._assigned)).items():
+            consumer.seek(partition, offset)
+
+    def of(self, topic: str) -> list[Any]:
+        """Return the partitions of a topic that are read."""
+        return sorted(partition for partition in self._assigned if partition.topic == topic)
+
+    def update(self) -> None:
+        """Assign partitions that were added. If the broker does not answer, the next call tries again."""
+        counts = self._partition_counts()
+        if counts == self._counts or not all(counts.values()):
+            return
+        known, self._counts = self._counts, counts
+        new = sorted(self._wanted() - self._assigned)
+        try:
+            self._consumer.assign(sorted(self._assigned.union(new)))
+            moved = [partition for partition in new if partition.topic in self._addressed]
+            # a new partition of a topic that is read whole has been empty: read it from its beginning
+            starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
+            for partition, offset in starts.items():
+                self._consumer.seek(partition, offset)
+        except KafkaError as error:
+            log.warning("New partitions are not read yet: %s", error)
+            self._counts = known
+        else:
+            self._assigned.update(new)
+
+    def _partition_counts(self) -> dict[str, int]:
+        topics = (*self._whole, *self._addressed)
+        return {topic: len(self._consumer.partitions_for_topic(topic)) for topic in topics}
+
+    def _wanted(self) -> set[Any]:
+        whole = {TopicPartition(topic, number) for topic in self._whole for number in range(self._counts[topic])}
+        return whole | {
+            TopicPartition(topic, partition_of(self._name, self._counts[topic])) for topic in self._addressed
+        }
+
+
+class Outbox:
+    """Sends records, and returns when the broker has all of them; connects when there are some."""
+
+    def __init__(self, kafka: Kafka, seconds: float = SEND_SECONDS) -> None:
+        """Connect to nothing yet.
+
+        :param seconds: after which what the broker has not taken is an error
+        """
+        self._kafka, self._seconds = kafka, seconds
+        self._producer: Any = None
+        # the records of one call stay together
+        self._lock = threading.Lock()
+
+    def send(self, records: Iterable[OutgoingRecord]) -> None:
+        """Send records, those of a key in order; after an error some of them may have been sent, or still be.
+
+        :raises UnreachableError: no broker answers
+        :raises KafkaError: the broker does not take a record, or not in time
+        """
+        with self._lock:
+            if self._producer is None:
+                self._producer = clients.connect_producer(
+                    self._kafka, None, delivery_timeout=self._seconds, linger_ms=DRIVER_LINGER_MS
+                )
+            until = time.monotonic() + self._seconds
+            try:
+                sent = [self._queue(record, until) for record in records]
+                for future in sent:
+                    future.get(self._seconds)
+            except BaseException:
+                self._disconnect(0)
+                raise
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            self._disconnect(1)
+
+    def _queue(self, record: OutgoingRecord, until: float) -> Any:
+        topic, key, value, headers = record
+        named = [(name, _bytes(text)) for name, text in headers]
+        while True:
+            try:
+                return self._producer.send(topic, value=value, key=_bytes(key), headers=named)
+            except KafkaTimeoutError:
+                # nobody has told the topic's partitions yet
+                if time.monotonic() > until:
+                    raise
+
+    def _disconnect(self, seconds: float) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            clients.close_producer(producer, seconds)
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
