@@ -37,12 +37,12 @@ from ackstream.client.reading.sample_reader import SampleReader as SampleReader
 from ackstream.client.reading.samples import ReaderQos as ReaderQos
 from ackstream.client.reading.samples import Sample as Sample
 from ackstream.client.reading.samples import WriterQos as WriterQos
-from ackstream.client.requests._open_requests import RequesterStatistics as RequesterStatistics
-from ackstream.client.requests._open_requests import Stored as Stored
 from ackstream.client.requests.commands import Command as Command
-from ackstream.client.requests.commands import fields_of as fields_of
 from ackstream.client.requests.replies import Reply as Reply
+from ackstream.client.requests.replies import RequesterStatistics as RequesterStatistics
+from ackstream.client.requests.replies import Stored as Stored
 from ackstream.client.requests.requester import Requester as Requester
+from ackstream.client.requests.requester import fields_of as fields_of
 from ackstream.errors import AccessRefusedError as AccessRefusedError
 from ackstream.errors import AckstreamError as AckstreamError
 from ackstream.errors import BadParameterError as BadParameterError

@@ -19,7 +19,7 @@ from ackstream.client.core.group import Work
 from ackstream.client.core.labels import Declarer
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
-from ackstream.client.requests.commands import fields_in, retrieval
+from ackstream.client.requests.requester import fields_in, retrieval
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import encode

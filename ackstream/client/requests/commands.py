@@ -17,14 +17,11 @@ from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
+from ackstream.protocol.errors import shown
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from ackstream.client.requests.replies import Reply
-    from ackstream.client.requests.requester import Requester
+    from collections.abc import Iterable, Mapping
 
 
 Channel = Literal["twin", "live"]
@@ -157,41 +154,3 @@ def address(
     if response_required is not None:
         headers[RESPONSE_REQUIRED] = response_required
     return msgspec.structs.replace(command, headers=headers), identity
-
-
-def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:
-    """Return the ``extra`` argument of a ``Subscriber``: a function that queries the twin for the fields of a thing.
-
-    :param timeout: of each query: seconds, or a duration of the protocol
-    """
-
-    def extra(thing_id: str, fields: str) -> dict[str, Any]:
-        return fields_in(requester.request(retrieval(thing_id, fields), timeout=timeout), thing_id)
-
-    return extra
-
-
-def retrieval(thing_id: str, fields: str) -> Envelope:
-    """Return the query for some fields of a thing."""
-    command = Command.retrieve(thing_id)
-    command.fields = fields
-    return command
-
-
-def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
-    """Return the fields in the reply to such a query; an unknown thing has none.
-
-    Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
-
-    :raises DittoError: the query failed
-    """
-    if reply.ok and isinstance(reply.value, dict):
-        return reply.value
-    if reply.status == NOT_FOUND:
-        return {}
-    raise DittoError(
-        reply.status,
-        "connectivity:signal.enrichment.failed",
-        "Signal enrichment failed.",
-        f"The extra fields of the thing {thing_id} could not be retrieved.",
-    )

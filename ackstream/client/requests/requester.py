@@ -12,14 +12,13 @@ from ackstream.client.core.connection import ReliableSender, Sending, connection
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_request
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
-from ackstream.client.requests._open_requests import OpenRequest, OpenRequests, RequesterStatistics, Stored
-from ackstream.client.requests.commands import address
-from ackstream.client.requests.replies import Reply, read_reply
+from ackstream.client.requests.commands import Command, address
+from ackstream.client.requests.replies import OpenRequest, OpenRequests, Reply, RequesterStatistics, Stored, read_reply
 from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.originators import names_sender, signature
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
 
@@ -272,3 +271,41 @@ def _not_sent(request: OpenRequest, error: BaseException | None = None) -> NotSe
     found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
     found.__cause__ = error
     return found
+
+
+def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:
+    """Return the ``extra`` argument of a ``Subscriber``: a function that queries the twin for the fields of a thing.
+
+    :param timeout: of each query: seconds, or a duration of the protocol
+    """
+
+    def extra(thing_id: str, fields: str) -> dict[str, Any]:
+        return fields_in(requester.request(retrieval(thing_id, fields), timeout=timeout), thing_id)
+
+    return extra
+
+
+def retrieval(thing_id: str, fields: str) -> Envelope:
+    """Return the query for some fields of a thing."""
+    command = Command.retrieve(thing_id)
+    command.fields = fields
+    return command
+
+
+def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
+    """Return the fields in the reply to such a query; an unknown thing has none.
+
+    Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
+
+    :raises DittoError: the query failed
+    """
+    if reply.ok and isinstance(reply.value, dict):
+        return reply.value
+    if reply.status == NOT_FOUND:
+        return {}
+    raise DittoError(
+        reply.status,
+        "connectivity:signal.enrichment.failed",
+        "Signal enrichment failed.",
+        f"The extra fields of the thing {thing_id} could not be retrieved.",
+    )

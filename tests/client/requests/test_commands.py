@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from ackstream.client import Command
-from ackstream.client.requests.commands import address, fields_in, fields_of, retrieval
+from ackstream.client.requests.commands import address
 from ackstream.client.requests.replies import Reply
+from ackstream.client.requests.requester import fields_in, fields_of, retrieval
 from ackstream.protocol.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
