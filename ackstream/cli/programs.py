@@ -128,7 +128,7 @@ def gateway() -> None:
     """Serve things over HTTP and WebSocket, and a live page of all requests; Ctrl-C stops it."""
     import asyncio
 
-    from ackstream.gateway.dependencies import connected
+    from ackstream.gateway.exchange import connected
     from ackstream.gateway.server import Server
     from ackstream.observe.endpoint import serving
 

@@ -34,8 +34,15 @@ from ackstream.gateway.middleware.connections import (
     SocketConnection,
     TlsConnection,
 )
-from ackstream.gateway.middleware.instruments import EVENT_LOOP, ResponseCounter, follow, probe_routes, unfollow
-from ackstream.gateway.middleware.origins import origin_middleware, proxy_middleware
+from ackstream.gateway.middleware.edge import (
+    EVENT_LOOP,
+    ResponseCounter,
+    follow,
+    origin_middleware,
+    probe_routes,
+    proxy_middleware,
+    unfollow,
+)
 from ackstream.gateway.page.pages import documentation_routes, page_routes
 from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.endpoint import HEALTH
@@ -46,7 +53,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.exchange import Dependencies
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +84,13 @@ _TICKS = 10
 
 
 def application(dependencies: Dependencies) -> ASGIApp:
-    """Build the ASGI application with all routes."""
+    """Build the ASGI application with all routes.
+
+    A request or WebSocket passes, in order: ``Doors`` (the number of connections), ``ResponseCounter``, ``ProxyCheck``
+    (headers of a proxy), ``ResponseHeaders``, CORS, ``OriginCheck`` (Origin and Host), then in its route
+    ``Dependencies.admit`` (rate of its address, authentication, rate of its subject), ``Dependencies.socket``
+    (WebSockets and event streams), ``Audit``, and for a command ``admit`` (headers, rights, condition, order).
+    """
     gateway = dependencies.settings.gateway
     app = Starlette(
         middleware=[

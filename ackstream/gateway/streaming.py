@@ -29,7 +29,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from ackstream.gateway.exchange import Exchange
+    from ackstream.client import Reply
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication, Stream
     from ackstream.settings import Settings
@@ -167,12 +167,12 @@ class Listener(Protocol):
 class Streaming(Closing):
     """The hub; created in any thread, used in the event loop of the gateway."""
 
-    def __init__(self, settings: Settings, exchange: Exchange) -> None:
+    def __init__(self, settings: Settings, ask: Callable[[Envelope], Awaitable[Reply]]) -> None:
         """Connect; signals written from now on are read.
 
         :raises UnreachableError: no broker, or a topic is missing
         """
-        self._exchange = exchange
+        self._ask = ask
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[Stream, set[Listener]] = {}
         self._labels: dict[str, Listener] = {}
@@ -252,7 +252,7 @@ class Streaming(Closing):
         return await asyncio.shield(task)
 
     async def _retrieve(self, thing_id: str, fields: str) -> dict[str, Any]:
-        return fields_in(await self._exchange.ask(retrieval(thing_id, fields)), thing_id)
+        return fields_in(await self._ask(retrieval(thing_id, fields)), thing_id)
 
     # -- in the worker's thread ----------------------------------------------------------------------------------------
 

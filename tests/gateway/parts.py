@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from ackstream.client.requests.replies import Reply
 from ackstream.gateway.access.authentication import Authenticator, access_of
-from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.errors import shutting_down
+from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.middleware.audit import Audit
 from ackstream.gateway.server import application
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement

@@ -25,8 +25,7 @@ from websockets.typing import Origin
 from ackstream.client.requests.replies import Reply
 from ackstream.gateway import server, streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
-from ackstream.gateway.dependencies import Dependencies
-from ackstream.gateway.exchange import Exchange
+from ackstream.gateway.exchange import Dependencies, Exchange
 from ackstream.gateway.http import api
 from ackstream.gateway.server import HEADER_SECONDS, REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
 from ackstream.gateway.websocket import session

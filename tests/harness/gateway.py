@@ -16,7 +16,7 @@ from msgspec import UNSET
 from ackstream.client import Ack, Response, Signal, Subscriber
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import messages, read_signal
-from ackstream.gateway.dependencies import connected
+from ackstream.gateway.exchange import connected
 from ackstream.gateway.server import Server
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics

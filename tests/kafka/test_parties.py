@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.gateway.dependencies import TOPICS as OF_GATEWAY
+from ackstream.gateway.exchange import TOPICS as OF_GATEWAY
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.mirror.job import TOPICS as OF_MIRROR

@@ -34,7 +34,7 @@ from ackstream.cli.session import kill, quiet_session
 from ackstream.cli.terminal import Interrupts
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError, LocalError, UnreachableError
-from ackstream.gateway import dependencies as gateway
+from ackstream.gateway import exchange as gateway
 from ackstream.gateway.server import Server
 from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate

@@ -14,8 +14,8 @@ from ackstream.gateway.access.tokens import Tokens
 from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.connections import certified_name
+from ackstream.gateway.middleware.edge import proxied_subjects
 from ackstream.gateway.middleware.limits import ANONYMOUS, THIS_MACHINE, address_of
-from ackstream.gateway.middleware.origins import proxied_subjects
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
-    from ackstream.gateway.access.keys import FileKeys
+    from ackstream.gateway.access.tokens import FileKeys
     from ackstream.settings import Gateway
     from ackstream.settings.access import User
 

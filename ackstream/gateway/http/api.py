@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.exchange import Dependencies
     from ackstream.gateway.middleware.admission import AdmittedCommand
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.protocol.ditto.envelopes import Envelope

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.client import Reply
-    from ackstream.gateway.dependencies import Dependencies
-    from ackstream.gateway.exchange import Exchange
+    from ackstream.gateway.exchange import Dependencies, Exchange
     from ackstream.gateway.http.operations import Match
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.subscriptions import Publication

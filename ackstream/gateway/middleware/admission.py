@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ackstream.client import Reply
-    from ackstream.gateway.dependencies import Dependencies
-    from ackstream.gateway.exchange import Exchange
+    from ackstream.gateway.exchange import Dependencies, Exchange
     from ackstream.observe.meter import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.permissions import Kind

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.exchange import Dependencies
     from ackstream.protocol.ditto.access import Access
 
 

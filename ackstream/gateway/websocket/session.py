@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from ackstream.gateway.access.authentication import Identity
-    from ackstream.gateway.dependencies import Dependencies
+    from ackstream.gateway.exchange import Dependencies
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
     from ackstream.protocol.ditto.access import Access

@@ -13,8 +13,8 @@ from starlette.datastructures import QueryParams
 
 from ackstream.gateway import streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
-from ackstream.gateway.dependencies import Dependencies
 from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http import event_streams
 from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, frame
 from ackstream.gateway.http.operations import find

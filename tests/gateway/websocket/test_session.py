@@ -20,7 +20,7 @@ from ackstream.client.core.labels import Declaration
 from ackstream.gateway import streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
 from ackstream.gateway.access.passwords import hash_password
-from ackstream.gateway.dependencies import Dependencies
+from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.middleware.audit import Audit
 from ackstream.gateway.streaming import as_shown
 from ackstream.gateway.websocket import session

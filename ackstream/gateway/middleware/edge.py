@@ -1,4 +1,4 @@
-"""Where a request comes from: the proxy in front of the gateway, and the web page in a browser.
+"""The edge of a gateway, which every request and WebSocket passes: counts, probes, proxy, response headers and origin.
 
 ``X-Forwarded-For`` and ``-Proto`` name the client and the scheme behind a proxy of the settings, and its own header
 names the client that it has authenticated. From any other address these headers have no effect.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -21,12 +22,17 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.websockets import WebSocket
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin
 from ackstream.gateway.http import responses
-from ackstream.gateway.middleware.instruments import is_probe
+from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
+from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
+from ackstream.observe.figures import FIGURES, Figures, Tally
+from ackstream.observe.live import KAFKA
 from ackstream.protocol.patterns import matches_any
 from ackstream.settings.access import ROLE
 from ackstream.settings.security import is_loopback
@@ -34,11 +40,91 @@ from ackstream.settings.security import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
     from ackstream.settings.access import Proxy
+
+
+EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
+"""The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""
+
+_SOURCE = "gateway"
+_OTHER = "other"
+
+
+class ResponseCounter:
+    """Counts the responses of an ASGI application, and how long their requests waited for them to begin."""
+
+    def __init__(self, app: ASGIApp, figures: Figures = FIGURES) -> None:
+        self.app, self._figures = app, figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request; probes and WebSockets are not counted."""
+        if scope["type"] != "http" or is_probe(scope):
+            await self.app(scope, receive, send)
+            return
+        began, method = time.perf_counter(), scope["method"] if scope["method"] in _METHODS else _OTHER
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._figures.count(HTTP_REQUESTS, method, f"{message['status'] // 100}xx")
+                self._figures.observe(HTTP_SECONDS, method, value=time.perf_counter() - began)
+            await send(message)
+
+        await self.app(scope, receive, sent)
+
+
+def is_probe(scope: Scope) -> bool:
+    """Return whether a request asks for the gateway's health: under any name of the gateway, as probes of a cluster do.
+
+    The answer is the same for everyone, and names nobody.
+    """
+    return scope["type"] == "http" and scope["path"] in (LIVE, READY)
+
+
+def probe_routes(health: Health = HEALTH) -> list[Route]:
+    """Return the routes of the probes."""
+
+    async def live(_: Request) -> Response:
+        return _answer(*health.live(time.monotonic()).answer())
+
+    async def ready(_: Request) -> Response:
+        return _answer(*health.ready(time.monotonic()).answer())
+
+    return [Route(LIVE, live), Route(READY, ready)]
+
+
+def _answer(status: int, body: bytes) -> Response:
+    return Response(body, status, {"cache-control": "no-store"}, "application/json")
+
+
+def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:
+    """Read gauges when metrics are requested, and expect the gateway's signs of life, until :func:`unfollow`.
+
+    :param unread: characters
+    :param oldest_ms: age of the oldest open request
+    """
+
+    def tally() -> Tally:
+        found = Tally()
+        found.set(CONNECTIONS, value=connections())
+        found.set(UNREAD, value=unread())
+        found.set(OLDEST, value=(oldest_ms() or 0) / 1000)
+        return found
+
+    FIGURES.follow(_SOURCE, tally)
+    HEALTH.expect(EVENT_LOOP, LOOP_SECONDS, vital=True)
+    HEALTH.expect(KAFKA, KAFKA_SECONDS)
+
+
+def unfollow() -> None:
+    """Read and expect no more: the gateway ends."""
+    FIGURES.unfollow(_SOURCE)
+    for name in (EVENT_LOOP, KAFKA):
+        HEALTH.forget(name)
 
 
 _FOUND = "ackstream.proxied"
