@@ -48,7 +48,7 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/queues/queue.py": (f"{TESTS}/queues/test_queue.py", f"{TESTS}/queues"),
     f"{JOBS}/queues/endpoint.py": (f"{TESTS}/queues/test_endpoint.py", f"{TESTS}/queues"),
     f"{JOBS}/queues/state.py": (f"{TESTS}/queues/test_state.py", f"{TESTS}/queues"),
-    f"{JOBS}/query/execution.py": (f"{TESTS}/query",),
+    f"{JOBS}/query/plan.py": (f"{TESTS}/query",),
     "ackstream/client/publishing/_unacknowledged.py": (
         "tests/client/publishing/test_unacknowledged.py",
         "tests/client/publishing/test_publisher.py",
