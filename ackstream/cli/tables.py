@@ -135,7 +135,7 @@ def ask(
             columns, rows = frame.columns, frame.collect()
     else:
         with reading.database(settings.lake, questions.QUESTIONS[name].tables) as connection:
-            found = questions.answer(connection, settings.lake, name, values)
+            found = reading.answer(connection, settings.lake, name, values)
             columns, rows = [column[0] for column in found.description], found.fetchall()
     # Spark returns naive times in the local zone
     return columns, [

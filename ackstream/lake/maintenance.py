@@ -69,10 +69,9 @@ def maintain(
 
     :param names: some of the tables; ``None``: all that exist
     :param journal_ms: how old a change in the journal of things may become, in milliseconds; ``None``: any age
-    :raises SettingsError: if the retention is dangerously short; nothing is done then
-    :raises InputError: if a name is unknown; nothing is done then
-    :raises StartError: if a named table does not exist, or none does; or in S3, where only the jobs themselves may
-        write; nothing is done then
+    :raises SettingsError: the retention is dangerously short; nothing is done, as for each of these errors
+    :raises InputError: a name is unknown
+    :raises StartError: a named table, or every table, is missing; or only the jobs may write, as in S3
     """
     lake = settings.lake
     check(lake, names)

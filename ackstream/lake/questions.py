@@ -1,8 +1,8 @@
 """Predefined questions to the tables: the files in ``sql/PLANE/NAME.sql``.
 
-Each is plain SQL that both Spark (:func:`ask`) and DuckDB (:func:`answer`) accept, with tables and parameters in
-braces. Its first line says what the answer is, the comments below it what each column means. A table that does not
-exist yet has no rows for the parts of a ``UNION ALL`` but the first; elsewhere it is an error.
+Each is plain SQL that both Spark (:func:`ask`) and DuckDB (``reading.answer``) accept, with tables and parameters in
+braces. Its first line describes the answer, the comments below it the columns. A table that does not exist yet has no
+rows for the parts of a ``UNION ALL`` but the first; elsewhere it is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ackstream.protocol.record_headers import trace_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
     from ackstream.settings import Lake
@@ -45,7 +44,7 @@ class Question:
 
     @property
     def about(self) -> str:
-        """What the answer is, in words."""
+        """The answer, in words."""
         return self._comments[0]
 
     @property
@@ -54,19 +53,14 @@ class Question:
         return dict(line.split(": ", 1) for line in self._comments[1:])
 
     @property
-    def fields(self) -> set[str]:
-        """The names in braces: tables and parameters."""
-        return _fields(self.text)
-
-    @property
     def sql(self) -> str:
         """The question for DuckDB over views of the tables' names; parameters are ``$name``."""
-        return _of_duckdb(self.text)
+        return for_duckdb(self.text)
 
     @property
     def tables(self) -> list[str]:
         """The tables that it is about."""
-        return sorted(self.fields & ALL_TABLES.keys())
+        return sorted(_fields(self.text) & ALL_TABLES.keys())
 
     def over(self, present: Collection[str], lake: Lake) -> str:
         """Return the SQL over the tables that exist, without the parts of a union over others.
@@ -86,7 +80,8 @@ def _fields(text: str) -> set[str]:
     return {field for _, field, _, _ in Formatter().parse(text) if field}
 
 
-def _of_duckdb(text: str) -> str:
+def for_duckdb(text: str) -> str:
+    """Return SQL with braces as DuckDB takes it: see :attr:`Question.sql`."""
     return text.format(**{field: field if field in ALL_TABLES else f"${field}" for field in _fields(text)})
 
 
@@ -158,33 +153,3 @@ def ask(spark: SparkSession, lake: Lake, name: str, values: Mapping[str, Any] | 
     present = {table for table in question.tables if tables.exists(spark, lake, table)}
     frames = {table: tables.read(spark, lake, table) for table in sorted(present)}
     return spark.sql(question.over(present, lake), **dict(values or {}), **frames)
-
-
-def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> Any:
-    """Ask DuckDB a question, over a connection of :func:`ackstream.lake.reading.database`.
-
-    :param values: of its parameters
-    :returns: the connection, with the rows to be fetched
-    :raises StartError: if a table does not exist yet
-    """
-    from ackstream.lake import reading  # noqa: PLC0415 - it needs delta-rs, the questions themselves nothing
-
-    question, values = QUESTIONS[name], dict(values or {})
-    present = reading.views(connection)
-    return connection.execute(_of_duckdb(question.over(present, lake)), values)
-
-
-def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) -> list[dict[str, Any]]:
-    """Answer a question with DuckDB; return the first rows by column name, none if its tables do not exist yet.
-
-    :param values: of its parameters
-    :raises StartError: a table cannot be read, or only some of the tables exist
-    """
-    from ackstream.lake import reading  # noqa: PLC0415 - it needs delta-rs, the questions themselves nothing
-
-    with reading.database(lake, QUESTIONS[name].tables) as connection:
-        if not reading.views(connection):
-            return []
-        found = answer(connection, lake, name, values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchmany(limit)]

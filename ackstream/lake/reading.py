@@ -1,4 +1,4 @@
-"""Reading tables with delta-rs, without Spark: for clients that miss messages, and for the gateway.
+"""Reading tables without Spark: by delta-rs for clients that miss messages, by DuckDB for questions.
 
 Importing this module takes about a second, so clients import it where they first need it. The type of the error if a
 table cannot be read depends on where it is stored.
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow import compute
 from pyarrow.dataset import field
 
 from ackstream.errors import StartError
+from ackstream.lake.questions import QUESTIONS, for_duckdb
 from ackstream.lake.schemas import ALL_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from duckdb import DuckDBPyConnection
     from pyarrow.dataset import Dataset, Expression
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "received_at", "topic", "partition", "offset")
 """The columns of ``messages`` that the rows returned here have."""
-
-
-TRACED_ROWS = 10_000
 
 
 def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict[str, Any]]:
@@ -43,32 +40,6 @@ def messages_at(lake: Lake, positions: Iterable[tuple[int, int, int]]) -> list[d
     """Return the accepted messages at some positions (batch, partition, offset), in any order, perhaps among others."""
     names = zip(("batch", "partition", "offset"), zip(*positions, strict=True), strict=True)
     return _messages(lake, reduce(and_, [field(name).isin(sorted(set(values))) for name, values in names]))
-
-
-def request_rows(lake: Lake, table: str, columns: Iterable[str], correlation_id: str) -> list[dict[str, Any]]:
-    """Return the rows about the requests of a correlation-id, in any order; none if the table does not exist yet.
-
-    Those that went through a gateway or a connection have it with a suffix.
-    """
-    own, start, end = field("correlation_id"), f"{correlation_id}#", f"{correlation_id}$"
-    return _found(lake, table, columns, (own == correlation_id) | ((own >= start) & (own < end)))
-
-
-def traced_rows(lake: Lake, columns: Iterable[str], trace_id: str) -> list[dict[str, Any]]:
-    """Return the rows of ``signals`` with a trace-id in their headers, in any order; none if there is no table yet.
-
-    At most :data:`TRACED_ROWS` of them: clients choose their traces, and may put all that they send into one.
-    """
-    return _found(lake, "signals", columns, compute.match_substring(field("headers"), trace_id), TRACED_ROWS)
-
-
-def _found(
-    lake: Lake, table: str, columns: Iterable[str], condition: Expression, most: int | None = None
-) -> list[dict[str, Any]]:
-    try:
-        return _rows(lake, table, columns, condition, most)
-    except TableNotFoundError:
-        return []
 
 
 def dataset(lake: Lake, table: str) -> Dataset:
@@ -123,13 +94,31 @@ def views(connection: DuckDBPyConnection) -> set[str]:
     return {name for (name,) in found}
 
 
+def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> Any:
+    """Answer a question over a connection of :func:`database`; return the connection, with the rows to be fetched.
+
+    :param values: of its parameters
+    :raises StartError: if a table does not exist yet
+    """
+    return connection.execute(for_duckdb(QUESTIONS[name].over(views(connection), lake)), dict(values or {}))
+
+
+def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) -> list[dict[str, Any]]:
+    """Answer a question; return the first rows by column name, none if its tables do not exist yet.
+
+    :raises StartError: a table cannot be read, or only some of the tables exist
+    """
+    with database(lake, QUESTIONS[name].tables) as connection:
+        if not views(connection):
+            return []
+        found = answer(connection, lake, name, values)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchmany(limit)]
+
+
 def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
-    return _rows(lake, "messages", MESSAGE_COLUMNS, condition & field("reason").is_null())
-
-
-def _rows(
-    lake: Lake, table: str, columns: Iterable[str], condition: Expression, most: int | None = None
-) -> list[dict[str, Any]]:
-    scanner = dataset(lake, table).scanner(list(columns), filter=condition)
-    rows: list[dict[str, Any]] = (scanner.to_table() if most is None else scanner.head(most)).to_pylist()
-    return rows
+    condition &= field("reason").is_null()
+    found: list[dict[str, Any]] = (
+        dataset(lake, "messages").to_table(list(MESSAGE_COLUMNS), filter=condition).to_pylist()
+    )
+    return found

@@ -91,8 +91,7 @@ def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
 
 def exists(spark: SparkSession, lake: Lake, name: str) -> bool:
     """Return whether a table has been created."""
-    found: bool = DeltaTable.isDeltaTable(spark, location(lake, name))
-    return found
+    return bool(DeltaTable.isDeltaTable(spark, location(lake, name)))
 
 
 def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, remedy: str) -> None:
@@ -132,10 +131,9 @@ def append(
     :param follows: the newest version that the table may have instead, where versions have gaps
     :return: whether they were appended
     """
-    frame = rows.coalesce(-(-count // ROWS_PER_FILE))
-    write = partial(commits.written, rows=frame)
-    place = location(lake, name)
-    return commits.commit(rows.sparkSession, place, f"{application}/{name}", version, write, follows=follows)
+    write = partial(commits.written, rows=rows.coalesce(-(-count // ROWS_PER_FILE)))
+    path = location(lake, name)
+    return commits.commit(rows.sparkSession, path, f"{application}/{name}", version, write, follows=follows)
 
 
 def append_rows(
@@ -188,8 +186,7 @@ def is_plain(table: Any) -> bool:
 
     :param table: a snapshot or a transaction of it
     """
-    plain: bool = table.protocol().minWriterVersion() <= WRITER_VERSION
-    return plain
+    return bool(table.protocol().minWriterVersion() <= WRITER_VERSION)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
@@ -207,11 +204,8 @@ def _named(found: Mapping[str, int], name: str) -> dict[str, int]:
 
 def newest_versions(spark: SparkSession, lake: Lake, names: Iterable[str]) -> dict[str, int]:
     """Return the newest version that each application has appended to any of these tables."""
-    versions: dict[str, int] = {}
-    for name in names:
-        for key, version in transactions(spark, lake, name).items():
-            versions[key] = max(version, versions.get(key, -1))
-    return versions
+    found = sorted((version, key) for name in names for key, version in transactions(spark, lake, name).items())
+    return {key: version for version, key in found}
 
 
 def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, int]:
@@ -318,10 +312,7 @@ def _alter(spark: SparkSession, path: str, change: str) -> None:
 
 
 def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
-    """Make sure that a table may be written by another process than its job.
-
-    :raises StartError: see :func:`refuse_writer`
-    """
+    """Refuse to write a table beside its job where that is unsafe: see :func:`refuse_writer`."""
     refuse_writer(spark.sparkContext.getConf().get, location(lake, name))
 
 

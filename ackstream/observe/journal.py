@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.lake import questions
+from ackstream.lake import reading
 from ackstream.observe.meter import percentiles, verdict
 from ackstream.protocol import ledger
 from ackstream.protocol.correlation_ids import shown_id
@@ -208,7 +208,7 @@ def stored(lake: Lake, correlation_id: str) -> list[Happening]:
 
     :raises Exception: the tables cannot be read; the type depends on the storage
     """
-    return [_stored(row) for row in questions.rows(lake, "story", {"correlation_id": correlation_id})]
+    return [_stored(row) for row in reading.rows(lake, "story", {"correlation_id": correlation_id})]
 
 
 def _stored(row: dict[str, Any]) -> Happening:
@@ -225,7 +225,7 @@ def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
     :raises Exception: as :func:`stored` does
     """
     found = []
-    for row in questions.rows(lake, "message_story", values):
+    for row in reading.rows(lake, "message_story", values):
         at, detail = _milliseconds(row["occurred_at"]), _words(row["place"], row["detail"])
         found.append(Happening(at, row["event"], row["id"] or "", label=row["party"], detail=detail))
     return found
@@ -239,7 +239,7 @@ def stored_trace(lake: Lake, wanted: str) -> list[TracedRequest]:
     :raises Exception: as :func:`stored` does
     """
     found = []
-    for row in questions.rows(lake, "trace", {"trace_id": wanted}):
+    for row in reading.rows(lake, "trace", {"trace_id": wanted}):
         at, name, trace = _milliseconds(row["received_at"]), shown_id(row["correlation_id"]), row["traceparent"]
         if trace_id(trace) == wanted:
             found.append(TracedRequest(at, name, row["thing_id"], row["asked"], trace))

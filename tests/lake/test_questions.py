@@ -58,7 +58,7 @@ def naive(rows: list[Any]) -> list[tuple[Any, ...]]:
 
 def ask_duckdb(lake: Lake, name: str, argument: str | None = None) -> list[tuple[Any, ...]]:
     with reading.database(lake, questions.QUESTIONS[name].tables) as connection:
-        return naive(questions.answer(connection, lake, name, questions.parameters(name, argument)).fetchall())
+        return naive(reading.answer(connection, lake, name, questions.parameters(name, argument)).fetchall())
 
 
 HOUR = AT.replace(minute=0, second=0)
@@ -110,12 +110,8 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
     (told,) = questions.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
-    (found,) = questions.rows(lake, "story", {"correlation_id": "c-6"})
+    (found,) = reading.rows(lake, "story", {"correlation_id": "c-6"})
     assert (found["id"], found["correlation_id"]) == ("acks-0-6-0", "c-6#AAAAAAAAAAAAAAAA")
-    columns = ["id", "reason"]
-    assert reading.request_rows(lake, "acknowledgements", columns, "c-6") == [
-        {"id": "acks-0-6-0", "reason": "Another thing."}
-    ]
 
 
 def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake) -> None:
@@ -183,7 +179,7 @@ def test_every_column_of_an_answer_is_explained(told: Lake, name: str) -> None:
     assert not question.about.lower().startswith((own, f"the {own}"))
     with reading.database(told, question.tables) as connection:
         values = questions.parameters(name, planes.ARGUMENTS.get(name))
-        found = questions.answer(connection, told, name, values).description
+        found = reading.answer(connection, told, name, values).description
     assert [column[0] for column in found] == list(question.columns)
     assert all(question.columns.values())
 
@@ -211,9 +207,9 @@ def test_a_table_that_does_not_exist_names_the_job_that_writes_it(tmp_path: Path
 def test_rows_are_limited_and_none_before_the_tables_exist(tmp_path: Path) -> None:
     lake = Lake(path=str(tmp_path))
     values = {"client": "orders", "seq": 7}
-    assert questions.rows(lake, "message_story", values) == []
+    assert reading.rows(lake, "message_story", values) == []
     planes.write(lake, "messages", [planes.message(7, 1)] * 3)
-    (found,) = questions.rows(lake, "message_story", values, limit=1)
+    (found,) = reading.rows(lake, "message_story", values, limit=1)
     assert (found["event"], found["party"]) == ("stored", "orders")
 
 
