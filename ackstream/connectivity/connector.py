@@ -13,7 +13,15 @@ from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.outbound import AloneAway, OutboundWorker
 from ackstream.connectivity.system import System
-from ackstream.connectivity.transport import EXPECTED, MAX_BACKOFF_SECONDS, TURN_SECONDS, Runner, backoff, not_published
+from ackstream.connectivity.transport import (
+    EXPECTED,
+    MAX_BACKOFF_SECONDS,
+    TURN_SECONDS,
+    Runner,
+    Transport,
+    backoff,
+    not_published,
+)
 from ackstream.connectivity.transports.kafka_publisher import check_addresses
 from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
@@ -22,23 +30,15 @@ from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings.access import FileWatch, WatchedFile
-from ackstream.settings.connections import KafkaConnection
+from ackstream.settings.connections import Connection, KafkaConnection
 from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ackstream.connectivity.transport import (
-        Confirm,
-        MessageSource,
-        OutgoingMessage,
-        Published,
-        TargetPublisher,
-        Transport,
-    )
+    from ackstream.connectivity.transport import Confirm, MessageSource, OutgoingMessage, Published, TargetPublisher
     from ackstream.settings import Kafka, Settings
-    from ackstream.settings.connections import Connection
 
 log = logging.getLogger(__name__)
 
@@ -95,11 +95,11 @@ def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
 
 def _watched_file(settings: Settings, access: Access) -> Iterator[WatchedFile]:
     """Return the file with the rules, if there is one; it may change while connections are open."""
+
+    def reload() -> None:
+        access.replace(each.rule for each in with_access_file(settings.gateway).access)
+
     if settings.gateway.access_file is not None:
-
-        def reload() -> None:
-            access.replace(each.rule for each in with_access_file(settings.gateway).access)
-
         yield WatchedFile(settings.gateway.access_file, reload)
 
 
@@ -318,19 +318,12 @@ class _Link:
             stack.callback(self._close_worker)
             if self._publishes:
                 self._worker = self._new_worker(self._publisher, labels)
-            sources, intakes = [], []
+            sources = []
             for index, settings in enumerate(connection.sources):
-                intake = Intake(
-                    connection.id, settings, self._system, self.publish, labels, self._access, self._is_crowded
-                )
-                # if a later source cannot be opened, each attempt would execute the messages of this one again
-                intake.paused = True
-                intakes.append(intake)
+                intake = Intake(connection.id, settings, self._system, self.publish, labels, self._access, self._rests)
                 source = stack.enter_context(kind.source(connection, index, settings, self._kafka, intake))
                 source.start()
                 sources.append(source)
-            for intake in intakes:
-                intake.paused = False
             self._stack, self._labels, self._sources = stack.pop_all(), labels, sources
 
     def _open_targets(self) -> None:
@@ -343,8 +336,12 @@ class _Link:
         last.close()
         self._worker = self._new_worker(publisher, labels)
 
-    def _is_crowded(self) -> bool:
-        return self._replies.full
+    def _rests(self) -> bool:
+        """Return whether sources take nothing: too many replies wait, or the connection is not open.
+
+        If a later source cannot be opened, each attempt would execute the messages of the earlier ones again.
+        """
+        return self._stack is None or self._replies.full
 
     def _new_worker(self, publisher: TargetPublisher, labels: Labels) -> OutboundWorker:
         return OutboundWorker(self._connection, self._kafka, publisher, self._system, labels, self._away, self._access)

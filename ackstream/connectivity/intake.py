@@ -62,13 +62,13 @@ class Intake:
         publish: Publish,
         labels: Labels,
         access: Access,
-        crowded: Callable[[], bool],
+        rests: Callable[[], bool],
     ) -> None:
         """Send the signals of messages to ``system`` and their replies with ``publish``, as far as access permits.
 
         :param labels: of the connection; acknowledgements are rejected while another client holds one of them, and
             wait while their lease is late
-        :param crowded: returns whether too many replies wait for the other system to send further requests
+        :param rests: returns whether no message may be taken, as while too many replies wait
         """
         self._connection_id = connection_id
         self._labels = labels
@@ -83,13 +83,12 @@ class Intake:
         # acknowledgements that wait for the lease of their label
         self._late: list[_Part] = []
         self._check_at = 0.0
-        self._crowded = crowded
-        self.paused = False
+        self._rests = rests
 
     @property
     def room(self) -> int:
         """How many more messages may be in flight."""
-        return 0 if self.paused or self._crowded() else max(0, self._limit - len(self._open))
+        return 0 if self._rests() else max(0, self._limit - len(self._open))
 
     def take(self, message: ExternalMessage, done: Done, *, redelivered: bool = False) -> None:
         """Accept a message; see :class:`.Receiver`."""

@@ -104,13 +104,13 @@ class Opened:
         return [each.closed for each in self.parts[kind]]
 
     def _intake(self, *given: Any) -> Any:
-        self.intakes.append(SimpleNamespace(paused=False, crowded=given[-1]))
+        self.intakes.append(SimpleNamespace(rests=given[-1]))
         return self.intakes[-1]
 
     def _make(self, kind: str, *given: Any) -> Part:
         if kind == "source":
             # nothing is taken before all are open
-            assert given[-1].paused
+            assert given[-1].rests()
         if kind in self.fails:
             self.now += self.takes
             raise self.fails[kind]
@@ -135,7 +135,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 @pytest.mark.parametrize("error", [None, AssertionError("not assigned")], ids=["in order", "fails to close"])
 def test_a_connection_of_which_a_part_died_is_opened_again(opened: Opened, died: str, error: Exception | None) -> None:
     assert [opened.turn(0.0), opened.turn(0.0)] == [True, True]
-    assert [intake.paused for intake in opened.intakes] == [False]
+    assert [intake.rests() for intake in opened.intakes] == [False]
     opened.last(died).alive = False
     opened.last("worker").error = error
     assert [opened.turn(1.0), opened.turn(1.05), opened.turn(1.1)] == [False, False, True]
@@ -202,18 +202,18 @@ def test_while_many_replies_wait_for_the_other_system_its_sources_take_nothing_m
     (intake,) = opened.intakes
     for _ in range(number - 1):
         opened.link.publish(reply("a", size), results.append)
-    assert not intake.crowded()
+    assert not intake.rests()
     opened.link.publish(reply("a", size), results.append)
-    assert intake.crowded()
+    assert intake.rests()
     opened.last("publisher").confirms[0](Published(200))
-    assert not intake.crowded()
+    assert not intake.rests()
     assert len(results) == 1
     opened.link.publish(reply("a", size), results.append)
-    assert intake.crowded()
+    assert intake.rests()
     # a publisher that is closed tells of nothing that it still had
     opened.last("worker").alive = False
     assert [opened.turn(1.0), opened.turn(1.1)] == [False, True]
-    assert not intake.crowded()
+    assert not intake.rests()
 
 
 @pytest.mark.parametrize("part", ["publisher", "source"])
