@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Any)
 class Session(Generic[P]):
     """One session of a client.
 
-    :ivar position: where the job says that the session begins, which is later for each session of the name; ``None``
+    :ivar position: where the session begins, by the answer of the job; later for each session of the name; ``None``
         until it has answered, and after the session was lost
     """
 

@@ -1,7 +1,7 @@
-"""A publisher's session: its logon, what it sends, and the answers that it receives, in one thread.
+"""A publisher's connection: its logon, its records, and the answers to them, in one thread.
 
 A session begins with a logon, which ends every earlier one of the name. All its records name it, so that persist can
-refuse what an earlier publisher of the name still sends.
+refuse records that an earlier publisher of the name still sends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NUMBERS_PER_MS = 1_000_000
 """At stage ``accepted`` the numbers of a session begin with the broker's time of its logon, times this."""
 
 HURRY_SECONDS = 2.0
-"""Who waits for acks asks for those of what was sent meanwhile, too, as often as this."""
+"""The period at which a waiting publisher requests the acks of messages sent meanwhile."""
 
 
 class PublisherLink:
@@ -120,7 +120,7 @@ class PublisherLink:
         self._sent += 1
         try:
             sent = self._connection.send(message.value, self._records.message(seq, message))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the number must not stay a hole
+        except Exception as error:  # noqa: BLE001 - after any error the number must not stay a hole
             self._on_rejected(seq, error)
         else:
             sent.add_callback(partial(self._on_stored, seq))
@@ -162,9 +162,9 @@ class PublisherLink:
         return True
 
     def _hurry(self) -> None:
-        """Have the service send merged acks of what it has; if Kafka refuses this, nothing is lost.
+        """Request merged acks of all stored messages; if Kafka refuses this, nothing is lost.
 
-        Nothing waits for the answer: the acks of the messages themselves say when they are stored.
+        Nothing waits for the answer: the acks of the messages themselves show when they are stored.
         """
         try:
             self._connection.send(b"", self._records.flush(f"flush-{next(self._flushes)}-{self._id}"))
@@ -179,7 +179,7 @@ class PublisherLink:
             log.warning("Kafka did not store a query about %s, which is sent again: %s", question.writer, error)
 
     def close(self) -> None:
-        """Send what is buffered (for at most 5 s), then fail the open futures; may be called twice."""
+        """Send buffered records (for at most 5 s), then fail the open futures; may be called twice."""
         with self.order:
             if self._closed.is_set():
                 return
@@ -229,7 +229,7 @@ class PublisherLink:
 
     def _on_stored(self, seq: int, _metadata: Any) -> None:
         if self._closing.is_set():
-            # it was closed in this thread, and what was buffered is sent nevertheless
+            # it was closed in this thread, and buffered records are sent nevertheless
             return
         self._away = False
         self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))

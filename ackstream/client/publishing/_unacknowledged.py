@@ -32,7 +32,7 @@ REFUSED_AGAIN_MS = 5_000
 
 
 class Logon(NamedTuple):
-    """What follows a logon: the messages to send again now, and the runs of numbers that will never be sent."""
+    """The consequences of a logon: the messages to send again now, and the runs of numbers that will never be sent."""
 
     resent: list[int]
     holes: list[Interval]
@@ -226,7 +226,7 @@ class UnacknowledgedMessages:
             return sorted(late)
 
     def flush(self, stage: Stage, timeout: float | None, wait: Callable[..., bool] | None = None) -> None:
-        """Wait until every message so far has reached a stage, or was refused."""
+        """Wait until every message up to now has reached a stage, or was refused."""
         last = self._messages.last
         if not (wait or self.wait_for)(lambda: self._flushed(last, stage), timeout):
             raise FlushTimeout(

@@ -117,7 +117,7 @@ class AwaitedMessage(NewMessage):
 class Receipt(msgspec.Struct, frozen=True):
     """The acknowledgement of a message.
 
-    :ivar context: what the application passed to ``publish``
+    :ivar context: the object that the application passed to ``publish``
     :ivar first: the first message that this receipt covers; ``seq`` itself unless receipts are windowed
     :ivar duplicate: it was already stored; the first copy counts
     """
@@ -159,7 +159,7 @@ class PublishStatistics(msgspec.Struct, frozen=True):
 
 
 class Open(NamedTuple):
-    """What belongs to an open message besides the message: where its receipt goes, and the application's own object."""
+    """The company of an open message: where its receipt goes, and the application's own object."""
 
     future: Future[Receipt]
     context: Any
@@ -282,7 +282,7 @@ class ReceiptHandler:
     """Ends futures and calls the handlers of the application."""
 
     def __init__(self, options: PublisherOptions) -> None:
-        """Report as the options say."""
+        """Report as the options require."""
         self._options = options
 
     def give(self, numbers: list[int], opened: Mapping[int, Open | None], duplicate: int | None) -> None:

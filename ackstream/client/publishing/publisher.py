@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
-from ackstream.client.core.options import takes
-from ackstream.client.core.storage import MemoryMessages, SqliteMessages
+from ackstream.client.core.options import check_callables, check_word, takes
+from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
 from ackstream.client.core.tracing import trace_message
 from ackstream.client.errors import AcknowledgementTimeout
 from ackstream.client.publishing._publisher_link import PublisherLink
@@ -24,6 +24,7 @@ from ackstream.client.publishing.publications import (
     NewMessage,
     Open,
     PublisherOptions,
+    Stage,
     check_client,
     message_of,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.client.core.storage import KeptMessage
-    from ackstream.client.publishing.publications import PublishStatistics, Receipt, Stage
+    from ackstream.client.publishing.publications import PublishStatistics, Receipt
     from ackstream.protocol.readers import WriterStateRequest
 
 
@@ -71,7 +72,7 @@ class Publisher(ReaderAcknowledgements, Client):
         :param windowed: ``on_receipt`` is called only for the last message of an ack, which covers all from ``first``
         :param ack_timeout: seconds without an answer after which the oldest message is sent again; longer where
             answers usually take longer (``client.retransmission``)
-        :param conflation_ms: the interval of merged acks; ``None``: a second. The service says if it is another one
+        :param conflation_ms: the interval of merged acks; ``None``: a second. The answer to the logon names another one
             (``effective_conflation_ms``)
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
         :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
@@ -93,6 +94,14 @@ class Publisher(ReaderAcknowledgements, Client):
         """
         connection = connection_of(options.bootstrap_servers)
         name, qos, on_reader_ack = check_client(options.name), options.writer_qos, options.on_application_acknowledgment
+        check_word("stage", options.stage, Stage)
+        check_word("synchronous", options.synchronous, Synchronous)
+        check_callables(
+            on_receipt=options.on_receipt,
+            on_failed_write=options.on_failed_write,
+            on_ack=options.on_ack,
+            on_application_acknowledgment=on_reader_ack,
+        )
         self._stage: Stage = options.stage
         self._topic, self._name = connection.kafka.topic("messages"), name
         self._block = options.block
@@ -223,7 +232,7 @@ class Publisher(ReaderAcknowledgements, Client):
             ) from None
 
     def publish_flush(self, timeout: float | None = None, stage: Stage | None = None) -> None:
-        """Wait until every message published so far is acknowledged or refused.
+        """Wait until every published message is acknowledged or refused.
 
         :param timeout: seconds; ``None``: forever
         :param stage: ``accepted`` to wait only for Kafka, ``persisted`` for the tables; ``None``: the publisher's own
@@ -259,7 +268,7 @@ class Publisher(ReaderAcknowledgements, Client):
         return self._unacknowledged.statistics
 
     def close(self) -> None:
-        """Send what is buffered (for at most 5 s), then fail the futures that are still open; may be called twice.
+        """Send buffered records (for at most 5 s), then fail the futures that are still open; may be called twice.
 
         Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables.
         """

@@ -178,7 +178,7 @@ class QueryLink:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, command: str, requested: Iterable[str], headers: Mapping[str, str]) -> None:
-        """Send a command without waiting for its answer; what Kafka rejects is logged."""
+        """Send a command without waiting for its answer; a rejection by Kafka is logged."""
         named = {record_headers.COMMAND: command, record_headers.ACK: ",".join(sorted(requested)), **headers}
         try:
             self._link.send(b"", [(name, value.encode()) for name, value in named.items()])

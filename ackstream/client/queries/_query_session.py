@@ -151,7 +151,7 @@ def resumption(stream: MessageStream) -> dict[str, str]:
 
 
 class BackPressure:
-    """Pauses the reader of the answers, and lets it read again what had no room; for the reader's thread.
+    """Pauses the reader of the answers, and lets it read again the messages that had no room; for the reader's thread.
 
     Each stream holds a limited number of bytes.
     """

@@ -1,6 +1,6 @@
-"""An application's progress in its subscriptions: what it has received, what it has discarded, where to resume.
+"""An application's progress in its subscriptions: the messages received and discarded, and where to resume.
 
-The service keeps no read state: the client remembers what it has discarded, and the service reports from time to time
+The service keeps no read state: the client remembers the discarded messages, and the service reports from time to time
 how far the log has grown, whether or not anything matched (brokers.md 1.1 A22 to A25).
 """
 
@@ -82,7 +82,7 @@ class SubscriptionProgress:
         """The position after which to resume: everything up to it was discarded, or did not match.
 
         With nothing outstanding, that is the last persisted bookmark if it is later than the last message; otherwise
-        the older of the two, but not before what was persisted when nothing was outstanding.
+        the older of the two, but not before the last persisted bookmark at a time when nothing was outstanding.
         """
         if self._persisted is None:
             return self._start
@@ -163,7 +163,7 @@ class Bookmarks:
         return queries.bookmark(progress.resume_after, progress.topic)
 
     def _save(self, sub_id: str, *discarded: Statement) -> None:
-        """Write where the subscription resumes, and what has changed in the positions discarded after that."""
+        """Write where the subscription resumes, and the changes in the positions discarded after that."""
         if self._file is not None:
             resume = "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume"
             self._file.change((resume, (sub_id, self._progress[sub_id].topic, self._resume(sub_id))), *discarded)

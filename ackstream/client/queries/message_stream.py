@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_BUFFERED_BYTES = 32_000_000
-"""Of messages in a stream that the application has not received; what does not fit waits in Kafka."""
+"""Of messages in a stream that the application has not received; further ones wait in Kafka."""
 
 Location = tuple[int, int]
 """Partition and offset of a record with an answer."""
@@ -207,7 +207,7 @@ class MessageStream(Iterator[LogMessage]):
     # -- for the client that reads -----------------------------------------------------------------------------------
 
     def begin_again(self, cid: str) -> None:
-        """Go on with the answers to another command, which subscribes to what follows :attr:`reached`."""
+        """Go on with the answers to another command, which subscribes to the messages after :attr:`reached`."""
         with self._changed:
             self.cid = cid
             self.acks = [ack for ack in self.acks if ack.ack_type != "processed"]
@@ -302,7 +302,7 @@ class MessageStream(Iterator[LogMessage]):
         return True
 
     def end(self, error: Exception | None = None) -> None:
-        """End the stream; what it has taken can still be received."""
+        """End the stream; messages that it has taken can still be received."""
         with self._changed:
             if not self.over:
                 self._ended, self._error = True, error

@@ -30,9 +30,9 @@ class QueryClient(Client):
     """Sends commands to the query job, and returns their answers as streams.
 
     Each command waits for ``processed``. One that is refused raises the error of its reason (``RefusedError``); one
-    that times out raises ``CommandTimeout``, and what it may leave behind is cancelled. A client that was away for more
-    than twice its heartbeat has lost its session: it logs on again by itself, and every subscription goes on where it
-    was in the log. One whose name is taken ends. Safe to use from several threads.
+    that times out raises ``CommandTimeout``, and a subscription that it may leave behind is cancelled. A client that
+    was away for more than twice its heartbeat has lost its session: it logs on again by itself, and every subscription
+    goes on where it was in the log. One whose name is taken ends. Safe to use from several threads.
     """
 
     @takes(QueryOptions)
@@ -133,19 +133,19 @@ class QueryClient(Client):
     ) -> MessageStream:
         """Subscribe to new messages; with a bookmark, to those after it first.
 
-        :param bookmark: ``EPOCH``, ``NOW``, ``MOST_RECENT`` (after what the application has discarded), a message's
-            bookmark (after that message), or a range such as ``[A:B]``, which ends
+        :param bookmark: ``EPOCH``, ``NOW``, ``MOST_RECENT`` (after the messages that the application has discarded), a
+            message's bookmark (after that message), or a range such as ``[A:B]``, which ends
         :param sub_id: the subscription's name, the same in every run for ``MOST_RECENT``
         :param replace: replace a subscription of that name
         :param handler: called with each message in the thread that reads, instead of an iteration
         """
-        # without a bookmark the heartbeats say how far it is, which needs no record of its own
+        # without a bookmark the heartbeats report its position, which needs no record of its own
         requested = {"processed", "completed"} | ({"persisted"} if bookmark else set())
         progress = bool(bookmark)
         if bookmark == MOST_RECENT and sub_id is not None:
             bookmark = self._bookmarks.most_recent(sub_id)
         options = "replace" if replace else None
-        # the same as none, but ``completed`` then says from where on to resume it
+        # the same as no bookmark, but ``completed`` then names the position to resume from
         headers = _headers(topic=topic, filter=filter, bookmark=bookmark or NOW, sub_id=sub_id, options=options)
         return self._link.execute("subscribe", requested, headers, timeout, handler, progress=progress)
 
@@ -167,8 +167,8 @@ class QueryClient(Client):
     ) -> CommandAck:
         """Delete records from the state of the world, by a filter or by keys; the log keeps their messages.
 
-        :param after: delete in order with the messages of a publisher: what it has published so far is in the tables
-            before the records are selected, and what it publishes after this returns stays
+        :param after: delete in order with the messages of a publisher: its earlier messages are in the tables
+            before the records are selected, and messages that it publishes after this returns stay
         :return: the counts ``topic_matches``, ``matches``, ``records_deleted``
         :raises CommandTimeout: whether it is durable is unknown
         :raises FlushTimeout: the messages of ``after`` are not in the tables; nothing was deleted

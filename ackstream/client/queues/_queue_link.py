@@ -14,6 +14,7 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.core.lifetime import call_handler
+from ackstream.client.core.options import names
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage
@@ -23,6 +24,7 @@ from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessages
+from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.queues.queued_messages import QueueOptions
     from ackstream.protocol.queues import QueueRequest
-    from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ FETCHED_AT_ONCE = 100
 class QueueLink:
     """One consumer at one queue; binds again after the loss of a session.
 
-    Two threads: one reads and fetches; the other sends binds and signs of life, whatever the first one waits for, and
+    Two threads: one reads and fetches; the other sends binds and signs of life meanwhile, and
     until the application has finished with its last message.
 
     :ivar changed: the lock of the session and of the ready messages; notified when they change
@@ -61,8 +62,9 @@ class QueueLink:
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
         self._options, self._life, self._settle = options, life, settle
-        declared = {*options.outcomes, "failed"} if options.mode == "auto-cancel" else {*options.outcomes}
-        outcomes = tuple(sorted(declared))
+        declared = {*names("outcomes", options.outcomes, SampleOutcome)}
+        declared |= {"failed"} if options.mode == "auto-cancel" else set()
+        outcomes: Any = tuple(sorted(declared))
         self._bind = Bind(options.queue, options.name, secrets.randbits(53), options.backlog, outcomes)
         self._halted = False
         self._session = self._new_session()
@@ -100,7 +102,7 @@ class QueueLink:
 
     @property
     def bound(self) -> queues.Bound | None:
-        """What the service has granted; ``None`` while the consumer is not bound."""
+        """The grant of the service; ``None`` while the consumer is not bound."""
         return self._session.bound
 
     @property
@@ -199,7 +201,7 @@ class QueueLink:
                 sent.add_callback(lambda _, stored=stored: stored())
 
     def _not_stored(self, again: Callable[[], None], error: Exception) -> None:
-        """Keep what is sent once until Kafka has it; called by the producer's thread, so without the lock."""
+        """Keep a record that is sent once until Kafka has it; called by the producer's thread, so without the lock."""
         if may_pass(error) or self._closing.is_set():
             again()
         else:
@@ -268,7 +270,7 @@ class QueueLink:
             deliveries = [one for one in taken if not self._has_expired(one)]
         try:
             contents = self._fetcher.fetch(deliveries) if deliveries else {}
-        except Exception as error:  # noqa: BLE001 - what a lake raises depends on where it is
+        except Exception as error:  # noqa: BLE001 - errors of a lake depend on where it is
             log.warning("Fetching messages failed and will be retried: %s", error)
             self._closing.wait(BACKOFF_SECONDS)
             return

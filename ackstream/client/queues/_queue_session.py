@@ -1,4 +1,4 @@
-"""A consumer's session at a queue: its messages, which may be settled, and what to send. No I/O.
+"""A consumer's session at a queue: its messages, which may be settled, and the records to send. No I/O.
 
 Times are milliseconds of any clock that only goes forward.
 """
@@ -30,7 +30,7 @@ MAX_PASSED_OVER = 100_000
 """How far back answers are reported as lost: a number may be anything."""
 
 AHEAD_MS = 60_000
-"""How long what an answer shows of the broker's clock counts, and as long again."""
+"""How long the broker's clock, as an answer shows it, counts; and the same time again."""
 
 MAX_BATCH = 1_000
 """The most messages settled by one record, which stays far smaller than Kafka's limit."""
@@ -57,7 +57,7 @@ class AckBatches:
             self._size = min(self._size, backlog)
 
     def add(self, message: str, now: int, outcome: SampleOutcome = "accepted") -> list[SettleMessages]:
-        """Add a settlement; return what to send now. Outcomes other than ``accepted`` are sent at once, alone."""
+        """Add a settlement; return the records to send now. Outcomes besides ``accepted`` are sent at once, alone."""
         if outcome != "accepted":
             return [SettleMessages(*self._identity, (message,), outcome)]
         self._waiting.append(message)
@@ -126,10 +126,10 @@ class QueueSession:
 
         :param broker_ms: the timestamp of its record
         """
-        # what arrives soonest after it was written shows the broker's clock best
+        # the answer with the shortest way shows the broker's clock best
         ahead = broker_ms - now_ms
         if now_ms >= self._ahead_until:
-            # what a clock showed that has been put right since is forgotten
+            # readings of a clock that was corrected since are forgotten
             recent = now_ms < self._ahead_until + AHEAD_MS
             self._ahead, self._ahead_until = self._ahead[-1:] if recent else [], now_ms + AHEAD_MS
             self._ahead.append(ahead)
@@ -161,7 +161,7 @@ class QueueSession:
         return record
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome, now_ms: int) -> list[SettleMessages]:
-        """Settle a delivery; return what to send at once. A second time has no effect."""
+        """Settle a delivery; return the records to send at once. A second time has no effect."""
         if delivery.session != self._bind.session or self.over is not None:
             raise NotConnectedError(
                 f"The session in which message {delivery.message} was delivered is over; it will be redelivered."
@@ -179,7 +179,7 @@ class QueueSession:
         return self._batches.add(delivery.message, now_ms, outcome)
 
     def refuse(self, delivery: MessageDelivered) -> list[SettleMessages]:
-        """Return what to send about a delivery whose message cannot be read: the queue gives it up."""
+        """Return the records to send about a delivery whose message cannot be read: the queue gives it up."""
         if self._held.get(delivery.message) is not delivery or self.over is not None:
             return []
         del self._held[delivery.message]
@@ -201,7 +201,7 @@ class QueueSession:
         return True
 
     def due(self, now_ms: int) -> Iterator[QueueRequest]:
-        """Return what to send now: the bind until it is answered, signs of life, acceptances that have waited."""
+        """Return the records that are due: the bind until it is answered, signs of life, waiting acceptances."""
         if self.over is not None:
             return
         due = self._session.due(now_ms)
@@ -217,7 +217,7 @@ class QueueSession:
         self._stopped = stopped
 
     def _reports(self, now_ms: int) -> bool:
-        """Return whether to report now what has arrived, or what has not."""
+        """Return whether to report arrivals, or missing answers, now."""
         if self._missing or self._stopped != self._reported_stop:
             return True
         full = self._unreported >= self._flow.threshold(self.bound.backlog if self.bound else 0)
@@ -229,7 +229,7 @@ class QueueSession:
 
     def _alive(self) -> Alive:
         missing = tuple(self._missing.popleft() for _ in range(min(len(self._missing), MAX_MISSING)))
-        # the service forgets what is received: numbers whose report it may not have must stay above
+        # the service forgets received deliveries: numbers whose report it may not have must stay above
         unreported = [*self._missing, *(number for one in list(self._unconfirmed) for number in one.missing)]
         received = min([self._last + 1, *unreported]) - 1
         self._unreported, self._reported_stop = 0, self._stopped
@@ -243,7 +243,7 @@ class QueueSession:
         self._unconfirmed.pop(sign, None)
 
     def not_stored(self, sign: Alive) -> None:
-        """Report at once what this sign of life reported, as it is by then; may be called by any thread."""
+        """Report the missing deliveries of this sign of life again, as they are by then; for any thread."""
         if sign in self._unconfirmed:
             self._missing += sign.missing
             self.stored(sign)

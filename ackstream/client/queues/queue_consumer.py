@@ -11,9 +11,9 @@ import msgspec
 
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.options import handler_of, takes
+from ackstream.client.core.options import check_callables, check_word, handler_of, takes
 from ackstream.client.queues._queue_link import QueueLink
-from ackstream.client.queues.queued_messages import QueueOptions, after_handler, takes_call
+from ackstream.client.queues.queued_messages import AckMode, QueueOptions, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 
@@ -81,7 +81,7 @@ class QueueConsumer(Client):
         :param lake: where the tables are, for messages that Kafka has deleted
         :param ack_batch: acceptances are sent together when this many are waiting
         :param ack_timeout: seconds after which they are sent in any case
-        :param flow: when the library reports what it has received (transport acks)
+        :param flow: when the library reports received deliveries (transport acks)
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
         :param on_error: called with the error that ends the consumer, if one does
@@ -100,6 +100,8 @@ class QueueConsumer(Client):
             raise InconsistentQosError(
                 f"The backlog is {options.backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
             )
+        check_word("mode", options.mode, AckMode)
+        check_callables(on_refused=options.on_refused)
         self._queue, self._mode = options.queue, options.mode
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()

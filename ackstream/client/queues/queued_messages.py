@@ -45,7 +45,7 @@ class QueueMessage(Message):
     Safe to settle from any thread and in any order; see :class:`QueueConsumer` for who settles when.
 
     :ivar seq: the publisher's sequence number of it
-    :ivar delivery: what the queue told about it
+    :ivar delivery: the queue's record of the delivery
     """
 
     seq: int
@@ -207,7 +207,7 @@ class MessageFetcher:
             pending.setdefault(TopicPartition(topic, partition), []).append(offset)
         found: dict[Location, Sample] = {}
         for partition, beginning in consumer.beginning_offsets(list(pending)).items():
-            # what Kafka has deleted is read from the table
+            # messages that Kafka has deleted are read from the table
             pending[partition] = [offset for offset in pending[partition] if offset >= beginning]
         positions: dict[Any, int] = {}
         assigned: set[Any] = set()
@@ -243,7 +243,7 @@ class MessageFetcher:
     def _give_up_missing(self, pending: dict[Any, list[int]]) -> None:
         """Drop offsets beyond the ends of their partitions, as after the loss of a broker's disk.
 
-        :raises KafkaError: the broker does not answer, or does not send what it has
+        :raises KafkaError: the broker does not answer, or does not send the records that it has
         """
         ends = self._reader.consumer.end_offsets(list(pending))
         for partition, offsets in pending.items():

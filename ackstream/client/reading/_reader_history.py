@@ -1,6 +1,6 @@
-"""A reader's history: the samples between Kafka and the application, by what became of them.
+"""A reader's history: the samples between Kafka and the application, by their state.
 
-What a reader cannot know, such as its own crash, is decided by the settle job.
+The settle job decides about events that a reader cannot know, such as its own crash.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReaderHistory:
     # -- from the topics -----------------------------------------------------------------------------------------------
 
     def begin(self, known: KnownWriter) -> None:
-        """Continue with a writer where the settle job says that this reader stopped."""
+        """Continue with a writer at the sample where this reader stopped, by the settle job."""
         with self._changed:
             acknowledged = Intervals(known.acknowledged, start=known.start)
             reports = self.reports[known.writer] = AckReports(self._qos, self.start, known.writer, acknowledged)
@@ -95,7 +95,7 @@ class ReaderHistory:
             self._release(known.writer)
 
     def catch_up(self, known: KnownWriter) -> None:
-        """Learn from a later state what was stored, in place of a record of ``stored`` that was missed."""
+        """Learn from a later state which samples were stored, in place of a record of ``stored`` that was missed."""
         with self._changed:
             if known.writer not in self.reports:
                 self.begin(known)
@@ -138,7 +138,7 @@ class ReaderHistory:
         return {writer: runs for writer, runs in found.items() if runs}
 
     def drop(self) -> int:
-        """Drop what waits of the writer with most bytes waiting, to make room; return the number dropped.
+        """Drop the waiting samples of the writer with most bytes waiting, to make room; return the number dropped.
 
         The messages are missing once they are known to be stored, and can be added again (:meth:`dropped_offsets`).
         """
@@ -326,7 +326,7 @@ class ReaderHistory:
 
     def _acknowledge_all(self, samples: list[Sample], response: bytes | None = None) -> None:
         for sample in sorted(samples, key=lambda sample: (sample.publisher, sample.seq)):
-            # what is read twice is acknowledged once
+            # a sample that is read twice is acknowledged once
             if self._cache.open(sample.publisher, sample.seq) is not None:
                 self._acknowledge(sample, response)
 

@@ -117,7 +117,7 @@ class ReaderLink:
             )
 
     def close(self, *, leave: bool = False) -> bool:
-        """Report what is acknowledged (for at most 5 s) and disconnect; a second time has no effect.
+        """Report acknowledged samples (for at most 5 s) and disconnect; a second time has no effect.
 
         :param leave: report that the reader will not come back
         :return: ``False`` if ``leave`` was asked for and Kafka did not store the record

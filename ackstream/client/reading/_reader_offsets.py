@@ -85,7 +85,7 @@ class OpenOffsets:
             for partition, offset in offsets.items() if first <= number <= last else ():
                 found[partition] = min(offset, found.get(partition, offset))
         for writer, (first, last, offsets) in list(self._dropped.items()):
-            # what was dropped of others behind these offsets is read again, too
+            # samples of others that were dropped behind these offsets are read again, too
             rest = {part: offset for part, offset in offsets.items() if part not in found or offset < found[part]}
             self._dropped[writer] = (first, last, rest)
             if not rest:
@@ -243,7 +243,7 @@ class ReaderPositions:
         return self._consumer.position(partition, timeout_ms=5_000) or 0
 
     def _reads_on(self, partitions: Sequence[Any], missing: Mapping[str, list[Interval]]) -> bool:
-        """Go back to what was dropped and is missing now; make room for what Kafka still has. Return whether either."""
+        """Go back to dropped samples that are missing, or make room for those in Kafka; return whether either."""
         dropped = self._history.dropped_offsets({writer: runs[0][0] for writer, runs in missing.items()})
         for partition in partitions:
             if dropped.get(partition.partition, self._position(partition)) < self._position(partition):

@@ -1,6 +1,6 @@
 """A reader's cache: the samples that the application may access, and those it has accessed and not acknowledged.
 
-Pure; the caller acknowledges. An instance is what the samples of one topic and key are about. Rules: brokers.md R2 to
+Pure; the caller acknowledges. The samples of one topic and key are about one instance. Rules: brokers.md R2 to
 R5; Connext 31.12.1.
 """
 
@@ -26,7 +26,7 @@ class SampleCache:
     """The samples of one reader that are stored and wanted, in the order in which they became available.
 
     A sample is in the cache until it is taken, or replaced under KEEP_LAST; reading it leaves it there. Once accessed
-    it is open until it is acknowledged. What is neither is no longer held.
+    it is open until it is acknowledged. A sample that is neither is no longer held.
     """
 
     def __init__(self, qos: ReaderQos) -> None:
@@ -117,9 +117,9 @@ class SampleCache:
 class TimeBasedFilter:
     """Passes one sample of each instance per ``separation_ms``, by the broker's times: by when they were published.
 
-    So a reader that catches up gets what it would have got then. As in Connext the samples between are dropped, the
-    last one of a burst too. Where one writer of an instance is read later than another, its samples from before the
-    last one that passed all pass: which of them lay too close to a third is no longer known.
+    A reader that catches up receives the samples that it would have received then. As in Connext the samples between
+    are dropped, the last one of a burst too. Where one writer of an instance is read later than another, its samples
+    from before the last one that passed all pass: which of them lay too close to a third is no longer known.
     """
 
     def __init__(self, separation_ms: int) -> None:
@@ -146,7 +146,7 @@ class TimeBasedFilter:
 
 
 def instance_of(sample: Sample) -> Instance:
-    """Return what a sample is about."""
+    """Return the instance of a sample."""
     return sample.topic, sample.key
 
 

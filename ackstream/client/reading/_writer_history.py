@@ -1,4 +1,4 @@
-"""One writer as a reader knows it: the order of its samples, and what was acknowledged and reported of them.
+"""One writer as a reader knows it: the order of its samples, their acknowledgements and reports.
 
 Pure: times are milliseconds of any clock that only goes forward, and the caller sends the reports. Rules: brokers.md R1
 to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6.
@@ -129,15 +129,16 @@ class _AckRun(msgspec.Struct):
 
 
 class AckReports:
-    """What one reader has acknowledged to one writer, and which part of it needs no further report.
+    """The acknowledgements of one reader to one writer, and which of them need no further report.
 
-    A reader of the kind ``protocol`` acknowledges what its library has; a report of it is not confirmed.
+    A reader of the kind ``protocol`` acknowledges the samples that its library has; a report of it is not confirmed.
     """
 
     def __init__(self, qos: ReaderQos, start: ReaderStart, writer: str, acknowledged: Intervals) -> None:
         """Begin an epoch.
 
-        :param acknowledged: what earlier epochs had confirmed; its start is the first sample the reader expects
+        :param acknowledged: the samples that earlier epochs had confirmed; its start is the first sample the reader
+            expects
         """
         self.acknowledged = acknowledged
         self._qos, self._reader, self._writer = qos, start, writer
@@ -169,7 +170,7 @@ class AckReports:
             self.acknowledged.add(first, last)
 
     def refuse(self, first: int, last: int) -> None:
-        """Do not wait for numbers that the service has refused. They belong to what is confirmed around them."""
+        """Do not wait for numbers that the service has refused. They belong to the confirmed samples around them."""
         self.skip(first, last)
         if self._qos.kind == "protocol":
             return
@@ -212,13 +213,14 @@ class AckReports:
         self._sent += self._waiting
         self._waiting, self._sent_at = [], now
         if len(self._sent) > YOUNG_RUNS:
-            # settle is away, or slow: a report must not cost more and more. What is merged is confirmed with its last
+            # settle is away, or slow: a report must not cost more and more. Merged runs are confirmed with the last of
+            # them
             self._old += _merged(self._sent)
             self._sent = []
         return AppAck(reader.reader, self._writer, reader.epoch, self._count, intervals, reader.role, start)
 
     def repeat(self) -> None:
-        """Have the next report say again what the last one said, which was not sent (``protocol`` alone)."""
+        """Let the next report repeat the last one, which was not sent (``protocol`` alone)."""
         self._confirmed = Intervals(start=self.acknowledged.start)
 
     def _intervals(self, now: int) -> tuple[AckInterval, ...]:

@@ -16,7 +16,7 @@ from ackstream.client.core.answers import Answers, LabelAcks
 from ackstream.client.core.connection import Producer, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.options import MAX_BATCH, handler_of, takes
+from ackstream.client.core.options import MAX_BATCH, check_callables, handler_of, names, takes
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
@@ -92,21 +92,21 @@ class SampleReader(Client):
     """Receives each message that is stored and not refused, in its writer's order, and acknowledges it to its writer.
 
     The kind of ``qos`` defines when a sample is acknowledged: ``protocol``, when this library has it;
-    ``application-auto`` (the default), when the application has accessed it; ``application-explicit``, when the
-    application says so. ``name`` is durable: what was acknowledged under it is not received again; everything else is,
-    from Kafka or from the table ``messages``, also what was published while no reader of the name ran. Its writers wait
-    for it until it is removed (:meth:`unregister`), or was silent for ``settle.durable_lease``, if that is set. With
-    ``durable=False`` the reader is temporary: each start begins with the next message, and nobody waits for it once it
-    has closed, or was silent for ``settle.reader_lease``.
+    ``application-auto`` (the default), when the application has accessed it; ``application-explicit``, on an explicit
+    call. ``name`` is durable: samples that were acknowledged under it are not received again; all others are, from
+    Kafka or from the table ``messages``, those published while no reader of the name ran included. Its writers wait for
+    it until it is removed (:meth:`unregister`), or was silent for ``settle.durable_lease``, if that is set. With
+    ``durable=False`` the reader is temporary: each start begins with the next message, and no writer waits for it once
+    it has closed, or was silent for ``settle.reader_lease``.
 
     There are two styles. A ``handler`` is called for one sample after the other, in a thread of its own;
     ``application-auto`` acknowledges the sample when the handler has returned. Without a handler the application takes
     copies (:meth:`take`) or loans (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample
     whose handler or ``with`` block raises stays unacknowledged and is received again at the next start.
 
-    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted what the
-    reader has not acknowledged and it has no ``lake``, the reader ends with an error: ``on_error`` is called with it,
-    and every method that waits raises it.
+    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted samples that
+    the reader has not acknowledged and it has no ``lake``, the reader ends with an error: ``on_error`` is called with
+    it, and every method that waits raises it.
 
     Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait
     for code that will never see them. Safe to use from several threads.
@@ -129,8 +129,8 @@ class SampleReader(Client):
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
         :param labels: those that it issues for messages that request them
-        :param lake: where the tables are, for what Kafka has deleted; ``None``: read from Kafka only, which ends the
-            reader once samples that it needs are gone from there
+        :param lake: where the tables are, for samples that Kafka has deleted; ``None``: read from Kafka only, which
+            ends the reader once samples that it needs are gone from there
         :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
@@ -143,12 +143,14 @@ class SampleReader(Client):
         """
         connection = connection_of(options.bootstrap_servers)
         self._qos = options.qos or ReaderQos()
-        self._topics, self._filter = tuple(options.topics), options.filter
+        check_callables(filter=options.filter)
+        self._topics, self._filter = names("topics", options.topics), options.filter
         self._durable = options.durable
         self._counts: Counter[str] = Counter()
-        labels = frozenset(options.labels)
+        labels = frozenset(names("labels", options.labels))
         epoch = time.time_ns() // 1_000_000
-        start = ReaderStart(options.name, epoch, options.role, options.durable, tuple(options.writers))
+        writers = names("writers", options.writers)
+        start = ReaderStart(options.name, epoch, options.role, options.durable, writers)
         _check(self._qos, start, labels, max_samples=options.max_samples, max_bytes=options.max_bytes)
         self._history = ReaderHistory(
             self._qos,
@@ -252,7 +254,7 @@ class SampleReader(Client):
         return ReaderStatistics(**counts, waiting=self._history.waiting, unreadable=self._link.link.unreadable)
 
     def close(self, *, leave: bool = True) -> None:
-        """Finish the current sample, report what is acknowledged (for at most 5 s), and release the labels.
+        """Finish the current sample, report acknowledged samples (for at most 5 s), and release the labels.
 
         :param leave: a temporary reader reports that it will not come back, so that no writer waits for it; otherwise
             its samples are kept until its lease expires
@@ -302,7 +304,7 @@ class SampleReader(Client):
             try:
                 samples = self._history.loan(most, None)
             except ClientError:
-                # closed, or ended by an error that the application was told
+                # closed, or ended by an error that was reported to the application
                 return
             try:
                 handler(samples)

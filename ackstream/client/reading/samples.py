@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ackstream.client.core.options import Message
+from ackstream.client.core.options import Message, check_word
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
@@ -59,7 +59,7 @@ MAX_PUBLISHERS = 10_000
 class PublisherSessions:
     """Knows the sessions of publishers that were over when a record was written, as persist decides that.
 
-    Of two publishers of one name the former may go on for a moment: persist refuses what it writes after the logon of
+    Of two publishers of one name the former may go on for a moment: persist refuses its records after the logon of
     the latter, which has the same numbers for other messages.
     """
 
@@ -87,7 +87,7 @@ class PublisherSessions:
         return bool(partition == record.partition and over.get(session, record.offset) < record.offset)
 
     def _of(self, record: Any, publisher: str, session: str) -> tuple[tuple[int, int], str, dict[str, int]]:
-        """Return what is known of a publisher, or learn from a record what its session is."""
+        """Return the known session of a publisher, or learn it from a record."""
         known = self._known.get(publisher)
         if known is None:
             known = self._known[publisher] = (record.partition, record.offset), session, {}
@@ -101,7 +101,7 @@ def of_record(
 ) -> Sample | None:
     """Return the message in a record; ``None`` for a command, and for a record without a client or a number.
 
-    :param sessions: learns of logons; what it knows to be of a session that is over is no message either
+    :param sessions: learns of logons; a record of a session that is over is no message either
     """
     headers = dict(record.headers)
     publisher, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
@@ -182,6 +182,8 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the values."""
+        check_word("kind", self.kind, Kind)
+        check_word("history", self.history, History)
         if self.kind != "protocol" and not self.reliable:
             raise InconsistentQosError(f"A best-effort reader cannot acknowledge as {self.kind}; make it reliable.")
         if not 0 <= self.max_response_length <= MAX_RESPONSE_BYTES:
@@ -213,11 +215,12 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the values."""
+        check_word("history", self.history, History)
         if self.max_samples is not None:
             _check_at_least(1, max_samples=self.max_samples)
         _check_at_least(0, max_blocking_ms=self.max_blocking_ms)
         if self.required and not self.reliable:
-            raise InconsistentQosError("A best-effort writer waits for nobody: make it reliable, or require no roles.")
+            raise InconsistentQosError("A best-effort writer waits for no reader: make it reliable, or omit the roles.")
         if len(self.required or {}) > MAX_ROLES:
             raise InconsistentQosError(f"A writer requires at most {MAX_ROLES} roles, not {len(self.required or {})}.")
         for role, quorum in (self.required or {}).items():

@@ -12,6 +12,10 @@ from ackstream.client.core.options import check_callables, check_word, names, ta
 from ackstream.errors import BadParameterError
 
 
+async def coroutine(_given: object) -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True)
 class Given:
     brokers: str
@@ -99,3 +103,31 @@ def test_names_may_be_words_of_a_closed_set() -> None:
     assert names("modes", (mode for mode in ("auto", "client")), Mode) == ("auto", "client")
     with pytest.raises(BadParameterError, match="modes is 'none': choose among client, auto"):
         names("modes", ["auto", "none"], Mode)
+
+
+WRONG = [
+    (client.Publisher, {"stage": "stored"}, "stage is 'stored': choose among accepted, persisted"),
+    (client.Publisher, {"synchronous": "ful"}, "synchronous is 'ful'"),
+    (client.Publisher, {"on_ack": coroutine}, "on_ack is .* has to be awaited"),
+    (client.SampleReader, {"topics": "orders"}, "topics is 'orders', which is one text"),
+    (client.SampleReader, {"writers": "shop-1"}, "writers is 'shop-1', which is one text"),
+    (client.SampleReader, {"labels": "fleet:done"}, "labels is 'fleet:done', which is one text"),
+    (client.SampleReader, {"filter": coroutine}, "filter is .* has to be awaited"),
+    (client.QueueConsumer, {"queue": "q", "mode": "auto_cancel"}, "mode is 'auto_cancel': choose among client"),
+    (client.QueueConsumer, {"queue": "q", "outcomes": "failed"}, "outcomes is 'failed', which is one text"),
+    (client.QueryClient, {"on_ack": coroutine}, "on_ack is .* has to be awaited"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"), WRONG, ids=[f"{kind.__name__} {list(given)[-1]}" for kind, given, _ in WRONG]
+)
+def test_a_wrong_option_is_refused_before_anything_is_connected(kind: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadParameterError, match=text):
+        kind("localhost:1", name="n", **options)
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "explicit"}, {"history": "keep_last"}])
+def test_a_word_of_a_qos_is_one_of_its_words(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadParameterError, match="choose among"):
+        client.ReaderQos(**wrong)

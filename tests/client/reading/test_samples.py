@@ -132,7 +132,7 @@ def test_a_reader_that_contradicts_itself_is_not_created(values: dict[str, Any],
         ({"required": {"Logger": 0}}, "The quorum of Logger is 0; it must be at least 1"),
         ({"required": {f"r{number}": 1 for number in range(101)}}, "at most 100 roles, not 101"),
         ({"required": {"": 1}}, "role has 1 to 255 characters, not 0"),
-        ({"required": {"Logger": 1}, "reliable": False}, "best-effort writer waits for nobody"),
+        ({"required": {"Logger": 1}, "reliable": False}, "best-effort writer waits for no reader"),
     ],
 )
 def test_a_writer_that_contradicts_itself_is_not_created(values: dict[str, Any], text: str) -> None:
