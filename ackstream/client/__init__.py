@@ -54,8 +54,8 @@ from ackstream.errors import OutcomeNotEnabledError as OutcomeNotEnabledError
 from ackstream.errors import PreconditionNotMetError as PreconditionNotMetError
 from ackstream.errors import UnreachableError as UnreachableError
 from ackstream.protocol.ditto.labels import LabelsTakenError as LabelsTakenError
-from ackstream.protocol.ditto.subscriptions import Subscription as Subscription
-from ackstream.protocol.ditto.subscriptions import subscription as subscription
+from ackstream.protocol.ditto.twin.subscriptions import Subscription as Subscription
+from ackstream.protocol.ditto.twin.subscriptions import subscription as subscription
 from ackstream.protocol.errors import DittoError as DittoError
 
 __all__ = [name for name, value in sorted(globals().items()) if name[0] != "_" and not isinstance(value, _ModuleType)]

@@ -27,7 +27,7 @@ from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol.ditto.access import OPEN, Access
+from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings.access import FileWatch, WatchedFile
 from ackstream.settings.connections import Connection, KafkaConnection

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.connectivity.transport import resolved
-from ackstream.protocol.ditto.access import OPEN
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connections import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
@@ -24,12 +23,13 @@ from ackstream.protocol.ditto.headers import (
     read_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.permissions import addresses_subject, check_address, conceal, kind_of, restrict
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
-from ackstream.protocol.ditto.thing_errors import thing_not_found, unknown_path
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.access import OPEN
+from ackstream.protocol.ditto.twin.permissions import addresses_subject, check_address, conceal, kind_of, restrict
+from ackstream.protocol.ditto.twin.thing_errors import thing_not_found, unknown_path
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import escape
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ackstream.connectivity.transport import ExternalMessage
-    from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.settings.connections import PayloadTemplate, Source
 
 

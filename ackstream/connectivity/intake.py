@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ackstream.client.core.labels import Labels
     from ackstream.connectivity.system import System
     from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Published
-    from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 
     Done = Callable[[Settlement], None]

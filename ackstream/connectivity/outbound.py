@@ -21,15 +21,15 @@ from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, P
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.observe.catalogue import CONNECTION_MESSAGES
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol.ditto.access import OPEN, Access
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, live_response
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.connections import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope
 from ackstream.protocol.ditto.headers import CHANNEL
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
-from ackstream.protocol.ditto.permissions import seen_by
-from ackstream.protocol.ditto.subscriptions import (
+from ackstream.protocol.ditto.twin.access import OPEN, Access
+from ackstream.protocol.ditto.twin.permissions import seen_by
+from ackstream.protocol.ditto.twin.subscriptions import (
     DROPPED_BY_CONNECTION,
     Drop,
     Publication,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ackstream.client.core.group import Work
     from ackstream.client.core.labels import Labels
     from ackstream.connectivity.system import System
-    from ackstream.protocol.ditto.subscriptions import Subscription
+    from ackstream.protocol.ditto.twin.subscriptions import Subscription
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Connection, Target
 

@@ -19,9 +19,9 @@ from ackstream.connectivity.transport import OF_RECORD
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.observe.meter import Outcomes
-from ackstream.protocol.correlation_ids import suffixed
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
 from ackstream.protocol.ditto.connections import SettlementAnswer
+from ackstream.protocol.ditto.correlation_ids import suffixed
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from ackstream.client import Reply
     from ackstream.gateway.access.authentication import Identity
     from ackstream.observe.meter import RequestOutcome
-    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Settings
 

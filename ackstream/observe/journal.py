@@ -11,8 +11,8 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.lake import reading
 from ackstream.observe.meter import percentiles, verdict
 from ackstream.protocol import ledger
-from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.acknowledgements import is_success
+from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.record_headers import trace_id, trace_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from ackstream.errors import SettingsError
-from ackstream.protocol.ditto.access import Rule
+from ackstream.protocol.ditto.twin.access import Rule
 from ackstream.settings.base import Part
 from ackstream.settings.security import OptionalPath, is_secure
 

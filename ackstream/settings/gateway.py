@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from ackstream.errors import SettingsError
-from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
 from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
 from ackstream.settings.security import OptionalPath, OptionalSecret, Tls

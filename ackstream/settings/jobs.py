@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
-from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.base import UNLIMITED, Endless, Limit, Milliseconds, Part, Pause, Start, duration
 
 if TYPE_CHECKING:

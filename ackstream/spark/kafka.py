@@ -15,7 +15,7 @@ from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
 from ackstream.kafka.connection import Outbox
 from ackstream.protocol import record_headers
-from ackstream.protocol.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
+from ackstream.protocol.ditto.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -26,8 +26,8 @@ from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import SignalRecord, fold
 from ackstream.jobs.twin.messages import search_persisted
 from ackstream.protocol import ledger, record_headers
-from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
+from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, encode, raw
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, Claim, LabelsTakenError
 from ackstream.protocol.json import UNREADABLE
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.emissions import Emission
     from ackstream.jobs.twin.changes import Thing
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.subscriptions import Subscription
+    from ackstream.protocol.ditto.twin.subscriptions import Subscription
     from ackstream.protocol.ledger import LedgerRecord
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore

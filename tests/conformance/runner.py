@@ -54,7 +54,7 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.rql import evaluation, parser, wildcards
+from ackstream.protocol.rql import evaluation, parser, patterns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -275,7 +275,7 @@ KINDS: dict[str, Callable[[Json], Json]] = {
         "matches": evaluation.matches(given["filter"], given["thing"], time=datetime.now(timezone.utc))
     },
     "rql-like": lambda given: {
-        "matches": wildcards.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])
+        "matches": patterns.like(given["pattern"], given["value"], ignore_case=given["ignore-case"])
     },
     "settlement": _settlement,
 }

@@ -16,7 +16,7 @@ from ackstream.jobs.correlate.state import ACKS, TWIN_ACKS
 from ackstream.jobs.twin.batch import SignalRecord, fold
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
-from ackstream.protocol.ditto.subscriptions import (
+from ackstream.protocol.ditto.twin.subscriptions import (
     Drop,
     SignalDelivery,
     SubscriberState,

@@ -29,7 +29,7 @@ from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.observe.catalogue import CONNECTION_FAILURES
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol.ditto.access import OPEN
+from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.settings import Settings
 from ackstream.settings.connections import Connection
 from tests.prose import each

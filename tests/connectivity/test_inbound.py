@@ -9,9 +9,9 @@ import pytest
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal, requested_acks
 from ackstream.connectivity.transport import ExternalMessage
-from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, PlaceholderError
+from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
 from ackstream.settings.connections import Source
 from tests.outcomes import refusal
 from tests.prose import each, prose

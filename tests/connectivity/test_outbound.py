@@ -19,11 +19,11 @@ from ackstream.connectivity.outbound import ROUNDS, AloneAway, Outbound, Outboun
 from ackstream.connectivity.system import STORED
 from ackstream.connectivity.transport import Published, TargetPublisher, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS
-from ackstream.protocol.ditto.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.requests import read_request, response_matches
-from ackstream.protocol.ditto.subscriptions import Publication, publication, weak_acks
+from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
+from ackstream.protocol.ditto.twin.subscriptions import Publication, publication, weak_acks
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each

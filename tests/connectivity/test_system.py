@@ -13,8 +13,8 @@ from ackstream.client.errors import ClosedError, NotSentError
 from ackstream.connectivity import system
 from ackstream.connectivity.system import Identities, System
 from ackstream.connectivity.transport import ExternalMessage
-from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.connections import SettlementAnswer
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES

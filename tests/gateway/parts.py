@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ackstream.observe.meter import RequestOutcome
-    from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.errors import DittoError
     from ackstream.protocol.ledger import AuditRow
 

@@ -12,10 +12,10 @@ import pytest
 
 from ackstream.gateway import streaming
 from ackstream.gateway.streaming import MAX_HANDED_OVER, Streaming, UnreadMessages, UnreadTotal, as_shown
-from ackstream.protocol.correlation_ids import wire_id
+from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
-from ackstream.protocol.ditto.subscriptions import Drop, publication, weak_acks
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.subscriptions import Drop, publication, weak_acks
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ackstream.gateway.server import Server
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope, raw
-from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Gateway, Kafka

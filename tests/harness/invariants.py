@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ackstream.protocol import queues, readers
-from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.dispositions import SESSION_OVER
+from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.readers import AppAck, AppAckConf
 from tests.harness.lake import commit_times, rows
 from tests.harness.storm import lines

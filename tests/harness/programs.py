@@ -51,7 +51,7 @@ with ExitStack() as stack:
 SUBSCRIBER = """
 import sys, threading, time
 from ackstream.client import Ack, Subscriber
-from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.settings import load
 
 seen = open(sys.argv[1], "a", buffering=1)

@@ -23,8 +23,8 @@ from ackstream.client.core.labels import Declarer
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
-from ackstream.protocol.correlation_ids import shown_id
-from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.ditto.correlation_ids import shown_id
+from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Kafka
 from tests.harness.gateway import Client, Running, serving

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from ackstream.client import Command, Requester
 from ackstream.gateway.access.passwords import hash_password
-from ackstream.protocol.correlation_ids import shown_id
+from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway
 from tests.harness.gateway import LAMP, Client, Running, check_header_table, running_with_twin, serving

@@ -36,7 +36,7 @@ from ackstream.kafka.clients import close_producer, connect_admin, connect_produ
 from ackstream.kafka.parties import PARTIES, apply_acls
 from ackstream.kafka.reader import check_topics
 from ackstream.kafka.topics import ensure_topics, prepare
-from ackstream.protocol.ditto.subscriptions import subscription
+from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.settings import Kafka, Lake, Settings, load
 from ackstream.settings.kafka import KafkaSecurity
 from tests.harness import programs

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from ackstream.kafka.topics import ensure_topics
-from ackstream.protocol.correlation_ids import shown_id
+from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.settings import Gateway, Settings
 from tests.harness.counterpart import Counterpart
 from tests.harness.gateway import Client, serving

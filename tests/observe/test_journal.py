@@ -25,7 +25,7 @@ from ackstream.observe.journal import (
 )
 from ackstream.observe.meter import read_entry
 from ackstream.protocol import ledger
-from ackstream.protocol.correlation_ids import wire_id
+from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
 

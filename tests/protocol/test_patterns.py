@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.patterns import expression, matches, matches_any
+from ackstream.protocol.rql.patterns import expression, matches, matches_any
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql import evaluation, parser, wildcards
-from ackstream.protocol.rql.effort import Effort
+from ackstream.protocol.rql import evaluation, parser, patterns
+from ackstream.protocol.rql.patterns import Effort
 from tests.harness.effort import soon
 from tests.prose import prose
 
@@ -273,7 +273,7 @@ def test_like_sees_the_text_form(pattern: str, value: Any, *, expected: bool) ->
     ],
 )
 def test_like(pattern: str, value: str, *, ignore_case: bool, expected: bool) -> None:
-    assert wildcards.like(pattern, value, ignore_case=ignore_case) is expected
+    assert patterns.like(pattern, value, ignore_case=ignore_case) is expected
 
 
 LONG = "a" * 100_000
@@ -291,11 +291,11 @@ LONG = "a" * 100_000
 )
 def test_a_pattern_of_many_wildcards_ends_soon(pattern: str) -> None:
     with soon(0.1):
-        assert not wildcards.like(pattern, f"{LONG}c")
+        assert not patterns.like(pattern, f"{LONG}c")
 
 
 def test_a_pattern_with_too_many_wildcards_is_refused() -> None:
-    accepted = "*a" * wildcards.MAX_WILDCARDS
+    accepted = "*a" * patterns.MAX_WILDCARDS
     evaluation.checked(parser.parse(f'like(attributes/x,"{accepted}")'))
     # a run of stars is one
     evaluation.checked(parser.parse(f'like(attributes/x,"{"*" * 1_000}")'))
@@ -645,7 +645,7 @@ def test_like_is_what_its_definition_says(pattern: str, value: str) -> None:
         one = value[:1] not in ("", "\n") if pattern[0] == "?" else value[:1] == pattern[0]
         return one and fits(pattern[1:], value[1:])
 
-    assert wildcards.like(pattern[:12], value) is fits(pattern[:12], value)
+    assert patterns.like(pattern[:12], value) is fits(pattern[:12], value)
 
 
 TOKENS = ["and(", "or(", "not(", "eq(", "in(", "like(", "exists(", "attributes/x", "thingId", ",", ")", '"', "'", "\\"]

@@ -22,7 +22,7 @@ from ackstream.errors import ClientError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
-from ackstream.protocol.ditto.subscriptions import FILTERED
+from ackstream.protocol.ditto.twin.subscriptions import FILTERED
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.record_headers import ENTITY_ID, REQUESTED_ACKS
 

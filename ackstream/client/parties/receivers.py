@@ -34,7 +34,7 @@ from ackstream.client.parties.signals import (
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
-from ackstream.protocol.ditto.subscriptions import (
+from ackstream.protocol.ditto.twin.subscriptions import (
     STREAMS,
     Drop,
     Publication,

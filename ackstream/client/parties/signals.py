@@ -16,8 +16,8 @@ from msgspec import UNSET
 
 from ackstream.client.requests.commands import json_value
 from ackstream.protocol import record_headers
-from ackstream.protocol.correlation_ids import correlation_id
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, write_ack
+from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
 from ackstream.protocol.ditto.errors import json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
@@ -29,10 +29,10 @@ from ackstream.protocol.ditto.headers import (
     read_correlation_id,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
-from ackstream.protocol.ditto.originators import believed, names_sender
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.subscriptions import publication
+from ackstream.protocol.ditto.twin.access import believed, names_sender
+from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.group import Work
     from ackstream.client.core.worker import Worker
-    from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings.security import Secret
 
 

@@ -25,7 +25,6 @@ from ackstream.client.reading.samples import check_name
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import (
     AppAckConf,
     KnownReader,
@@ -37,6 +36,7 @@ from ackstream.protocol.readers import (
     ReaderState,
     ReaderStop,
 )
+from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

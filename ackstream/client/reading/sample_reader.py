@@ -22,8 +22,8 @@ from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, Rea
 from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading.samples import ReaderQos, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
-from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import ReaderStart
+from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.client.core.options import names
-from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.topics import TopicPath

@@ -16,8 +16,8 @@ from ackstream.client.requests.commands import Command, address
 from ackstream.client.requests.replies import OpenRequest, OpenRequests, Reply, RequesterStatistics, Stored, read_reply
 from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.originators import names_sender, signature
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.twin.access import names_sender, signature
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO

@@ -17,7 +17,7 @@ from ackstream.gateway.middleware.connections import certified_name
 from ackstream.gateway.middleware.edge import proxied_subjects
 from ackstream.gateway.middleware.limits import ANONYMOUS, THIS_MACHINE, address_of
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.access import OPEN, Access
+from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.access import WatchedFile
 from ackstream.settings.gateway import with_access_file

@@ -26,7 +26,7 @@ from ackstream.gateway.http.translation import (
 )
 from ackstream.gateway.middleware.admission import admit, check_headers
 from ackstream.gateway.middleware.audit import Sender
-from ackstream.protocol.correlation_ids import wire_id
+from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
@@ -36,7 +36,6 @@ from ackstream.protocol.ditto.headers import (
     RESPONSE_REQUIRED,
     TIMEOUT,
 )
-from ackstream.protocol.ditto.permissions import check_permissions, restrict
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
     effective_headers,
@@ -44,6 +43,7 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
+from ackstream.protocol.ditto.twin.permissions import check_permissions, restrict
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ackstream.gateway.middleware.admission import AdmittedCommand
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.permissions import Kind
+    from ackstream.protocol.ditto.twin.permissions import Kind
     from ackstream.settings import Gateway
 
 

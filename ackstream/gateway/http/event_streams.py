@@ -20,12 +20,12 @@ from ackstream.gateway.http.translation import fields_in, is_json, media_type, p
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decoded, json_text, raw
-from ackstream.protocol.ditto.field_selectors import parse_selector, select, select_of_thing
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
-from ackstream.protocol.ditto.permissions import check_visible, seen_by
-from ackstream.protocol.ditto.subscriptions import subscription
-from ackstream.protocol.ditto.thing_errors import option_invalid
-from ackstream.protocol.ditto.things import check_id, merged
+from ackstream.protocol.ditto.twin.field_selectors import parse_selector, select, select_of_thing
+from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
+from ackstream.protocol.ditto.twin.subscriptions import subscription
+from ackstream.protocol.ditto.twin.thing_errors import option_invalid
+from ackstream.protocol.ditto.twin.things import check_id, merged
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ackstream.gateway.exchange import Dependencies, Exchange
     from ackstream.gateway.http.operations import Match
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.protocol.ditto.twin.subscriptions import Publication
 
 log = logging.getLogger(__name__)
 

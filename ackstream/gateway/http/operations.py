@@ -16,7 +16,7 @@ from ackstream.gateway.errors import method_not_allowed, not_found
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.protocol.ditto.permissions import Kind
+    from ackstream.protocol.ditto.twin.permissions import Kind
 
 PREFIX = "/api/2"
 THING = "/things/{thingId}"

@@ -26,7 +26,7 @@ from ackstream.gateway.errors import (
     thing_id_generated,
 )
 from ackstream.gateway.http.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
-from ackstream.protocol.correlation_ids import random_bytes
+from ackstream.protocol.ditto.correlation_ids import random_bytes
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
     PROTOCOL_CONTENT_TYPE,
@@ -36,7 +36,6 @@ from ackstream.protocol.ditto.envelopes import (
     raw,
 )
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
-from ackstream.protocol.ditto.field_selectors import check_fields_of_thing
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONDITION,
@@ -52,9 +51,10 @@ from ackstream.protocol.ditto.headers import (
     external_in,
     read_headers,
 )
-from ackstream.protocol.ditto.permissions import MAX_IDS
-from ackstream.protocol.ditto.things import check_id, check_policy_members
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.field_selectors import check_fields_of_thing
+from ackstream.protocol.ditto.twin.permissions import MAX_IDS
+from ackstream.protocol.ditto.twin.things import check_id, check_policy_members
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ from ackstream.protocol.ditto.headers import (
     USE_TWIN,
     check_available,
 )
-from ackstream.protocol.ditto.permissions import conceal, restrict
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.thing_errors import (
+from ackstream.protocol.ditto.twin.permissions import conceal, restrict
+from ackstream.protocol.ditto.twin.thing_errors import (
     PRECONDITION_FAILED,
     condition_failed,
     live_channel_condition_unfit,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ackstream.gateway.exchange import Dependencies, Exchange
     from ackstream.observe.meter import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.permissions import Kind
+    from ackstream.protocol.ditto.twin.permissions import Kind
 
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})

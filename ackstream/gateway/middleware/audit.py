@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.permissions import Kind
+    from ackstream.protocol.ditto.twin.permissions import Kind
 
 MAX_CHARACTERS = 1_024
 """Of each text in a record."""

@@ -33,7 +33,7 @@ from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS
 from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.figures import FIGURES, Figures, Tally
 from ackstream.observe.live import KAFKA
-from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import ROLE
 from ackstream.settings.security import is_loopback
 

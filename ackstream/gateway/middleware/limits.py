@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from ackstream.gateway.errors import quota_exhausted, too_many_requests, too_many_sockets
-from ackstream.protocol.rql.effort import MAX_STEPS, Effort
+from ackstream.protocol.rql.patterns import MAX_STEPS, Effort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

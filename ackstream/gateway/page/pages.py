@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.protocol.ditto.access import Access
+    from ackstream.protocol.ditto.twin.access import Access
 
 
 STORIES = 2

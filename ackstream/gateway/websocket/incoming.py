@@ -17,9 +17,8 @@ import msgspec
 
 from ackstream.gateway.errors import answer_not_expected, parameter_invalid, stream_unavailable
 from ackstream.gateway.middleware.admission import check_headers, is_live, with_defaults
-from ackstream.protocol.correlation_ids import ForwardedIds
-from ackstream.protocol.ditto import permissions
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
+from ackstream.protocol.ditto.correlation_ids import ForwardedIds
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import (
@@ -32,7 +31,6 @@ from ackstream.protocol.ditto.headers import (
     request_reply_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.permissions import Kind, addresses_subject, check_address, kind_of
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.signal_defaults import (
     STREAM_TIMEOUT_MS,
@@ -40,21 +38,17 @@ from ackstream.protocol.ditto.signal_defaults import (
     effective_headers,
     signal_kind,
 )
-from ackstream.protocol.ditto.subscriptions import (
-    PARAMETERS,
-    Stream,
-    Subscription,
-    stream_of,
-    subscription_of,
-)
-from ackstream.protocol.ditto.thing_errors import unknown_path
+from ackstream.protocol.ditto.twin import permissions
+from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
+from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
+from ackstream.protocol.ditto.twin.thing_errors import unknown_path
 from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ackstream.protocol.ditto.access import Access
-    from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.protocol.ditto.twin.access import Access
+    from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings import Correlate
 
 

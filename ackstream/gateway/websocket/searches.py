@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.gateway.errors import internal_error, too_many_searches
-from ackstream.protocol.correlation_ids import RecentIds
+from ackstream.protocol.ditto.correlation_ids import RecentIds
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.searches import (
+from ackstream.protocol.ditto.twin.searches import (
     Cancel,
     Page,
     RequestPages,

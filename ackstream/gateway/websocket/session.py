@@ -24,15 +24,15 @@ from ackstream.gateway.middleware.admission import AdmissionOrder, admit
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.gateway.websocket.incoming import Answering, Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.websocket.searches import Searches
-from ackstream.protocol.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.acknowledgements import write_ack
+from ackstream.protocol.ditto.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
 from ackstream.protocol.ditto.labels import parse_declared
-from ackstream.protocol.ditto.permissions import restrict, seen_by
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
-from ackstream.protocol.ditto.subscriptions import Drop, SubscriberState, decide, weak_acks
+from ackstream.protocol.ditto.twin.permissions import restrict, seen_by
+from ackstream.protocol.ditto.twin.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from ackstream.gateway.exchange import Dependencies
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
-    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.subscriptions import Publication, Stream, Subscription
+    from ackstream.protocol.ditto.twin.access import Access
+    from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription
 
 
 log = logging.getLogger(__name__)

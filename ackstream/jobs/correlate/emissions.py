@@ -13,7 +13,7 @@ from ackstream.jobs.correlate.records import InvalidRequestError
 from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger
-from ackstream.protocol.correlation_ids import is_too_long
+from ackstream.protocol.ditto.correlation_ids import is_too_long
 from ackstream.protocol.ditto.envelopes import encode, error_envelope
 from ackstream.protocol.ditto.errors import internal_error
 from ackstream.protocol.errors import DittoError

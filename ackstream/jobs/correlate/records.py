@@ -21,18 +21,16 @@ from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records, of_topics, system_topics
 from ackstream.protocol import ledger
-from ackstream.protocol.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
-from ackstream.protocol.ditto.aggregates import write_text
+from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
-from ackstream.protocol.ditto.originators import believed
 from ackstream.protocol.ditto.requests import Request, read_request
-from ackstream.protocol.ditto.shaped_requests import answered, read_shaped
-from ackstream.protocol.ditto.single_acks import read_single
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.record_headers import (
     CORRELATION_ID,

@@ -28,7 +28,7 @@ from ackstream.protocol.dispositions import (
     TOO_LARGE,
 )
 from ackstream.protocol.intervals import Interval, Intervals
-from ackstream.protocol.patterns import matches_any
+from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -31,9 +31,9 @@ from ackstream.jobs.query.amps_filters import (
 )
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.rql.effort import Effort
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import Combination, Membership, Node, leaves, parse
+from ackstream.protocol.rql.patterns import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,8 +16,8 @@ from ackstream.jobs.query.state import SILENT_MS, ClientSession, LogSubscription
 from ackstream.protocol import messages, queries
 from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
-from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
+from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings import Query
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event, answer
 from ackstream.lake import tables
 from ackstream.observe.catalogue import DEAD_LETTERS, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES
 from ackstream.observe.figures import FIGURES, Figures
-from ackstream.protocol import patterns, queues, record_headers
+from ackstream.protocol import queues, record_headers
 from ackstream.protocol.queues import TYPES
+from ackstream.protocol.rql import patterns
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint

@@ -14,8 +14,8 @@ from ackstream.jobs.settle.records import ReportRecord
 from ackstream.jobs.settle.retention import ReaderSubscription, Retention
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import MAX_NUMBER
-from ackstream.protocol.patterns import matches_any
 from ackstream.protocol.readers import AppAck, KnownReader, ProtocolAck, read
+from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -20,7 +20,7 @@ from ackstream.jobs.twin.changes import OK, Thing, apply, tag_of
 from ackstream.jobs.twin.commands import check_headers, read_command
 from ackstream.jobs.twin.messages import ACKS, ETAG, EVENTS, TwinMessage, event, response
 from ackstream.jobs.twin.quotas import QuotaUsage
-from ackstream.protocol.correlation_ids import is_too_long, of_json
+from ackstream.protocol.ditto.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.envelopes import (
     Envelope,
     decode,
@@ -34,8 +34,8 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
-from ackstream.protocol.ditto.thing_errors import internal_error
-from ackstream.protocol.ditto.things import resource
+from ackstream.protocol.ditto.twin.thing_errors import internal_error
+from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark.records import guarded, in_order

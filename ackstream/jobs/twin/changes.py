@@ -15,22 +15,21 @@ from msgspec import UNSET
 
 from ackstream.jobs.twin.commands import check_tags
 from ackstream.protocol import json
-from ackstream.protocol.ditto import things
 from ackstream.protocol.ditto.envelopes import check_depth
-from ackstream.protocol.ditto.field_selectors import select, select_of_thing
 from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
-from ackstream.protocol.ditto.thing_errors import (
+from ackstream.protocol.ditto.twin import things
+from ackstream.protocol.ditto.twin.field_selectors import select, select_of_thing
+from ackstream.protocol.ditto.twin.thing_errors import (
     condition_failed,
     conflict,
     merge_invalid,
-    not_found,
     nothing_changed,
     thing_too_large,
 )
-from ackstream.protocol.ditto.things import Resource
+from ackstream.protocol.ditto.twin.things import Resource, not_found
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql.effort import Effort
 from ackstream.protocol.rql.evaluation import matches
+from ackstream.protocol.rql.patterns import Effort
 
 if TYPE_CHECKING:
     from ackstream.jobs.twin.commands import TwinCommand

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.protocol.ditto import things
 from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.errors import (
     header_type_invalid,
@@ -26,7 +25,8 @@ from ackstream.protocol.ditto.headers import (
     LIVE_CHANNEL_CONDITION,
     check_available,
 )
-from ackstream.protocol.ditto.thing_errors import (
+from ackstream.protocol.ditto.twin import things
+from ackstream.protocol.ditto.twin.thing_errors import (
     id_not_deletable,
     id_not_settable,
     live_channel_condition_unfit,
@@ -37,7 +37,7 @@ from ackstream.protocol.ditto.thing_errors import (
     thing_too_large,
     unknown_path,
 )
-from ackstream.protocol.ditto.things import Resource, resource
+from ackstream.protocol.ditto.twin.things import Resource, resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

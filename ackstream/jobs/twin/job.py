@@ -31,7 +31,7 @@ from ackstream.jobs.twin.quotas import QuotaUsage
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
-from ackstream.protocol.correlation_ids import MAX_BYTES
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
 from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, compare_topics, topic_ids

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.protocol.ditto.thing_errors import quota_exceeded
+from ackstream.protocol.ditto.twin.thing_errors import quota_exceeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -33,12 +33,11 @@ from ackstream.jobs.twin.search_page import (
 )
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
 from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
-from ackstream.protocol.ditto.field_selectors import select_of_thing
-from ackstream.protocol.ditto.thing_errors import answer_too_large, unknown_path
-from ackstream.protocol.patterns import matches_any
-from ackstream.protocol.rql.effort import MAX_STEPS, Effort
+from ackstream.protocol.ditto.twin.field_selectors import select_of_thing
+from ackstream.protocol.ditto.twin.thing_errors import answer_too_large, unknown_path
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import parse
+from ackstream.protocol.rql.patterns import MAX_STEPS, Effort, matches_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

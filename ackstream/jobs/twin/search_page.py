@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from ackstream.protocol import json
-from ackstream.protocol.ditto.thing_errors import cursor_invalid, option_invalid
-from ackstream.protocol.rql.effort import CHARACTERS
+from ackstream.protocol.ditto.twin.thing_errors import cursor_invalid, option_invalid
 from ackstream.protocol.rql.evaluation import SignalFact, field_of, find
+from ackstream.protocol.rql.patterns import CHARACTERS
 from ackstream.protocol.rql.values import scalars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.protocol.rql.effort import Effort
+    from ackstream.protocol.rql.patterns import Effort
 
 PAGE, LARGEST_PAGE = 25, 200
 MAX_SORT_KEYS = 10

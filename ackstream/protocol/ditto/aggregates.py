@@ -1,20 +1,38 @@
 """Aggregates: what a requester gets, one entry per acknowledgement; written from JSON texts.
 
-Headers become text when a message is read, once: an aggregate repeats them, and joins texts. Source of the rules:
-Eclipse Ditto, ``AcknowledgementsAdapter``, ``Acknowledgements``.
+Headers become text when a message is read, once: an aggregate repeats them, and joins texts. Most acknowledgements of a
+subscriber differ in their correlation-id and payload alone, most requests of a producer in ids, traces and payloads.
+Headers of a shape that was seen before are therefore understood once and remembered. Everything unusual, or wrong, is
+read by ``decode`` and ``read_ack``, or ``read_request``, with the same result. Source of the rules: Eclipse Ditto,
+``AcknowledgementsAdapter``, ``Acknowledgements``.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, Entry, combined_status
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw, write
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, reply_headers
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, Entry, acknowledgement, combined_status
+from ackstream.protocol.ditto.envelopes import (
+    JSON_CONTENT_TYPE,
+    STATUS_MAX,
+    STATUS_MIN,
+    Envelope,
+    check_depth,
+    check_parts,
+    check_storable,
+    raw,
+    write,
+)
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, TEXTS, reply_headers
+from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
+from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,3 +120,183 @@ def _topic(thing_id: str | None, channel: str | None) -> tuple[str, str, str]:
     """Return what the topic path of an aggregate names: namespace, name and channel."""
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
     return namespace, name, "live" if channel == "live" else "twin"
+
+
+# -- single acknowledgements -------------------------------------------------------------------------------------------
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    headers: Raw
+    path: str
+    status: int
+    value: Raw | UnsetType = UNSET
+
+
+_decode_wire = msgspec.json.Decoder(_Wire).decode
+_decode_value = msgspec.json.Decoder().decode
+_decode_headers = msgspec.json.Decoder(dict).decode
+_encode = msgspec.json.Encoder().encode
+
+_NAME = b'"correlation-id":'
+_PLACEHOLDER = "\x00"
+_WRITTEN_PLACEHOLDER = _encode(_PLACEHOLDER)
+
+# longer headers are read, but not remembered
+_REMEMBERED_BYTES = 1_024
+
+
+def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] | None:
+    """Read an acknowledgement ``…/acks/label`` with a status whose headers have the correlation-id of its record.
+
+    :return: its topic path and itself; ``None`` for everything else, right or wrong
+    """
+    try:
+        check_parts(data)
+        wire = _decode_wire(data)
+        if wire.value is not UNSET:
+            # a raw value is copied unchecked
+            _decode_value(wire.value)
+        check_depth(data)
+        topic = TopicPath.parse(wire.topic)
+        label, status = topic.subject, wire.status
+        if topic.criterion != "acks" or label is None or topic.channel is None or label in BUILT_IN:
+            return None
+        if not STATUS_MIN <= status <= STATUS_MAX:
+            return None
+        parse_label(label)
+        own = _encode(correlation_id)
+        before, _, after = bytes(wire.headers).partition(_NAME)
+        after = after.lstrip(b" ")
+        if not after.startswith(own) or len(before) + len(after) > _REMEMBERED_BYTES:
+            return None
+        shape = _ack_shape(before, after[len(own) :])
+    except (DittoError, *UNREADABLE):
+        return None
+    if shape is None:
+        return None
+    before, after, weak = shape
+    return topic, AckText(label, status, wire.value, Raw(b"".join((before, own, after))), weak)
+
+
+@lru_cache(maxsize=4096)
+def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
+    """Return what an answer repeats of headers, around the correlation-id, and whether they make it weak.
+
+    :param before: the text of the headers up to their correlation-id; ``after``: the text behind it
+    """
+    headers = _decode_headers(b"".join((before, _NAME, _WRITTEN_PLACEHOLDER, after)))
+    try:
+        check_storable(headers)
+    except OverflowError:
+        return None
+    written = write_text(acknowledgement("shape", STATUS_MIN, headers=headers))
+    parts = bytes(written.headers).split(_WRITTEN_PLACEHOLDER)
+    # the correlation-id may not be a header of its own, or occur in another one
+    return (parts[0], parts[1], written.weak) if len(parts) == 2 else None  # noqa: PLR2004 - it occurs once
+
+
+# -- requests of a known shape -----------------------------------------------------------------------------------------
+
+
+_SOME_TEXT = "text"
+
+
+def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
+    """Return a request whose only header is its correlation-id, and as text what an aggregate repeats of them all."""
+    own = {CORRELATION_ID: correlation_id}
+    return msgspec.structs.replace(request, headers=own), bytes(headers_text(request.headers | own))
+
+
+def read_shaped(
+    envelope: Envelope, correlation_id: str, default_timeout_ms: int, max_timeout_ms: int
+) -> tuple[Request, bytes] | None:
+    """Return what :func:`answered` does of a request as ``read_request`` reads it.
+
+    :param envelope: a small one; headers of its shape are remembered
+    :param correlation_id: of the record, which is not too long
+    :return: ``None`` for everything unusual, right or wrong
+    """
+    headers, topic = envelope.headers, envelope.topic
+    if (
+        envelope.status is not None
+        or headers.get(CORRELATION_ID, correlation_id) != correlation_id
+        or not correlation_id
+    ):
+        return None
+    names = tuple(headers)
+    texts, typed, spelled = _names(names)
+    if not spelled:
+        return None
+    for name in texts:
+        if type(headers[name]) is not str:
+            return None
+    values = [headers[name] for name in typed]
+    try:
+        shape = _shape(
+            (topic.group, topic.channel, topic.criterion, topic.action, topic.subject is None, topic.stream_action),
+            names,
+            default_timeout_ms,
+            max_timeout_ms,
+            *map(_comparable, values),
+        )
+    except (DittoError, TypeError):
+        # wrong, or of a type that cannot be compared
+        return None
+    like, repeated, own = shape
+    answer = repeated.copy()
+    for name in own:
+        answer[name] = headers[name]
+    answer[CORRELATION_ID] = correlation_id
+    request = Request(
+        None if like.thing_id is None else topic.thing_id,
+        like.channel,
+        like.kind,
+        like.awaited,
+        like.response_required,
+        like.waits_for_acks,
+        like.timeout_ms,
+        {CORRELATION_ID: correlation_id},
+        topic.criterion,
+        topic.action,
+        topic.subject,
+        envelope.path,
+    )
+    return request, _encode(answer)
+
+
+def _comparable(value: Any) -> Any:
+    """Return a list of texts as a tuple; one of anything else stays as it is, because ``[1]`` equals ``[True]``."""
+    return tuple(value) if type(value) is list and all(type(item) is str for item in value) else value
+
+
+@lru_cache(maxsize=4096)
+def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Divide the names of headers: those whose values are any text, and those whose values matter.
+
+    :return: both, and whether all known ones are in lower case, as they are written again
+    """
+    texts = tuple(name for name in names if name in TEXTS or name not in DEFINITIONS)
+    typed = tuple(name for name in names if name not in texts and name != CORRELATION_ID)
+    return texts, typed, all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _shape(
+    topic: tuple[Any, ...], names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, *values: Any
+) -> tuple[Request, dict[str, Any], tuple[str, ...]]:
+    """Read a request like those of a shape.
+
+    :param values: of the headers that are no texts
+    :return: the request, the headers that an aggregate repeats, and the names of those with the values of each request
+    """
+    group, channel, criterion, action, whole, stream_action = topic
+    texts, typed, _ = _names(names)
+    known = {name: list(value) if type(value) is tuple else value for name, value in zip(typed, values, strict=True)}
+    headers = {name: known.get(name, _SOME_TEXT) for name in names}
+    path = TopicPath("ns", "name", group, channel, criterion, action, None if whole else _SOME_TEXT, stream_action)
+    request = read_request(
+        Envelope(path, headers), default_timeout_ms=default_timeout_ms, max_timeout_ms=max_timeout_ms
+    )
+    repeated = read_text(answered(request, _SOME_TEXT)[1])
+    return request, repeated, tuple(name for name in texts if name in repeated and name != CONTENT_TYPE)

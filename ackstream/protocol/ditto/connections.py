@@ -16,7 +16,7 @@ from ackstream.protocol.ditto.acknowledgements import FAILED_DEPENDENCY, combine
 from ackstream.protocol.ditto.errors import label_invalid, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
-from ackstream.protocol.ditto.subscriptions import PARAMETERS, STREAM_OF, Subscription, subscription_of
+from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, STREAM_OF, Subscription, subscription_of
 from ackstream.protocol.errors import CONFLICT, REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:

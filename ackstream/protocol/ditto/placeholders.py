@@ -17,7 +17,7 @@ import msgspec
 
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.rql.evaluation import PLACEHOLDERS
-from ackstream.protocol.rql.wildcards import like
+from ackstream.protocol.rql.patterns import like
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -34,7 +34,7 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
-from ackstream.protocol.ditto.things import resource
+from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import keys_of
 

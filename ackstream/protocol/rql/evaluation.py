@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from ackstream.protocol.json import Keys, json_pointer_invalid
-from ackstream.protocol.rql.effort import CHARACTERS, Effort
 from ackstream.protocol.rql.parser import (
     Combination,
     Comparison,
@@ -30,8 +29,8 @@ from ackstream.protocol.rql.parser import (
     parse,
     rql_expression_invalid,
 )
+from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, wildcards
 from ackstream.protocol.rql.values import Scalar, compare, like_value, resolve, scalars
-from ackstream.protocol.rql.wildcards import MAX_WILDCARDS, wildcards
 
 _AT_ONCE = 5
 """As many values are found in one step."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql.wildcards import like
+from ackstream.protocol.rql.patterns import like
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ackstream.protocol.rql.effort import Effort
+    from ackstream.protocol.rql.patterns import Effort
 
 
 Scalar: TypeAlias = str | int | float | bool

@@ -12,7 +12,7 @@ from ackstream.client import Command
 from ackstream.client.requests.commands import address
 from ackstream.client.requests.replies import Reply
 from ackstream.client.requests.requester import fields_in, fields_of, retrieval
-from ackstream.protocol.correlation_ids import MAX_BYTES
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError

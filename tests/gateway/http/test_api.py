@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.observe.meter import RequestOutcome
-from ackstream.protocol.correlation_ids import shown_id
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import decoded, raw
 from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout
-from ackstream.protocol.ditto.thing_errors import thing_not_found
+from ackstream.protocol.ditto.twin.thing_errors import thing_not_found
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web, aggregate, failure, response
 from tests.prose import each, prose

@@ -25,7 +25,7 @@ from ackstream.gateway.middleware.limits import (
 from ackstream.observe.meter import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.rql.effort import MAX_STEPS
+from ackstream.protocol.rql.patterns import MAX_STEPS
 from ackstream.settings import Gateway, Quota
 from tests.gateway.access.test_authentication import USERS, as_
 from tests.gateway.parts import Web, response

@@ -15,7 +15,7 @@ from ackstream.observe.journal import FailureEntry, Happening, LabelTally, Trace
 from ackstream.observe.live import Story, Trace, View
 from ackstream.observe.meter import VERDICTS, Count
 from ackstream.observe.planes import DeadLetter, PlanesView
-from ackstream.protocol.correlation_ids import wire_id
+from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from ackstream.gateway.websocket.incoming import Answering, Control, Incoming, read_control, read_incoming, read_token
-from ackstream.protocol.correlation_ids import wire_id
-from ackstream.protocol.ditto.access import OPEN, Access, Rule
+from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, decode, raw
-from ackstream.protocol.ditto.subscriptions import publication, subscription
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
+from ackstream.protocol.ditto.twin.subscriptions import publication, subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings
 from tests.prose import each

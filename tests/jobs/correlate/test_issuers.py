@@ -11,7 +11,7 @@ from ackstream.errors import StartError
 from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import SignalRecord, fold
-from ackstream.protocol.ditto.originators import signature
+from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.record_headers import ORIGINATOR_SIGNATURE, REPLY_ID
 from ackstream.settings import Correlate, Settings
 from ackstream.settings.security import Secret

@@ -23,7 +23,7 @@ from ackstream.jobs.correlate.records import (
 )
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
 from ackstream.kafka.clients import MAX_RECORD_BYTES
-from ackstream.protocol.correlation_ids import MAX_BYTES
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.settings import Correlate, Settings
 from tests.jobs.correlate.shards import Log, Run
 

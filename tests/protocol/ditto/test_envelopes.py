@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto import errors, thing_errors
+from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin import thing_errors
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import MAX_DEPTH
 from tests.harness.effort import soon

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from ackstream.protocol.ditto import errors, thing_errors
+from ackstream.protocol.ditto import errors
+from ackstream.protocol.ditto.twin import thing_errors
 from ackstream.protocol.durations import timeout_invalid
 from ackstream.protocol.errors import DittoError
 from tests.prose import each, prose

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ackstream.protocol.ditto.aggregates import answered, read_shaped
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.requests import Request, read_request
-from ackstream.protocol.ditto.shaped_requests import answered, read_shaped
 from ackstream.protocol.errors import DittoError
 from tests.harness.envelopes import HEADERS, LABELS, PATHS, THING, TOPICS, odd
 

@@ -10,9 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.acknowledgements import read_ack
-from ackstream.protocol.ditto.aggregates import AckText, write_text
+from ackstream.protocol.ditto.aggregates import AckText, read_single, write_text
 from ackstream.protocol.ditto.envelopes import decode
-from ackstream.protocol.ditto.single_acks import read_single
 from ackstream.protocol.errors import DittoError
 from tests.harness.envelopes import HEADERS, odd
 

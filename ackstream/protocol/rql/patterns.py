@@ -1,9 +1,16 @@
-"""Patterns of ``like``: ``*`` is any run of characters within a line, ``?`` any character except a line break.
+"""Patterns of names and of ``like``, and the effort of evaluating a filter.
 
-The parts of a pattern between its ``*`` are looked for one after the other, each where it comes first. That is final: a
-later place would leave less of the text, and no line break that is behind the first place can be passed from there. So
-a text is gone through once, however many ``*`` there are; each ``?`` may cost a look at each place, which counts as a
-step of the evaluation. Source of the rule: Eclipse Ditto, ``LikeHelper``.
+In a pattern of names in the settings ``*`` stands for any run of characters, and everything else for itself. In one of
+``like`` (source of the rule: Eclipse Ditto, ``LikeHelper``) ``*`` is any run of characters within a line, ``?`` any
+character except a line break.
+
+The parts of a pattern of ``like`` between its ``*`` are looked for one after the other, each at its first place. That
+is final: a later place would leave less of the text, and no line break behind the first place can be passed from there.
+So a text is read once, however many ``*`` there are; each ``?`` may cost a look at each place, which counts as a step.
+
+Steps are the same for the same filter and values, on any machine and at any time. Filter and values come from different
+clients, each of which may be within its limits while every literal against every value takes minutes. A step is one to
+three microseconds.
 """
 
 from __future__ import annotations
@@ -14,10 +21,87 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.protocol.rql.effort import CHARACTERS
+from ackstream.protocol.errors import BAD_REQUEST, error_factory
 
 if TYPE_CHECKING:
-    from ackstream.protocol.rql.effort import Effort
+    from collections.abc import Iterable
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches the whole name, in a time that is proportional to both at worst."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    if not name.startswith(first):
+        return False
+    *between, last = rest
+    position = len(first)
+    for part in between:
+        position = name.find(part, position)
+        if position < 0:
+            return False
+        position += len(part)
+    return len(name) - len(last) >= position and name.endswith(last)
+
+
+def matches_any(patterns: Iterable[str], name: str) -> bool:
+    """Return whether at least one pattern matches."""
+    return any(matches(pattern, name) for pattern in patterns)
+
+
+def expression(patterns: Iterable[str]) -> str:
+    """Return a regular expression that finds a match exactly in the names that :func:`matches_any` accepts.
+
+    It means the same in Python and in Java, so that Spark's ``rlike`` can evaluate it.
+    """
+    alternatives = [".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns]
+    # (?!) matches nothing; (?!.) is the very end, where $ would allow a line break
+    return f"(?s)^(?:{'|'.join(alternatives)})(?!.)" if alternatives else "(?!)"
+
+
+# -- effort ------------------------------------------------------------------------------------------------------------
+
+
+MAX_STEPS = 30_000
+"""The steps that one evaluation may take: less than 100 ms, and enough for 100 comparisons with 300 values each."""
+
+CHARACTERS = 100
+"""As many characters of a text are looked at in one step."""
+
+rql_expression_expensive = error_factory(
+    BAD_REQUEST,
+    "rql.expression.expensive",
+    "Evaluating the RQL expression on these values takes more than {} steps.",
+    "Compare with fewer values: each literal of the expression is compared with each element of an array, and each ? of"
+    " a pattern is tried at each place of a text.",
+)
+
+
+class Effort:
+    """The steps that are left."""
+
+    __slots__ = ("_most", "left")
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self._most = self.left = steps
+
+    def spend(self, steps: int) -> None:
+        """Take some steps.
+
+        :raises DittoError: 400 ``rql.expression.expensive``, no more are left
+        """
+        self.left -= steps
+        if self.left < 0:
+            raise rql_expression_expensive(self._most)
+
+    @property
+    def spent(self) -> int:
+        """The steps taken."""
+        return self._most - self.left
+
+
+# -- like --------------------------------------------------------------------------------------------------------------
+
 
 MAX_WILDCARDS = 50
 """In one pattern; a run of ``*`` is one."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.access import OPEN, Permission
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
 from ackstream.protocol.ditto.errors import (
     json_field_missing,
@@ -20,20 +19,21 @@ from ackstream.protocol.ditto.errors import (
     not_available,
 )
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.thing_errors import (
+from ackstream.protocol.ditto.twin.access import OPEN, Permission
+from ackstream.protocol.ditto.twin.thing_errors import (
     PRECONDITION_FAILED,
     thing_not_found,
     thing_not_modifiable,
     unknown_path,
 )
-from ackstream.protocol.ditto.things import NO_POLICIES, check_patch
+from ackstream.protocol.ditto.twin.things import NO_POLICIES, check_patch
 from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from ackstream.protocol.ditto.access import Access
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.subscriptions import Publication
+    from ackstream.protocol.ditto.twin.access import Access
+    from ackstream.protocol.ditto.twin.subscriptions import Publication
 
 
 Kind = Literal[

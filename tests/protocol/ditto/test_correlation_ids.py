@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.protocol.correlation_ids import (
+from ackstream.protocol.ditto.correlation_ids import (
     MAX_BYTES,
     ForwardedIds,
     RecentIds,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.originators import believed, names_sender, signature
+from ackstream.protocol.ditto.twin.access import believed, names_sender, signature
 
 KEY, VALUE = "k" * 32, b'{"topic":"a/b/things/twin/commands/modify"}'
 NAMED = {"correlation-id": "c-1", "ditto-originator": "user:ann", "x-own": "y"}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.things import (
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.things import (
     check,
     check_id,
     merged,
@@ -16,7 +17,6 @@ from ackstream.protocol.ditto.things import (
     resource,
     thing_content,
 )
-from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.protocol.ditto.field_selectors import select, select_of_thing
+from ackstream.protocol.ditto.twin.field_selectors import select, select_of_thing
 from ackstream.protocol.errors import DittoError
 from tests.harness.effort import soon
 

@@ -5,12 +5,7 @@ Source of the texts: Eclipse Ditto, the exceptions of ``things/model``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ackstream.protocol.errors import BAD_REQUEST, CONFLICT, FORBIDDEN, NOT_FOUND, DittoError, error_factory, shown
-
-if TYPE_CHECKING:
-    from ackstream.protocol.ditto.things import Resource
 
 NOT_MODIFIED = 304
 METHOD_NOT_ALLOWED = 405
@@ -87,13 +82,14 @@ _NOT_FOUND = {
 }
 
 
-def not_found(thing_id: str, resource: Resource) -> DittoError:
-    """Report that a thing lacks a part."""
-    if resource.kind == "thing":
-        return thing_not_found(thing_id)
-    code, message, description = _NOT_FOUND[resource.kind]
-    text = message.format(thing=shown(thing_id), feature=shown(resource.feature), pointer=shown(resource.pointer))
-    who = "requester" if resource.kind == "policyId" else "the requester"
+def part_not_found(thing_id: str, kind: str, feature: str | None, pointer: str) -> DittoError:
+    """Report that a thing lacks a part.
+
+    :param kind: that of the part, not ``thing``
+    """
+    code, message, description = _NOT_FOUND[kind]
+    text = message.format(thing=shown(thing_id), feature=shown(feature), pointer=shown(pointer))
+    who = "requester" if kind == "policyId" else "the requester"
     hidden = f"or {who} had insufficient permissions to access it."
     return DittoError(NOT_FOUND, f"things:{code}.notfound", f"{text} {hidden}", description)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.envelopes import decode, encode
-from ackstream.protocol.ditto.searches import (
+from ackstream.protocol.ditto.twin.searches import (
     Cancel,
     Page,
     RequestPages,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ackstream.protocol import json
 from ackstream.protocol.ditto.errors import not_available
-from ackstream.protocol.ditto.things import NO_POLICIES
+from ackstream.protocol.ditto.twin.things import NO_POLICIES
 from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 
 WILDCARD = "*"

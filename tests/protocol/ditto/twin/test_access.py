@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from ackstream.protocol.ditto.access import OPEN, Access, Rule
+from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
 
 LAMP = "org.acme:lamp"
 ACCESS = Access(

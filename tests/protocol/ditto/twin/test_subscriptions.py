@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.subscriptions import (
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.subscriptions import (
     DROPPED_BY_CONNECTION,
     FILTERED,
     NOT_SUBSCRIBED,
@@ -24,7 +25,6 @@ from ackstream.protocol.ditto.subscriptions import (
     subscription,
     weak_acks,
 )
-from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from tests.prose import each
 

@@ -14,7 +14,6 @@ import msgspec
 
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.field_selectors import parse_selector
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CORRELATION_ID,
@@ -28,7 +27,8 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.things import merged, partial_thing, placeholders
+from ackstream.protocol.ditto.twin.field_selectors import parse_selector
+from ackstream.protocol.ditto.twin.things import merged, partial_thing, placeholders
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.rql import evaluation, parser
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime
 
-    from ackstream.protocol.rql.effort import Effort
+    from ackstream.protocol.rql.patterns import Effort
 
 Stream = Literal["events", "live-commands", "live-events", "messages"]
 STREAM_OF: dict[tuple[str | None, str], Stream] = {

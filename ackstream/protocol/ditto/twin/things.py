@@ -15,14 +15,16 @@ import msgspec
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text
 from ackstream.protocol.ditto.errors import json_type_invalid, not_available
-from ackstream.protocol.ditto.thing_errors import (
+from ackstream.protocol.ditto.twin.thing_errors import (
     definition_invalid,
     id_invalid,
     id_not_settable,
     merge_invalid,
+    part_not_found,
+    thing_not_found,
     unknown_path,
 )
-from ackstream.protocol.errors import shown
+from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
@@ -72,6 +74,13 @@ class Resource(msgspec.Struct, frozen=True):
     def path(self) -> str:
         """The path as it is written in events and responses."""
         return json.write_pointer(self.keys)
+
+
+def not_found(thing_id: str, part: Resource) -> DittoError:
+    """Return the error for a thing that lacks a part."""
+    if part.kind == "thing":
+        return thing_not_found(thing_id)
+    return part_not_found(thing_id, part.kind, part.feature, part.pointer)
 
 
 @lru_cache(maxsize=4096)
