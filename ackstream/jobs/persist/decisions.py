@@ -141,6 +141,8 @@ class Conflation:
         :param unknown_through: up to this number, failures may have been forgotten
         """
         self.unknown_through = unknown_through
+        self.absent = Intervals(start=expected)
+        """The decided numbers that are in no table: failed, withdrawn, skipped, or acknowledged without a row."""
         self._decided = Intervals(start=expected)
         self._asked = Intervals(start=expected)
         self._withdrawn = Intervals(start=expected)
@@ -215,11 +217,14 @@ class Conflation:
         if asked:
             self._asked.add(first, last)
 
-    def decide(self, seq: int, reason: str | None, *, asked: bool = True, single: str | None = None) -> None:
+    def decide(
+        self, seq: int, reason: str | None, *, asked: bool = True, single: str | None = None, stored: bool = True
+    ) -> None:
         """Mark a number as durable, or as failed with a reason.
 
         :param asked: whether the publisher requested the acknowledgement; runs without any request are not reported
         :param single: the command id, if the acknowledgement is not to be merged with others
+        :param stored: whether a message that does not fail has a row
         """
         repeated = seq in self._decided
         if repeated:
@@ -234,15 +239,16 @@ class Conflation:
             self._add(seq, seq)
             if asked:
                 self._asked.add(seq)
+            if reason is not None or not stored:
+                self.absent.add(seq)
 
-    def withdraw(self, first: int, last: int) -> list[Interval]:
-        """Stop waiting for the undecided numbers of a run, which will never arrive; return their runs."""
-        missing = self._decided.missing(first, last)
-        for low, high in missing:
+    def withdraw(self, first: int, last: int) -> None:
+        """Stop waiting for the undecided numbers of a run, which will never arrive."""
+        for low, high in self._decided.missing(first, last):
             self._add(low, high)
+            self.absent.add(low, high)
             self._withdrawn.add(low, high)
             insort(self._marks, _Mark(low, high, None, asked=False), key=attrgetter("first"))
-        return missing
 
     def forget(self, expected: int) -> None:
         """Forget the failures of numbers below ``expected``."""
@@ -250,14 +256,13 @@ class Conflation:
             self.unknown_through = seq
             del self._failed[seq]
 
-    def skip(self, expected: int) -> list[Interval]:
-        """Stop acknowledging below a number behind the watermark; return the undecided runs that will never arrive."""
-        missing = self._decided.missing(self._decided.start, expected - 1)
-        for first, last in missing:
+    def skip(self, expected: int) -> None:
+        """Stop acknowledging below a number behind the watermark: what is undecided there will never arrive."""
+        for first, last in self._decided.missing(self._decided.start, expected - 1):
             self._add(first, last)
+            self.absent.add(first, last)
         self._marks = [mark for mark in self._marks if mark.first >= expected]
         self._position = max(self._position, expected)
-        return missing
 
     def take(self) -> list[AckRun]:
         """Return, once, the runs up to the first undecided number."""

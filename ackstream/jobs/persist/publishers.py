@@ -20,7 +20,6 @@ from ackstream.protocol.dispositions import (
     SESSION_OVER,
     WITHDRAWN,
 )
-from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import (
     MAX_SESSION_CHARACTERS,
     ClientCommand,
@@ -76,14 +75,13 @@ class PublisherBatch:
         )
         self._admission, self._floor_ms, self._newest = admission, floor_ms, newest
         self._expect(state.watermark + 1)
-        self._absent.merge(state.absent)
+        self._conflation.absent.merge(state.absent)
         if state.held:
             self._conflation.restore(state.held, state.asked, state.withdrawn, state.single)
 
     def _expect(self, first: int) -> None:
         state = self._state
         self._first = first
-        self._absent = Intervals(start=first)
         self._conflation = Conflation(first, failed=state.refused, unknown_through=state.unknown_through)
 
     # -- records -----------------------------------------------------------------------------------------------------
@@ -172,16 +170,14 @@ class PublisherBatch:
             self._reject(message, None)
         elif reason is not None:
             self._reject(message, reason)
-            self._absent.add(seq)
         elif verdict.stored:
             self._state.stored += message.size
         else:
             self._reject(message, None)
-            self._absent.add(seq)
         self._state.highest = max(self._state.highest, seq)
         self._acknowledge_arrival(command, reason)
         single = None if verdict.logged else message.cid or str(seq)
-        self._conflation.decide(seq, reason, asked="persisted" in asked, single=single)
+        self._conflation.decide(seq, reason, asked="persisted" in asked, single=single, stored=verdict.stored)
 
     def _hurry(self, message: MessageMetadata) -> None:
         self.urgent |= message.immediately == "true"
@@ -209,15 +205,12 @@ class PublisherBatch:
             self._state.begins = last + 1
         else:
             self._open(first)
-            undecided = self._conflation.undecided(first, first)
-            if undecided and self._too_far(first, first):
+            if self._conflation.undecided(first, first) and self._too_far(first, first):
                 reason = SEQUENCE_GAP
             elif first == last:
-                if undecided:
-                    self._absent.add(first)
                 self._conflation.decide(first, WITHDRAWN, asked="persisted" in asked)
             else:
-                self._absent.merge(self._conflation.withdraw(first, last))
+                self._conflation.withdraw(first, last)
             if reason is None:
                 self._state.highest = max(self._state.highest, last)
         if reason is not None or "processed" in asked:
@@ -243,7 +236,7 @@ class PublisherBatch:
             self._expect(begins or seq)
         elif begins > self._conflation.watermark + 1:
             # the publisher has nothing below: there is no hole to wait for
-            self._absent.merge(self._conflation.skip(begins))
+            self._conflation.skip(begins)
 
     def _judge(self, message: MessageMetadata) -> Verdict:
         self._count_day(message.timestamp)
@@ -279,7 +272,7 @@ class PublisherBatch:
         first = read_number(message.first)
         if first is None:
             if highest > watermark:
-                self._absent.merge(self._conflation.skip(highest + 1))
+                self._conflation.skip(highest + 1)
                 watermark = highest
             first = watermark + 1
         self._state.begins = first
@@ -343,7 +336,7 @@ class PublisherBatch:
         watermark = state.watermark = self._conflation.watermark
         state.held, state.asked, state.withdrawn = self._conflation.beyond
         state.single = self._conflation.single
-        state.absent = [run for run in self._absent if run[0] > watermark]
+        state.absent = [run for run in self._conflation.absent if run[0] > watermark]
         self._acknowledge_flushes()
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)
         if len(acknowledged) > MAX_REJECTIONS:
@@ -354,7 +347,7 @@ class PublisherBatch:
     def stored(self, batch: int) -> Iterator[StoredRange]:
         """Yield the range that this batch made reliable, divided if numbers are absent in very many runs."""
         first, last = self._first, self._conflation.watermark
-        absent = [run for run in self._absent if run[0] <= last]
+        absent = [run for run in self._conflation.absent if run[0] <= last]
         while first <= last:
             part, absent = absent[:MAX_RUNS], absent[MAX_RUNS:]
             end = absent[0][0] - 1 if absent else last

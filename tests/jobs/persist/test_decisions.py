@@ -41,7 +41,8 @@ def test_skipped_numbers_are_not_acknowledged() -> None:
     conflation = Conflation(1)
     for seq, reason in [(1, None), (3, "x"), (6, None), (7, None)]:
         conflation.decide(seq, reason)
-    assert conflation.skip(6) == [(2, 2), (4, 5)]
+    conflation.skip(6)
+    assert list(conflation.absent) == [(2, 5)]
     assert conflation.take() == [AckRun(6, 7, None)]
     assert conflation.watermark == 7
 
@@ -76,8 +77,9 @@ def test_withdrawn_numbers_hold_nothing_up_and_are_no_success() -> None:
     conflation = Conflation(1)
     conflation.decide(1, None)
     conflation.decide(4, "x")
-    assert conflation.withdraw(2, 10**18) == [(2, 3), (5, 10**18)]
-    assert conflation.withdraw(2, 3) == []
+    conflation.withdraw(2, 10**18)
+    conflation.withdraw(2, 3)
+    assert list(conflation.absent) == [(2, 10**18)]
     conflation.decide(10**18 + 1, None)
     assert conflation.take() == [
         AckRun(1, 1, None),

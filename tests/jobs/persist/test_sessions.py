@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client.core.storage import KeptMessage, MemoryMessages
-from ackstream.client.errors import TakenOverError, refused
+from ackstream.client.errors import RefusedError, TakenOverError
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Open, Publications, PublisherOptions
 from ackstream.jobs.persist.backlog import AckPacing
@@ -135,7 +135,7 @@ class Process:
         if message is None:
             return
         if fate == "refused":
-            self.messages.rejected(seq, refused("message too large", f"Message {seq}"))
+            self.messages.rejected(seq, RefusedError.of("message too large", f"Message {seq}"))
         elif fate == "lost":
             self.messages.rejected(seq)
         else:
