@@ -7,6 +7,10 @@ and its messages go out again with the same ids.
 from __future__ import annotations
 
 import gc
+import logging
+import math
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -15,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import inheritable_thread_target
 
+from ackstream.errors import StoppedError
 from ackstream.observe.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     Work = Callable[[], None]
     Trigger = Mapping[str, Any]
 
+log = logging.getLogger(__name__)
+RETRY_SECONDS = 1.0
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """The local properties in which Spark names the query and the batch that a thread or a task works for."""
 
@@ -91,6 +99,57 @@ def at_once(spark: SparkSession, works: Sequence[Work]) -> None:
             running = [submit(work) for work in works]
         for future in running:
             future.result()
+
+
+@contextmanager
+def repeating(
+    name: str,
+    seconds: float,
+    connect: Callable[[], AbstractContextManager[Work]],
+    patience: float = math.inf,
+    give_up: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Do the work that ``connect`` gives, each interval, in a thread that ends with the block.
+
+    A failure is logged and retried with new connections: a broker may be away.
+
+    :param patience: after so many seconds of failures the thread gives up
+    :param give_up: called then, or when the work raises a StoppedError; the block ends with that error
+    """
+    stop = threading.Event()
+    ended: list[StoppedError] = []
+
+    def run() -> None:
+        worked = time.monotonic()
+        while not stop.is_set():
+            try:
+                with connect() as work:
+                    while not stop.wait(seconds):
+                        work()
+                        worked = time.monotonic()
+            except StoppedError as error:
+                ended.append(error)
+            except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop time for every request
+                silent = time.monotonic() - worked
+                if silent > patience:
+                    ended.append(StoppedError(f"The {name} has failed for {silent:.0f} s, at last with {error!r}."))
+                else:
+                    log.warning("The %s failed and will be retried: %r", name, error)
+                    stop.wait(max(seconds, RETRY_SECONDS))
+            if ended:
+                log.error("%s", ended[0])
+                give_up()
+                return
+
+    thread = threading.Thread(target=run, name=f"ackstream-{name}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if ended:
+        raise ended[0]
 
 
 def collect(frame: DataFrame) -> Iterator[tuple[Any, ...]]:

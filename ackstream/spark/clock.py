@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kafka.admin import OffsetSpec
 
 from ackstream.kafka import topics as kafka_topics
+from ackstream.spark.batches import repeating
 from ackstream.spark.lease import LEASE_INTERVALS, LEASE_SECONDS, SEND_SECONDS, Lease, LeaseLog, passing
-from ackstream.spark.progress import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

@@ -36,9 +36,8 @@ from ackstream.spark.checkpoint import (
 )
 from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN, disconnect
-from ackstream.spark.observation import observed
 from ackstream.spark.operator import LOG, distribute, told
-from ackstream.spark.progress import committer, planned_offsets
+from ackstream.spark.progress import committer, observed, planned_offsets
 from ackstream.spark.session import driver, run_with_settings
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""The offsets of a query, where Kafka's own lag tools see them, and what was deleted before the query read it.
+"""The progress of a query, read beside it: its offsets, records that were deleted unread, and figures of its batches.
 
 Spark keeps its offsets in the checkpoint, where no Kafka tool sees them, so they are committed to a consumer group too.
-The copy is for people only: no query ever starts from it.
+The copy is for people only: no query starts from it. Spark also keeps the progress of the last batches on the driver.
+It is read once a second, each batch once, as JSON: batches do no work for it, and an idle query costs one number.
 """
 
 from __future__ import annotations
@@ -9,18 +10,32 @@ from __future__ import annotations
 import json
 import logging
 import math
-import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.errors import StoppedError
 from ackstream.kafka.clients import connect_consumer
-from ackstream.observe.catalogue import LAG, LOST
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.catalogue import (
+    BATCH_SECONDS,
+    BATCHES_DONE,
+    INPUT_ROWS,
+    LAG,
+    LAST_BATCH,
+    LOST,
+    OVERDUE,
+    PHASE_SECONDS,
+    QUERY_ACTIVE,
+    SIGN,
+    STATE_BYTES,
+    TICK,
+)
+from ackstream.observe.endpoint import HEALTH
+from ackstream.observe.figures import FIGURES, Tally
+from ackstream.spark.batches import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -30,9 +45,10 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
     from ackstream.spark.batches import Work
+    from ackstream.spark.clock import ClockReading, QueryClock
 
 log = logging.getLogger(__name__)
-COMMIT_SECONDS = RETRY_SECONDS = 1.0
+COMMIT_SECONDS = 1.0
 LAG_SECONDS = 5.0
 _KAFKA_OFFSET, _RESTORED = "KafkaSourceOffset", "SerializedOffset"
 """Offsets as Spark has them in a batch, and as it has read them from a checkpoint."""
@@ -142,57 +158,6 @@ class LagMeter:
             FIGURES.set(LAG, self._query, topic, value=count)
 
 
-@contextmanager
-def repeating(
-    name: str,
-    seconds: float,
-    connect: Callable[[], AbstractContextManager[Work]],
-    patience: float = math.inf,
-    give_up: Callable[[], None] = lambda: None,
-) -> Iterator[None]:
-    """Do the work that ``connect`` gives, each interval, in a thread that ends with the block.
-
-    A failure is logged and retried with new connections: a broker may be away.
-
-    :param patience: after so many seconds of failures the thread gives up
-    :param give_up: called then, or when the work raises a StoppedError; the block ends with that error
-    """
-    stop = threading.Event()
-    ended: list[StoppedError] = []
-
-    def run() -> None:
-        worked = time.monotonic()
-        while not stop.is_set():
-            try:
-                with connect() as work:
-                    while not stop.wait(seconds):
-                        work()
-                        worked = time.monotonic()
-            except StoppedError as error:
-                ended.append(error)
-            except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop time for every request
-                silent = time.monotonic() - worked
-                if silent > patience:
-                    ended.append(StoppedError(f"The {name} has failed for {silent:.0f} s, at last with {error!r}."))
-                else:
-                    log.warning("The %s failed and will be retried: %r", name, error)
-                    stop.wait(max(seconds, RETRY_SECONDS))
-            if ended:
-                log.error("%s", ended[0])
-                give_up()
-                return
-
-    thread = threading.Thread(target=run, name=f"ackstream-{name}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if ended:
-        raise ended[0]
-
-
 def committer(
     kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], *, measures: bool = False
 ) -> AbstractContextManager[None]:
@@ -239,3 +204,105 @@ def committer(
             yield commit
 
     return repeating("committer", COMMIT_SECONDS, connect)
+
+
+SECONDS = 1.0
+SIGN_SECONDS = 20.0
+"""A job that has given no sign of life for so long does not reach Kafka."""
+
+_TOTAL = "triggerExecution"
+"""Spark's name of the whole batch, among its phases."""
+
+
+def take(progress: Mapping[str, Any], tally: Tally) -> None:
+    """Count a batch.
+
+    :param progress: of the batch, as Spark gives it in JSON
+    """
+    name, phases = progress["name"], progress.get("durationMs") or {}
+    seconds = (phases.get(_TOTAL) or progress.get("batchDuration") or 0) / 1000
+    tally.count(BATCHES_DONE, name)
+    tally.observe(BATCH_SECONDS, name, values=(seconds,))
+    for phase, milliseconds in phases.items():
+        if phase != _TOTAL:
+            tally.count(PHASE_SECONDS, name, phase, by=milliseconds / 1000)
+    tally.count(INPUT_ROWS, name, by=sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ()))
+    began = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
+    tally.set(LAST_BATCH, name, value=began + seconds)
+    states = progress.get("stateOperators") or ()
+    if states:
+        tally.set(STATE_BYTES, name, value=sum(state.get("memoryUsedBytes") or 0 for state in states))
+
+
+def newest(progresses: Any, last: int) -> Iterator[Mapping[str, Any]]:
+    """Yield what is new of the last batches, in their order.
+
+    :param progresses: an array of the JVM, oldest first
+    :param last: the number of the batch that was read last
+    """
+    first = len(progresses)
+    while first and progresses[first - 1].batchId() > last:
+        first -= 1
+    for index in range(first, len(progresses)):
+        yield json.loads(progresses[index].json())
+
+
+class QueryObservation:
+    """The batches of one query, each counted once."""
+
+    def __init__(self, name: str) -> None:
+        """Start with the next batch of a query."""
+        self._name = name
+        self._last = -1
+        self._tally = Tally()
+
+    def look(self, progresses: Iterable[Mapping[str, Any]], reading: ClockReading | None) -> None:
+        """Take what is new, and the state of the clock; ``None``: the query has none."""
+        tally = Tally().add(self._tally)
+        for progress in progresses:
+            self._last = progress["batchId"]
+            take(progress, tally)
+        if reading is not None:
+            tally.set(OVERDUE, self._name, value=reading.overdue_ms / 1000)
+            if reading.signed_ago is not None:
+                tally.set(SIGN, self._name, value=time.time() - reading.signed_ago)
+            if reading.tick_ms:
+                tally.set(TICK, self._name, value=reading.tick_ms / 1000)
+        # replaced and not changed: another thread reads it
+        self._tally = tally
+
+    @property
+    def last(self) -> int:
+        """The number of the last batch that was counted; -1: none."""
+        return self._last
+
+    def tally(self) -> Tally:
+        """Return what was counted."""
+        return self._tally
+
+
+@contextmanager
+def observed(query: StreamingQuery, name: str, clock: QueryClock | None) -> Iterator[None]:
+    """Count the batches of a query for the time of the block, and expect its signs of life."""
+    observation, kafka = QueryObservation(name), f"Kafka, for {name}"
+
+    @contextmanager
+    def connect() -> Iterator[Work]:
+        def look() -> None:
+            reading = None if clock is None else clock.reading()
+            if reading is not None and reading.signed_ago is not None and reading.signed_ago < SIGN_SECONDS:
+                HEALTH.beat(kafka, time.monotonic())
+            # there is no public way that does not read all of it, field by field
+            observation.look(newest(query._jsq.recentProgress(), observation.last), reading)  # noqa: SLF001
+
+        yield look
+
+    FIGURES.set(QUERY_ACTIVE, name, value=1)
+    FIGURES.follow(f"batches of {name}", observation.tally)
+    expected = nullcontext() if clock is None else HEALTH.expecting(kafka, SIGN_SECONDS)
+    try:
+        with expected, repeating(f"observation of {name}", SECONDS, connect):
+            yield
+    finally:
+        FIGURES.set(QUERY_ACTIVE, name, value=0)
+        FIGURES.unfollow(f"batches of {name}")

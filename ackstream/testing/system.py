@@ -23,8 +23,8 @@ from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
-from ackstream.jobs.twin.batch import SignalRecord, fold
-from ackstream.jobs.twin.messages import search_persisted
+from ackstream.jobs.twin.batch import fold, search_persisted
+from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id

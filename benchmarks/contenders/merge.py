@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.jobs.twin.batch import JournalRow
+    from ackstream.jobs.twin.records import JournalRow
 
 
 class MergingTwin(TwinFold):

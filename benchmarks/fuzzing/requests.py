@@ -13,7 +13,8 @@ from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.records import CorrelateTopics
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
-from ackstream.jobs.twin.batch import SignalRecord, fold, ordered
+from ackstream.jobs.twin.batch import fold, ordered
+from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.requests import read_request

@@ -13,7 +13,8 @@ from ackstream.client.parties.signals import Ack, Signal, messages, read_publica
 from ackstream.client.requests.replies import read_reply
 from ackstream.gateway.http.responses import of_reply
 from ackstream.jobs.correlate.state import ACKS, TWIN_ACKS
-from ackstream.jobs.twin.batch import SignalRecord, fold
+from ackstream.jobs.twin.batch import fold
+from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.twin.subscriptions import (

@@ -20,8 +20,7 @@ from ackstream.observe.catalogue import (
     TICK,
 )
 from ackstream.spark.clock import ClockReading
-from ackstream.spark.observation import QueryObservation, newest
-from ackstream.spark.progress import lags
+from ackstream.spark.progress import QueryObservation, lags, newest
 
 
 def _progress(batch: int, seconds: float = 0.4, rows: tuple[int, ...] = (3, 4)) -> dict[str, Any]:

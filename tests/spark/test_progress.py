@@ -10,7 +10,8 @@ import pytest
 from kafka import TopicPartition
 
 from ackstream.errors import StoppedError
-from ackstream.spark.progress import consumed_offsets, first_offsets, lost_records, repeating
+from ackstream.spark.batches import repeating
+from ackstream.spark.progress import consumed_offsets, first_offsets, lost_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

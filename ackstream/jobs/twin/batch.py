@@ -10,30 +10,48 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
 from ackstream.jobs.twin import search
-from ackstream.jobs.twin.changes import OK, Thing, apply, tag_of
-from ackstream.jobs.twin.commands import check_headers, read_command
-from ackstream.jobs.twin.messages import ACKS, ETAG, EVENTS, TwinMessage, event, response
-from ackstream.jobs.twin.quotas import QuotaUsage
+from ackstream.jobs.twin.changes import OK, QuotaUsage, Thing, apply, instant, tag_of
+from ackstream.jobs.twin.records import (
+    ACKS,
+    ENTITY_REVISION,
+    ETAG,
+    EVENTS,
+    JournalRow,
+    SignalRecord,
+    TwinMessage,
+    check_headers,
+    read_command,
+)
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.envelopes import (
+    JSON_CONTENT_TYPE,
     Envelope,
     decode,
+    encode,
     error_envelope,
     json_text,
+    raw,
 )
 from ackstream.protocol.ditto.headers import (
+    CONTENT_TYPE,
     CORRELATION_ID,
+    REQUESTED_ACKS,
+    RESPONSE_REQUIRED,
+    WEAK_ACK,
     read_headers,
 )
-from ackstream.protocol.ditto.labels import SEARCH_PERSISTED, TWIN_PERSISTED
+from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.thing_errors import internal_error
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError
@@ -44,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ackstream.jobs.twin.changes import CommandResult
-    from ackstream.jobs.twin.commands import TwinCommand
+    from ackstream.jobs.twin.records import TwinCommand
     from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -56,49 +74,6 @@ Spark sends in one task (at most 128 MB). A batch at hand must be finished befor
 """
 COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
 """A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
-
-
-MAX_TOPIC = 249
-"""No topic of Kafka has a longer name."""
-
-
-class SignalRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record of the signals topic; ``timestamp`` is the broker's, in epoch milliseconds.
-
-    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it; ``reply_topic``
-    is the one that the record headers choose.
-    """
-
-    timestamp: int
-    partition: int
-    offset: int
-    correlation_id: str | None
-    value: bytes | None
-    reply_topic: bytes | None = None
-
-
-class JournalRow(msgspec.Struct, frozen=True, gc=False):
-    """A change of a thing and the command that made it; JSON is text, times are epoch milliseconds.
-
-    ``visible``: the thing's content changed; ``search_persisted``: that acknowledgement is awaited. The ``last`` row
-    of a thing in a batch holds the whole ``thing``, unless it is deleted.
-    """
-
-    thing_id: str
-    revision: int
-    created_at: int
-    modified_at: int
-    action: str
-    path: str
-    value: str | None
-    deleted: bool
-    visible: bool
-    search_persisted: bool
-    correlation_id: str
-    partition: int
-    offset: int
-    last: bool = False
-    thing: str | None = None
 
 
 class TwinResult(msgspec.Struct):
@@ -295,3 +270,59 @@ def _row(command: TwinCommand, request: Request, result: CommandResult, event: s
         partition=record.partition,
         offset=record.offset,
     )
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def response(
+    command: Envelope, request: Request, status: int, value: Any, *, revision: int | None = None, tag: str | None = None
+) -> Envelope:
+    """Return the response to a successful command or query: its own topic and path, with a status.
+
+    :param revision: of the thing; a query over many things has neither that nor a tag
+    """
+    headers = {
+        ENTITY_REVISION: revision,
+        ETAG: tag,
+        RESPONSE_REQUIRED: False,
+        CONTENT_TYPE: None if value is UNSET else JSON_CONTENT_TYPE,
+    }
+    return Envelope(
+        command.topic,
+        request.headers | {name: header for name, header in headers.items() if header is not None},
+        command.path or "/",
+        UNSET if value is UNSET else raw(value),
+        status=status,
+    )
+
+
+def event(command: Envelope, request: Request, result: CommandResult) -> Envelope:
+    """Return the event of a change; its requested acknowledgements are those that subscribers issue.
+
+    If none of the requested ones is left, the header is omitted; an explicit ``[]`` stays.
+    """
+    topic = command.topic
+    custom = [label for label in request.awaited if label not in BUILT_IN]
+    acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
+    return Envelope(
+        TopicPath(topic.namespace, topic.entity, "things", "twin", "events", result.event),
+        request.headers | {RESPONSE_REQUIRED: False} | acks,
+        command.path or "/",
+        UNSET if result.change is UNSET else raw(result.change),
+        revision=result.thing.revision,
+        timestamp=instant(result.thing.modified),
+    )
+
+
+def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visible: bool | None) -> TwinMessage:
+    """Return the acknowledgement that a change is in the search index.
+
+    :param reply_id: of the reply to the command that made the change
+    :param visible: whether the change is visible in the index; if not, the acknowledgement is a weak one; ``None``:
+        indexing failed
+    """
+    status = {None: 500, True: 204, False: 200}[visible]
+    ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
+    envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
+    return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id, reply_id)

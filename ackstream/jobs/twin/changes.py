@@ -1,7 +1,10 @@
-"""Things as the twin keeps them, and the change that a command makes to one.
+"""Things as the twin keeps them, the change that a command makes to one, and their usage of quotas.
 
-Pure: thing and command in, result out. A command that fails raises and changes nothing. Source of the rules: Eclipse
-Ditto, the strategies of ``things/service/…/strategies/commands`` and ``ThingConditionValidator``.
+Pure: thing and command in, result out. A command that fails raises and changes nothing. The usage derives from the
+things alone, so a batch that is replayed decides the same, wherever batches are cut.
+
+Source of the rules: Eclipse Ditto, the strategies of ``things/service/…/strategies/commands`` and
+``ThingConditionValidator``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from ackstream.jobs.twin.commands import check_tags
+from ackstream.jobs.twin.records import check_tags
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import check_depth
 from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
@@ -24,6 +27,7 @@ from ackstream.protocol.ditto.twin.thing_errors import (
     conflict,
     merge_invalid,
     nothing_changed,
+    quota_exceeded,
     thing_too_large,
 )
 from ackstream.protocol.ditto.twin.things import Resource, not_found
@@ -32,7 +36,10 @@ from ackstream.protocol.rql.evaluation import matches
 from ackstream.protocol.rql.patterns import Effort
 
 if TYPE_CHECKING:
-    from ackstream.jobs.twin.commands import TwinCommand
+    from collections.abc import Iterable, Mapping
+
+    from ackstream.jobs.twin.records import TwinCommand
+    from ackstream.settings import Quota
 
 CREATED, OK, NO_CONTENT = 201, 200, 204
 
@@ -290,3 +297,73 @@ def without_nulls(value: Any) -> Any:
         # an array within an array stays as it is
         return [without_nulls(entry) if isinstance(entry, dict) else entry for entry in value if entry is not None]
     return value
+
+
+class Usage(msgspec.Struct):
+    """The number of things and their bytes."""
+
+    things: int = 0
+    bytes: int = 0
+
+
+class QuotaUsage:
+    """The usage of each quota that limits things."""
+
+    def __init__(self, quotas: Iterable[Quota], things: Mapping[str, Thing]) -> None:
+        """Count the things."""
+        self._quotas = [quota for quota in quotas if quota.namespaces]
+        self._used = [Usage() for _ in self._quotas]
+        # of a namespace, which of them count its things
+        self._of: dict[str, tuple[int, ...]] = {}
+        if self._quotas:
+            for thing_id, thing in things.items():
+                self.add(thing_id, None, thing)
+
+    def copy(self) -> QuotaUsage:
+        """Return the same usage, to be changed by a part of a batch that may still fail."""
+        other = QuotaUsage((), {})
+        other._quotas, other._of = self._quotas, self._of
+        other._used = [msgspec.structs.replace(usage) for usage in self._used]
+        return other
+
+    def take(self, other: QuotaUsage) -> None:
+        """Take over the usage of a copy."""
+        self._used = other._used
+
+    def check(self, thing_id: str, before: Thing | None, after: Thing) -> None:
+        """Reject a change for which a quota has no room; one that uses no more is none of its business.
+
+        :raises DittoError: 403 ``things:quota.exceeded``
+        """
+        more = _difference(before, after)
+        for number in self._counting(thing_id):
+            quota, used = self._quotas[number], self._used[number]
+            if more.things > 0 and 0 < quota.max_things < used.things + more.things:
+                raise quota_exceeded(thing_id, quota.name, f"{quota.max_things:,} things")
+            if more.bytes > 0 and 0 < quota.max_bytes < used.bytes + more.bytes:
+                raise quota_exceeded(thing_id, quota.name, f"{quota.max_bytes:,} bytes of things")
+
+    def add(self, thing_id: str, before: Thing | None, after: Thing) -> None:
+        """Count a change."""
+        more = _difference(before, after)
+        for number in self._counting(thing_id):
+            used = self._used[number]
+            used.things += more.things
+            used.bytes += more.bytes
+
+    def _counting(self, thing_id: str) -> tuple[int, ...]:
+        if not self._quotas:
+            return ()
+        namespace = thing_id.partition(":")[0]
+        found = self._of.get(namespace)
+        if found is None:
+            found = tuple(number for number, quota in enumerate(self._quotas) if quota.has_namespace(namespace))
+            self._of[namespace] = found
+        return found
+
+
+def _difference(before: Thing | None, after: Thing) -> Usage:
+    """Return how much more a thing uses; a deleted one uses nothing."""
+    old = None if before is None else before.content
+    new = after.content
+    return Usage((new is not None) - (old is not None), len(new or b"") - len(old or b""))

@@ -24,10 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.errors import StoppedError
-from ackstream.jobs.twin.batch import COMMAND_MARKS, MAX_TOPIC, JournalRow, SignalRecord, cut, fold, ordered
-from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.messages import ACKS, EVENTS, TwinMessage, search_persisted
-from ackstream.jobs.twin.quotas import QuotaUsage
+from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, ordered, search_persisted
+from ackstream.jobs.twin.changes import QuotaUsage, Thing
+from ackstream.jobs.twin.records import ACKS, EVENTS, MAX_TOPIC, JournalRow, SignalRecord, TwinMessage
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers

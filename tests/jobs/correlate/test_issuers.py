@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from ackstream.errors import StartError
 from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
-from ackstream.jobs.twin.batch import SignalRecord, fold
+from ackstream.jobs.twin.batch import fold
+from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.record_headers import ORIGINATOR_SIGNATURE, REPLY_ID
 from ackstream.settings import Correlate, Settings

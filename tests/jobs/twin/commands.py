@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.twin.batch import SignalRecord, TwinResult, fold, ordered
+from ackstream.jobs.twin.batch import TwinResult, fold, ordered
+from ackstream.jobs.twin.records import SignalRecord
 from ackstream.settings import Settings
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
-from ackstream.jobs.twin.batch import COMMAND_MARKS, SignalRecord, TwinResult, cut, fold
+from ackstream.jobs.twin.batch import COMMAND_MARKS, TwinResult, cut, fold
+from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate, Kafka, Settings
 from tests.harness.effort import soon
@@ -21,7 +22,7 @@ from tests.jobs.twin.commands import MANY, START, answer, answers, body, records
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.jobs.twin.batch import JournalRow
+    from ackstream.jobs.twin.records import JournalRow
 
 
 ids = st.sampled_from(["a:one", "a:two"])

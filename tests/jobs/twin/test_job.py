@@ -10,8 +10,8 @@ import pytest
 
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin import job
-from ackstream.jobs.twin.batch import JournalRow
 from ackstream.jobs.twin.changes import Thing
+from ackstream.jobs.twin.records import JournalRow
 from ackstream.lake import tables, things
 from ackstream.settings import Kafka, Lake, Settings, Twin
 from ackstream.spark import batches

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ackstream.jobs.twin.messages import search_persisted
+from ackstream.jobs.twin.batch import search_persisted
 from ackstream.protocol.ditto.acknowledgements import read_acks
 from ackstream.protocol.ditto.envelopes import decode
 

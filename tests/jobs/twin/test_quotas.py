@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.twin.batch import fold
-from ackstream.jobs.twin.quotas import QuotaUsage
+from ackstream.jobs.twin.changes import QuotaUsage
 from ackstream.settings import Settings
 from tests.jobs.twin.commands import answers, body, records, whole
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from ackstream.jobs.twin.commands import check_tags, read_tags
+from ackstream.jobs.twin.records import check_tags, read_tags
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw

@@ -1,4 +1,4 @@
-"""Twin commands as read from envelopes, and their preconditions.
+"""The records of the twin: commands as read from envelopes, rows of the journal, and messages to send.
 
 Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their mapping strategies;
 ``ConditionalHeadersValidator`` and ``EntityTag`` for the preconditions.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.protocol.ditto.envelopes import check_storable
+from ackstream.protocol.ditto.envelopes import check_storable, encode
 from ackstream.protocol.ditto.errors import (
     header_type_invalid,
     json_field_missing,
@@ -21,6 +21,7 @@ from ackstream.protocol.ditto.errors import (
 )
 from ackstream.protocol.ditto.headers import (
     CONDITION,
+    CORRELATION_ID,
     IF_EQUAL,
     LIVE_CHANNEL_CONDITION,
     check_available,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.requests import Request
 
 
 ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
@@ -198,3 +200,71 @@ def check_tags(
         if action == "retrieve":
             raise not_modified(expected, tag)
         raise thing_precondition_failed(IF_NONE_MATCH, expected, tag)
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+MAX_TOPIC = 249
+"""No topic of Kafka has a longer name."""
+
+
+class SignalRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record of the signals topic; ``timestamp`` is the broker's, in epoch milliseconds.
+
+    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it; ``reply_topic``
+    is the one that the record headers choose.
+    """
+
+    timestamp: int
+    partition: int
+    offset: int
+    correlation_id: str | None
+    value: bytes | None
+    reply_topic: bytes | None = None
+
+
+class JournalRow(msgspec.Struct, frozen=True, gc=False):
+    """A change of a thing and the command that made it; JSON is text, times are epoch milliseconds.
+
+    ``visible``: the thing's content changed; ``search_persisted``: that acknowledgement is awaited. The ``last`` row
+    of a thing in a batch holds the whole ``thing``, unless it is deleted.
+    """
+
+    thing_id: str
+    revision: int
+    created_at: int
+    modified_at: int
+    action: str
+    path: str
+    value: str | None
+    deleted: bool
+    visible: bool
+    search_persisted: bool
+    correlation_id: str
+    partition: int
+    offset: int
+    last: bool = False
+    thing: str | None = None
+
+
+EVENTS, ACKS = "events", "twin-acks"
+ETAG, ENTITY_REVISION = "etag", "entity-revision"
+
+
+class TwinMessage(msgspec.Struct, frozen=True, gc=False):
+    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`.
+
+    ``reply_id`` is that of the reply to the command, for an answer that is awaited: other commands may have the same
+    correlation-id.
+    """
+
+    topic: str
+    key: str
+    value: bytes
+    correlation_id: str
+    reply_id: str | None = None
+
+    @classmethod
+    def of(cls, topic: str, request: Request, envelope: Envelope, reply_id: str | None = None) -> TwinMessage:
+        """Address an envelope to the thing and the requester of a request."""
+        return cls(topic, request.thing_id or "", encode(envelope), request.headers[CORRELATION_ID], reply_id)

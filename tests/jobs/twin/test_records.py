@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackstream.jobs.twin.commands import check_tags, read_tags
+from ackstream.jobs.twin.records import check_tags, read_tags
 from ackstream.protocol.errors import DittoError
 
 
