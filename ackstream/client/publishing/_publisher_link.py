@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from ackstream.client.core.lifetime import Lifetime, call_handler
-from ackstream.client.core.session import AGAIN_SECONDS, Session
+from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
 from ackstream.client.publishing.publications import Publications
 from ackstream.kafka.clients import may_pass, monotonic_ms

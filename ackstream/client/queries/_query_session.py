@@ -9,7 +9,7 @@ import time
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.session import AGAIN_SECONDS
+from ackstream.client.core.lifetime import AGAIN_SECONDS
 from ackstream.client.errors import StreamClosedError
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.kafka.reader import POLL_MS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.session import AGAIN_SECONDS, ALIVE_PER_LEASE, Session
+from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Session
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 

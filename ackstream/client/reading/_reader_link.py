@@ -17,7 +17,7 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.core.connection import connection_of
-from ackstream.client.core.session import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
+from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
 from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
@@ -25,17 +25,6 @@ from ackstream.client.reading.samples import check_name
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.readers import (
-    AppAckConf,
-    KnownReader,
-    KnownReaders,
-    ProtocolAck,
-    ReaderAlive,
-    ReaderRemoved,
-    ReadersRequest,
-    ReaderState,
-    ReaderStop,
-)
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -85,13 +74,13 @@ class ReaderLink:
         self._session: Session[int] = Session()
         self._started = threading.Event()
         self._closed = False
-        self._answer: Parts[ReaderState] = Parts()
+        self._answer: Parts[readers.ReaderState] = Parts()
         # while a record of `stored` is known to be missing
-        self._again: Parts[ReaderState] | None = None
+        self._again: Parts[readers.ReaderState] | None = None
         self._unreadable = 0
         self._sessions = samples.PublisherSessions()
         # reports that Kafka did not store, and that nothing else repeats; filled by the producer's thread
-        self._unsent: deque[ProtocolAck] = deque()
+        self._unsent: deque[readers.ProtocolAck] = deque()
         self._due = dict.fromkeys(("gaps", "repeat", "recover", "commit"), 0.0)
         kafka = connection.kafka
         self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
@@ -130,7 +119,7 @@ class ReaderLink:
         if started:
             for report in self._history.due(closing=True):
                 self._send(report)
-            left = self._send(ReaderStop(self._start.reader, self._start.epoch)) if leave else None
+            left = self._send(readers.ReaderStop(self._start.reader, self._start.epoch)) if leave else None
         self.link.flush()
         try:
             if started:
@@ -157,11 +146,15 @@ class ReaderLink:
                 self._receive_stored(record)
         else:
             answer = readers.read_answer(record.value)
-            if isinstance(answer, AppAckConf):
+            if isinstance(answer, readers.AppAckConf):
                 self._history.confirm(answer)
-            elif isinstance(answer, ReaderState):
+            elif isinstance(answer, readers.ReaderState):
                 self._receive_state(answer)
-            elif isinstance(answer, ReaderRemoved) and self._started.is_set() and answer.epoch >= self._start.epoch:
+            elif (
+                isinstance(answer, readers.ReaderRemoved)
+                and self._started.is_set()
+                and answer.epoch >= self._start.epoch
+            ):
                 self._life.fail(TakenOverError(f"The reader {answer.reader} was removed (`ackstream readers forget`)."))
 
     def _receive_stored(self, record: Any) -> None:
@@ -175,7 +168,7 @@ class ReaderLink:
         if self._reads(stored.client):
             self._history.mark_stored(stored)
 
-    def _receive_state(self, state: ReaderState) -> None:
+    def _receive_state(self, state: readers.ReaderState) -> None:
         if self._session.is_over(state.epoch):
             self._life.fail(TakenOverError(f"Another reader has started as {state.reader}; names must be unique."))
         elif state.epoch > self._start.epoch:
@@ -200,7 +193,7 @@ class ReaderLink:
     def _reads(self, writer: str) -> bool:
         return self._start.writers == ("*",) or matches_any(self._start.writers, writer)
 
-    def _known(self, state: ReaderState) -> list[KnownWriter]:
+    def _known(self, state: readers.ReaderState) -> list[KnownWriter]:
         return [writer for writer in state.writers if self._reads(writer.writer)]
 
     # -- after each poll -----------------------------------------------------------------------------------------------
@@ -223,7 +216,7 @@ class ReaderLink:
         for report in self._history.due():
             self._send(report)
         if self._session.due(now):
-            self._send(ReaderAlive(self._start.reader, self._start.epoch))
+            self._send(readers.ReaderAlive(self._start.reader, self._start.epoch))
         if self._unsent and self._is_due("repeat", now, REPEAT_SECONDS):
             while self._unsent:
                 self._history.repeat(self._unsent.popleft())
@@ -243,7 +236,7 @@ class ReaderLink:
             self._due[step] = now + period
         return due
 
-    def _begin(self, state: ReaderState) -> None:
+    def _begin(self, state: readers.ReaderState) -> None:
         stored = self.link.assignment.of(self._stored)
         self._positions.start(self._partitions, stored, state.as_of, self._known(state), durable=self._start.durable)
         self._session.begin(self._start.epoch, state.lease_ms / 1000 / ALIVE_PER_LEASE)
@@ -268,7 +261,7 @@ class ReaderLink:
 
         def failed(_error: BaseException) -> None:
             # others are repeated when they are next due, or at the end of the period of an AppAck
-            if isinstance(record, ProtocolAck):
+            if isinstance(record, readers.ProtocolAck):
                 self._unsent.append(record)
 
         try:
@@ -277,7 +270,7 @@ class ReaderLink:
             log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
             failed(error)
             return None
-        if isinstance(record, ProtocolAck):
+        if isinstance(record, readers.ProtocolAck):
             sent.add_errback(failed)
         return sent
 
@@ -295,14 +288,14 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
     """
     connection = connection_of(bootstrap_servers)
     check_name("name", name)
-    removed: Parts[ReaderRemoved] = Parts()
-    for answer in _answers(connection, name, lambda: ReaderStop(name), timeout):
-        if isinstance(answer, ReaderRemoved) and removed.add(answer).whole is not None:
+    removed: Parts[readers.ReaderRemoved] = Parts()
+    for answer in _answers(connection, name, lambda: readers.ReaderStop(name), timeout):
+        if isinstance(answer, readers.ReaderRemoved) and removed.add(answer).whole is not None:
             return
     raise _not_answered(f"The removal of reader {name} was not confirmed", timeout)
 
 
-def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[KnownReader]:
+def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[readers.KnownReader]:
     """Return the readers that are known, temporary ones too, the one that was silent for longest first.
 
     :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -312,16 +305,18 @@ def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[
     """
     connection = connection_of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then
-    answers: defaultdict[int, Parts[KnownReaders]] = defaultdict(Parts)
-    for answer in _answers(connection, ASKING, lambda: ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout):
-        if isinstance(answer, KnownReaders) and (whole := answers[answer.number].add(answer).whole) is not None:
+    answers: defaultdict[int, Parts[readers.KnownReaders]] = defaultdict(Parts)
+    for answer in _answers(
+        connection, ASKING, lambda: readers.ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout
+    ):
+        if isinstance(answer, readers.KnownReaders) and (whole := answers[answer.number].add(answer).whole) is not None:
             return _merged_readers(reader for part in whole for reader in part.readers)
     raise _not_answered("The readers were not reported", timeout)
 
 
-def _merged_readers(known: Iterator[KnownReader]) -> list[KnownReader]:
+def _merged_readers(known: Iterator[readers.KnownReader]) -> list[readers.KnownReader]:
     """Merge the entries that the shards have for each reader."""
-    found: dict[str, KnownReader] = {}
+    found: dict[str, readers.KnownReader] = {}
     for reader in known:
         before = found.setdefault(reader.reader, reader)
         if before is not reader:

@@ -31,10 +31,9 @@ class SampleCache:
 
     def __init__(self, qos: ReaderQos) -> None:
         """Begin empty; a reader of the kind ``protocol`` has no open samples, as its library acknowledges them."""
-        self.bytes = 0
+        self.bytes = self._held = 0
         self._opens = qos.kind != "protocol"
         self._depth = qos.depth if qos.history == "keep-last" else None
-        self._held: dict[SampleId, Sample] = {}
         self._cached: dict[SampleId, Sample] = {}
         self._unread: dict[SampleId, Sample] = {}
         self._open: dict[SampleId, Sample] = {}
@@ -43,7 +42,7 @@ class SampleCache:
 
     def __len__(self) -> int:
         """Return how many samples are held."""
-        return len(self._held)
+        return self._held
 
     @property
     def unread(self) -> int:
@@ -57,8 +56,9 @@ class SampleCache:
     def add(self, sample: Sample) -> Sample | None:
         """Add a sample; return the one that it replaces unread, which the application will never acknowledge."""
         identity = _id(sample)
-        self._held[identity] = self._cached[identity] = self._unread[identity] = sample
+        self._cached[identity] = self._unread[identity] = sample
         self.bytes += sample.size
+        self._held += 1
         if self._depth is None:
             return None
         same = self._instances.setdefault(instance_of(sample), {})
@@ -97,7 +97,7 @@ class SampleCache:
     def acknowledge(self, sample: Sample) -> None:
         """Close a sample; it may stay in the cache."""
         if self._open.pop(_id(sample), None) is not None:
-            self._drop(_id(sample))
+            self._drop(sample)
 
     def _remove(self, sample: Sample) -> None:
         identity, instance = _id(sample), instance_of(sample)
@@ -107,11 +107,12 @@ class SampleCache:
             del same[identity]
             if not same:
                 del self._instances[instance]
-        self._drop(identity)
+        self._drop(sample)
 
-    def _drop(self, identity: SampleId) -> None:
-        if identity not in self._cached and identity not in self._open:
-            self.bytes -= self._held.pop(identity).size
+    def _drop(self, sample: Sample) -> None:
+        if _id(sample) not in self._cached and _id(sample) not in self._open:
+            self.bytes -= sample.size
+            self._held -= 1
 
 
 class TimeBasedFilter:

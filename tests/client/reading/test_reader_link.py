@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.client.core.lifetime import Lifetime
-from ackstream.client.core.session import Parts
+from ackstream.client.core.lifetime import Lifetime, Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
