@@ -1,7 +1,7 @@
 """The SDK for asyncio: the clients of ``ackstream.client``, awaited instead of waited for.
 
-Each twin holds a client and has its methods. What returns a future there returns one of asyncio here; what waits there
-is a coroutine here; what one iterates over there is for ``async for`` here. Connecting and closing are ``async with``.
+Each twin holds a client and has its methods. A method that returns a future returns one of asyncio here; a method that
+waits is a coroutine; iteration is by ``async for``. A twin connects and closes by ``async with``.
 """
 
 from __future__ import annotations

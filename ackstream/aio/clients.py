@@ -142,7 +142,7 @@ class AsyncClient(Generic[C]):
             cls.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
 
     def __init__(self, bootstrap_servers: Brokers, **options: Any) -> None:
-        """Take the arguments of the client; what a handler returns is awaited in the loop, if it has to be.
+        """Take the arguments of the client; the awaitable that a handler returns is awaited in the loop.
 
         Signals and messages are handled one after the other, as they are by a plain function. A callback that is one,
         such as ``on_error``, is called in a thread of the client.
@@ -232,7 +232,7 @@ class AsyncClient(Generic[C]):
         return client
 
     def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a handler in the client's thread; what it returns is awaited in the loop, if it has to be."""
+        """Call a handler in the client's thread; an awaitable that it returns is awaited in the loop."""
         # it may use the twin, which has its client only then; but a group that is slow to join waits for this thread
         self._entered.wait(ENTRY_SECONDS)
         found = handler(*arguments)
@@ -258,8 +258,8 @@ def _close_made(making: asyncio.Future[Any]) -> None:
 class AsyncIteration(AsyncIterator[M], Generic[M]):
     """Hands messages to the loop, one when it is asked for.
 
-    The limited buffer of the client is the only one: what the application does not take stays there, and once it is
-    full, in Kafka. A wait that is cancelled loses nothing: its message is that of the next one.
+    The limited buffer of the client is the only one: messages that the application does not take stay there, and
+    once it is full, in Kafka. A wait that is cancelled loses nothing: its message is that of the next one.
     """
 
     _coming: asyncio.Future[M | None] | None = None

@@ -41,7 +41,7 @@ class TakenOverError(ClientError):
 
 
 class ThreadDiedError(ClientError):
-    """A thread of the client died of an error that nobody foresaw, its cause; the client has ended."""
+    """A thread of the client died of an unexpected error, its cause; the client has ended."""
 
 
 class PublisherClosedError(ClientError):
@@ -89,7 +89,7 @@ class ReaderTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the 
 
 
 class ReaderClosedError(ClientError):
-    """The reader was closed; a reader of the same name receives what it had not acknowledged."""
+    """The reader was closed; a reader of the same name receives its unacknowledged samples."""
 
 
 class SamplesGoneError(ClientError):
@@ -136,7 +136,7 @@ class RefusedError(ClientError):
         return _KINDS.get(reason.replace("_", " ").lower(), cls)(reason, subject, detail)
 
     def __init__(self, reason: str, subject: str = "The command", detail: str | None = None) -> None:
-        """Name what was refused, and the reason; ``detail`` is a sentence about it."""
+        """Name the refused ``subject`` and the reason; ``detail`` is a sentence about it."""
         super().__init__(f"{subject} was refused: {reason}. {detail or ''}".rstrip())
         self.reason = reason
 

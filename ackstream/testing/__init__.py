@@ -3,8 +3,9 @@
 Feed commands, answers and time; read replies and events. All decisions are those of the jobs: their own pure code runs.
 """
 
+from ackstream.testing.memory import TopicRecord as TopicRecord
 from ackstream.testing.queue import DrivenConsumer, QueueSystem
-from ackstream.testing.system import RequestSystem, TopicRecord
+from ackstream.testing.system import RequestSystem
 
 __all__ = [
     "DrivenConsumer",

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict, deque
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.core.connection import Connection, Loop, Producer
 from ackstream.errors import BadParameterError, PreconditionNotMetError
 from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable
 
     from ackstream.client.core.connection import Guard
-    from ackstream.settings import Kafka
-    from ackstream.testing.system import RequestSystem
 
 
 class VirtualTime(ABC):
@@ -29,7 +31,7 @@ class VirtualTime(ABC):
         self.now = start_ms
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is due meanwhile happens, each at its time.
+        """Let time pass; everything due happens at its own time.
 
         :raises BadParameterError: a negative number of seconds
         """
@@ -51,13 +53,93 @@ class VirtualTime(ABC):
 
     @abstractmethod
     def _step(self, now: int) -> None:
-        """Move the time to ``now``, and let happen what is due."""
+        """Move the time to ``now``, and let due events happen."""
+
+
+@dataclass(frozen=True)
+class TopicRecord:
+    """A record of a topic, which has one partition.
+
+    :ivar topic: its name
+    :ivar timestamp: the time of the system when it was stored, in epoch milliseconds
+    :ivar headers: of the record
+    """
+
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int = 0
+
+    @property
+    def coordinates(self) -> tuple[str, int, int]:
+        """Topic, partition and offset."""
+        return self.topic, self.partition, self.offset
+
+
+class MemorySystem(VirtualTime):
+    """Topics and labels in memory, and the clients that read them.
+
+    :ivar records: the records of each topic, by its name
+    :ivar unread: those that have not acted yet
+    :ivar loops: the steps of the clients
+    """
+
+    def __init__(self, start_ms: int = 0) -> None:
+        super().__init__(start_ms)
+        self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
+        self.unread: deque[TopicRecord] = deque()
+        self.loops: list[MemoryLoop] = []
+        # topics have their plain names here
+        self.connection = MemoryConnection(self, Kafka())
+        self._listeners: defaultdict[str, list[Callable[[TopicRecord], None]]] = defaultdict(list)
+        self._labels: set[str] = set()
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Let the stored records act, and the records that these cause."""
+
+    def claim(self, labels: frozenset[str]) -> Callable[[], None]:
+        """Give labels to a receiver; return the function that takes them from it.
+
+        :raises DittoError: 409, another one has one of them
+        """
+        if labels & self._labels:
+            raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
+        self._labels |= labels
+        return lambda: self._labels.difference_update(labels)
+
+    def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:
+        """Call a function with each record of a topic from now on."""
+        self._listeners[topic].append(receive)
+
+    def append(
+        self, topic: str, value: bytes | None, key: bytes | None, headers: Iterable[tuple[str, bytes]]
+    ) -> TopicRecord:
+        """Store a record, which acts with the next :meth:`settle`."""
+        record = TopicRecord(topic, len(self.records[topic]), self.now, key, value, tuple(headers))
+        self.records[topic].append(record)
+        self.unread.append(record)
+        return record
+
+    def give(self, record: TopicRecord) -> None:
+        """Give a record to the clients that read its topic."""
+        for receive in list(self._listeners[record.topic]):
+            receive(record)
+        self.turn()
+
+    def turn(self) -> None:
+        """Let the clients take their steps."""
+        for loop in list(self.loops):
+            loop.turn()
 
 
 class DrivenFuture(Future[Any]):
     """A future that lets the time of its system pass while someone waits for it."""
 
-    def __init__(self, system: RequestSystem) -> None:
+    def __init__(self, system: MemorySystem) -> None:
         super().__init__()
         self._system = system
 
@@ -78,7 +160,7 @@ class DrivenFuture(Future[Any]):
 class MemoryReader(TopicReader):
     """Gives a client the records of topics as they are stored."""
 
-    def __init__(self, system: RequestSystem, topics: Iterable[str], stop: threading.Event | None) -> None:
+    def __init__(self, system: MemorySystem, topics: Iterable[str], stop: threading.Event | None) -> None:
         super().__init__(None, stop)
         self._system = system
         self._records: list[Any] = []
@@ -115,7 +197,7 @@ class MemoryLoop(Loop):
 
     def __init__(
         self,
-        system: RequestSystem,
+        system: MemorySystem,
         step: Callable[[], None],
         stop: threading.Event,
         guard: Guard,
@@ -147,7 +229,7 @@ class MemoryLoop(Loop):
 class MemoryProducer(Producer):
     """Stores records in the topics of a system."""
 
-    def __init__(self, system: RequestSystem) -> None:
+    def __init__(self, system: MemorySystem) -> None:
         self._system = system
 
     def put(self, stored: Callable[[Any], None], failed: object, topic: str, **record: Any) -> None:  # noqa: ARG002
@@ -165,7 +247,7 @@ class MemoryProducer(Producer):
 class MemoryConnection(Connection):
     """Connects requesters, responders and subscribers with a system in memory."""
 
-    def __init__(self, system: RequestSystem, kafka: Kafka) -> None:
+    def __init__(self, system: MemorySystem, kafka: Kafka) -> None:
         super().__init__(kafka)
         self._system = system
         self.claim = system.claim

@@ -36,7 +36,7 @@ class QueueSystem(VirtualTime):
     fairness and exclusive queues.
     Not supported: sessions that end because a consumer is silent, ``ack_batch``, transport acks, barriers.
 
-    :ivar events: what has happened to messages, as rows of the table ``queue_events``
+    :ivar events: the events of messages, as rows of the table ``queue_events``
     """
 
     def __init__(self, settings: QueueSettings, *, start_ms: int = 0) -> None:
@@ -87,7 +87,7 @@ class QueueSystem(VirtualTime):
         headers: Mapping[str, bytes | None] | None = None,
         ttl_ms: int = 0,
     ) -> str:
-        """Put a message into the queue, whatever its topic; return its id there.
+        """Put a message of any topic into the queue; return its id there.
 
         :param ttl_ms: its own time to live, if the queue respects those; 0: none
         """
@@ -115,7 +115,7 @@ class QueueSystem(VirtualTime):
         ]
 
     def settle(self) -> None:
-        """Deliver what can be delivered, and let the handlers work, until nothing moves."""
+        """Deliver messages, and let the handlers work, until nothing moves."""
         if self._busy:
             # a handler settles, or publishes: the loop below goes on
             return
@@ -145,7 +145,7 @@ class QueueSystem(VirtualTime):
             self.settle()
 
     def halt(self, name: str, link: QueueLinkInMemory, *, halted: bool) -> None:
-        """Deliver nothing more to a consumer, or go on; others get what comes meanwhile."""
+        """Deliver nothing more to a consumer, or go on; others get the messages that arrive meanwhile."""
         if self._links.get(name) is link:
             self._queue.consumers[name].stopped = halted
         self.settle()
@@ -202,7 +202,7 @@ class QueueLinkInMemory:
         self._ready = deque(kept)
 
     def next(self, _timeout: float | None) -> QueueMessage | None:
-        """Return the next message; ``None`` if there is none."""
+        """Return the next message, or ``None``."""
         return self._ready.popleft() if self._ready and self._open and not self._halted else None
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
@@ -214,7 +214,7 @@ class QueueLinkInMemory:
         if outcome not in self._outcomes:
             raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
         if delivery.number in self._settled:
-            # what it settles a second time may be with a consumer again, perhaps this one
+            # a message that is settled a second time may be with a consumer again, perhaps this one
             return
         self._settled.add(delivery.number)
         refusal = self._system.settled_by(self._name, delivery.message, outcome)
@@ -238,7 +238,7 @@ class QueueLinkInMemory:
     stop = end
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Return the messages that it holds to the queue."""
         self._system.unbind(self._name, self)
 
 

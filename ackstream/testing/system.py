@@ -7,8 +7,6 @@ Not supported: several partitions, lost brokers and jobs, leases of labels, ``co
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from math import ceil
@@ -29,12 +27,12 @@ from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, encode, raw
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, Claim, LabelsTakenError
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
 from ackstream.settings import Kafka, Settings
-from ackstream.testing.memory import MemoryConnection, VirtualTime
+from ackstream.testing.memory import MemorySystem, TopicRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,34 +45,10 @@ if TYPE_CHECKING:
     from ackstream.protocol.ledger import LedgerRecord
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
-    from ackstream.testing.memory import MemoryLoop
 
 
 SOURCES = {"signals": SIGNALS, "acks": ACKS, "twin-acks": TWIN_ACKS}
 """The topics that correlate reads here, and their numbers in its state."""
-
-
-@dataclass(frozen=True)
-class TopicRecord:
-    """A record of a topic, which has one partition.
-
-    :ivar topic: its name
-    :ivar timestamp: the time of the system when it was stored, in epoch milliseconds
-    :ivar headers: of the record
-    """
-
-    topic: str
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
-    partition: int = 0
-
-    @property
-    def coordinates(self) -> tuple[str, int, int]:
-        """Topic, partition and offset."""
-        return self.topic, self.partition, self.offset
 
 
 def hash_of(text: str) -> int:
@@ -112,7 +86,7 @@ def for_twin(record: TopicRecord) -> SignalRecord:
 
 
 def headers_of(emission: Emission) -> list[tuple[str, bytes]]:
-    """Return the record headers of what correlate writes, in the order of its sink."""
+    """Return the record headers of an emission of correlate, in the order of its sink."""
     if emission.reply_id is None:
         return [] if emission.reason is None else [(record_headers.REASON, emission.reason.encode())]
     own, repeated = record_headers.reply_headers(partial(getattr, emission), PROTOCOL_CONTENT_TYPE)
@@ -145,7 +119,7 @@ class ShardRun:
         self._slack_ms = slack_ms
 
     def process(self, records: Iterable[Record], tick: int = 0) -> list[Emission]:
-        """Process a batch; return what it writes.
+        """Process a batch; return its emissions.
 
         :param tick: epoch milliseconds; all records before it have been given, with this batch or an earlier one
         """
@@ -161,10 +135,10 @@ class ShardRun:
         return writer.emissions
 
 
-class RequestSystem(VirtualTime):
+class RequestSystem(MemorySystem):
     """Everything between requesters and those who answer them; for one thread.
 
-    A record acts when it is fed: what the jobs and the receivers make of it has been written when the call returns.
+    A record acts when it is fed: the jobs and the receivers have written their records when the call returns.
     Time stands still until the test moves it (:meth:`advance`), or waits for a future of :meth:`requester`.
 
     :ivar records: the records of each topic, by its name: ``signals``, ``acks``, ``replies``, ``ledger``, ``events`` …
@@ -189,13 +163,7 @@ class RequestSystem(VirtualTime):
         self.settings = self.settings.model_copy(update={"kafka": Kafka()})
         self._correlate = ShardRun(self.settings.correlate, CorrelateTopics())
         self._twin = twin
-        self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
         self.things: dict[str, Thing] = {}
-        self._unread: deque[TopicRecord] = deque()
-        self._listeners: defaultdict[str, list[Callable[[TopicRecord], None]]] = defaultdict(list)
-        self._labels: set[str] = set()
-        self.connection = MemoryConnection(self, self.settings.kafka)
-        self.loops: list[MemoryLoop] = []
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
@@ -227,24 +195,10 @@ class RequestSystem(VirtualTime):
         """
         return Subscriber(self.connection, handler=handler, subscriptions=subscriptions, labels=labels)
 
-    def claim(self, labels: frozenset[str]) -> Callable[[], None]:
-        """Give labels to a receiver; return the function that takes them from it.
-
-        :raises DittoError: 409, another one has one of them
-        """
-        if labels & self._labels:
-            raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
-        self._labels |= labels
-        return lambda: self._labels.difference_update(labels)
-
-    def listen(self, topic: str, receive: Callable[[TopicRecord], None]) -> None:
-        """Call a function with each record of a topic from now on."""
-        self._listeners[topic].append(receive)
-
     # -- records in ----------------------------------------------------------------------------------------------------
 
     def send(self, command: Envelope) -> TopicRecord:
-        """Write a command or message to ``signals`` as a program of any language does; nobody waits for its reply."""
+        """Write a command or message to ``signals``, as a program of any language does without waiting for a reply."""
         return self.feed("signals", encode(command), key=command.topic.thing_id.encode())
 
     def acknowledge(
@@ -280,7 +234,7 @@ class RequestSystem(VirtualTime):
     def advance(self, seconds: float) -> None:
         """Let time pass: delayed answers are sent and deadlines fire, each at its time.
 
-        What arrives at a deadline is still in time; the deadline itself has passed a millisecond later.
+        A record that arrives at a deadline is still in time; the deadline itself has passed a millisecond later.
 
         :raises BadParameterError: a negative number of seconds
         """
@@ -297,7 +251,7 @@ class RequestSystem(VirtualTime):
 
     def _step(self, now: int) -> None:
         self.now = now
-        self._turn()
+        self.turn()
         self.settle()
         self._write(self._correlate.process([], self.now))
         self.settle()
@@ -306,7 +260,7 @@ class RequestSystem(VirtualTime):
 
     @property
     def ledger(self) -> list[LedgerRecord]:
-        """What correlate has decided: outcomes, and acknowledgements that were not used with their disposition."""
+        """The decisions of correlate: outcomes, and acknowledgements that were not used with their disposition."""
         return [ledger.decode(record.value or b"") for record in self.records["ledger"]]
 
     @property
@@ -316,32 +270,17 @@ class RequestSystem(VirtualTime):
 
     # -- the jobs ------------------------------------------------------------------------------------------------------
 
-    def append(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: Iterable[tuple[str, bytes]]
-    ) -> TopicRecord:
-        """Store a record, which acts with the next :meth:`settle`."""
-        record = TopicRecord(topic, len(self.records[topic]), self.now, key, value, tuple(headers))
-        self.records[topic].append(record)
-        self._unread.append(record)
-        return record
-
     def settle(self) -> None:
-        """Let the stored records act, and what these cause."""
-        while self._unread:
-            record = self._unread.popleft()
+        """Let the stored records act, and the records that these cause."""
+        while self.unread:
+            record = self.unread.popleft()
             if record.topic in SOURCES:
                 # only a tick lets time pass
                 shown = for_correlate(record, self.settings.correlate.max_value_bytes)
                 self._write(self._correlate.process([shown]))
             if self._twin and record.topic == "signals":
                 self._fold(record)
-            for receive in list(self._listeners[record.topic]):
-                receive(record)
-            self._turn()
-
-    def _turn(self) -> None:
-        for loop in list(self.loops):
-            loop.turn()
+            self.give(record)
 
     def _write(self, emissions: list[Emission]) -> None:
         for emission in emissions:

@@ -76,7 +76,7 @@ class Answers:
 
     @property
     def full(self) -> bool:
-        """Whether so many answers are on their way that nothing more should be read."""
+        """Whether the answers on their way have reached the limit, so that nothing more should be read."""
         return self._sender.sending > MAX_SENDING or self._sender.sending_bytes > MAX_SENDING_BYTES
 
     @property

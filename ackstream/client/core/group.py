@@ -37,7 +37,7 @@ class Work:
 
 
 SWEEP = 1_000
-"""So much finished work may be behind some that is not."""
+"""Finished work that may wait behind unfinished work."""
 
 
 class OffsetProgress:
@@ -67,7 +67,7 @@ class OffsetProgress:
         work, open_work = Work(offset), self._work[partition]
         open_work.append(work)
         if len(open_work) > self._sweep_at.get(partition, SWEEP):
-            # behind one that is unfinished for long, what is finished takes no memory
+            # finished work takes no memory behind a record that stays unfinished
             self._work[partition] = deque(one for one in open_work if one.remaining or one is work)
             self._sweep_at[partition] = max(SWEEP, 2 * len(self._work[partition]))
         return work

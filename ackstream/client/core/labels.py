@@ -156,7 +156,7 @@ class Declarer(Closing):
         self._producer.close()
 
     def _start(self, consumer: Any) -> None:
-        """Seek back so far that every live claim has a later record; a harmless record yields the broker's time."""
+        """Seek back to before the last record of every live claim; a harmless record yields the broker's time."""
         partition = TopicPartition(self._topic, 0)
         consumer.assign([partition])
         try:

@@ -41,7 +41,7 @@ of a session that was lost are back."""
 
 
 def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
-    """Call a handler of the application, if there is one; log what it raises."""
+    """Call a handler of the application, if there is one; log its exception."""
     if handler is None:
         return
     try:
@@ -53,7 +53,7 @@ def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
 class Lifetime:
     """Whether a client works; it ends once, by ``close`` or with the error that was first. Safe in several threads.
 
-    :ivar error: what ended the client; ``None`` while it works, and after an ordinary close
+    :ivar error: the error that ended the client; ``None`` while it works, and after an ordinary close
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Lifetime:
         return threading.Thread(target=self.guard, args=(run,), name=name, daemon=True)
 
     def guard(self, run: Callable[[], None]) -> None:
-        """Run the loop of a thread; what it raises ends the client."""
+        """Run the loop of a thread; its exception ends the client."""
         try:
             run()
         except AckstreamError as error:

@@ -110,12 +110,12 @@ def check_callables(**given: Callable[..., Any] | None) -> None:
 
 
 _OBJECT_BYTES = 500
-"""What a message takes besides its key, its value and its headers."""
+"""Memory of a message besides its key, its value and its headers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What every message has, however it was received.
+    """Base of the messages that readers, consumers and streams receive.
 
     :ivar publisher: the name of the publisher
     :ivar topic: the subject that the publisher named; ``None``: none

@@ -46,7 +46,7 @@ class StoreFile:
     ) -> None:
         """Open a file, or create it.
 
-        :param what: what errors call the file
+        :param what: the name of the file in errors
         :param schema: the statements that create its tables
         :param lost: the consequence of moving a damaged file away
         :raises StoreError: it is damaged, of another client, of another version, in use, or cannot be written
@@ -129,9 +129,9 @@ class StoreFile:
 
 
 def _create(path: Path) -> None:
-    """Create a file that only its owner can read: it has the messages; what is there keeps its rights."""
+    """Create a file that only its owner can read, since it has messages; an existing file keeps its rights."""
     with suppress(OSError):
-        # what is wrong with the path is reported by SQLite. What is there is not even opened: POSIX takes the locks of
+        # SQLite reports a wrong path. An existing file is not even opened: POSIX takes the locks of
         # this process from a file when any descriptor of it is closed
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 

@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: from a request to its reply, a message until its receipt, what a receiver does with a record.
+"""Spans of OpenTelemetry: from a request to its reply, a message until its receipt, the processing of a record.
 
 Without the extra ``tracing`` nothing is traced; without a tracer provider OpenTelemetry itself drops the spans.
 Source of names and kinds: OpenTelemetry's semantic conventions for messaging.
@@ -122,7 +122,7 @@ def _end(span: Span, future: Future[Any]) -> None:
         if not reply.ok and span.is_recording():
             # decoded apart: who asked may change the message before it reads it
             own = replace(reply)
-            # what is no message of the protocol says no more
+            # a reply that is no message of the protocol has no further attributes
             with suppress(DittoError):
                 span.set_attribute("ackstream.missing", own.missing)
                 span.set_status(Status(StatusCode.ERROR, own.explanation))

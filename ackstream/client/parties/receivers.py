@@ -7,7 +7,6 @@ import logging
 from abc import abstractmethod
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,13 +17,14 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.options import check_callables, names, takes
-from ackstream.client.core.worker import Start, Worker
+from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import (
     Ack,
     Answer,
     Delivered,
     OpenDelivery,
-    Signal,
+    ResponderOptions,
+    SubscriberOptions,
     failure,
     label_of,
     messages,
@@ -40,15 +40,13 @@ from ackstream.protocol.ditto.twin.subscriptions import (
     Publication,
     SignalDelivery,
     SubscriberState,
-    Subscription,
     decide,
     weak_acks,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.connection import Brokers
     from ackstream.client.core.group import Work
 
 log = logging.getLogger(__name__)
@@ -89,35 +87,9 @@ class SubscriberStatistics(ResponderStatistics, frozen=True):
 
 
 SWEEP = 1_000
-"""So many answered signals may wait for their time to pass."""
+"""Answered signals that may wait for their time to pass."""
 
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
-
-
-@dataclass(frozen=True)
-class ResponderOptions:
-    """The options of a ``Responder``, which documents them."""
-
-    bootstrap_servers: Brokers
-    _: KW_ONLY
-    handler: Callable[[Signal], Answer]
-    labels: Iterable[str] = (LIVE_RESPONSE,)
-    group: str | None = None
-    start: Start = "latest"
-    on_error: Callable[[Exception], None] | None = None
-
-
-@dataclass(frozen=True)
-class SubscriberOptions(ResponderOptions):
-    """The options of a ``Subscriber``, which documents them."""
-
-    _: KW_ONLY
-    handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
-    subscriptions: Iterable[Subscription]
-    labels: Iterable[str] = ()
-    automatic: bool = True
-    visible: Callable[[Publication], bool] | None = None
-    extra: Callable[[str, str], Mapping[str, Any]] | None = None
 
 
 class _Receiver(Client):
@@ -202,7 +174,7 @@ class Responder(_Receiver):
         """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
-        :param handler: called with each signal; what it returns is sent
+        :param handler: called with each signal; returns the answer to send
         :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
             all but that one are declared. The handler does not see a signal's other labels
         :param group: the consumer group whose members share the work and exactly these labels; ``None``: alone, all
@@ -261,7 +233,7 @@ class Subscriber(_Receiver):
         """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
-        :param handler: called with each signal that it subscribed to; what it returns is sent
+        :param handler: called with each signal that it subscribed to; returns the answer to send
         :param subscriptions: made by ``protocol.ditto.subscriptions.subscription``, one per stream
         :param labels: those that this subscriber issues
         :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
@@ -299,34 +271,20 @@ class Subscriber(_Receiver):
         try:
             decision = self._decide(signal, record.timestamp)
         except Exception as error:
+            # nacks, as Ditto's connections send them
             log.exception("Retrieving the extra fields for %s failed.", signal.correlation_id)
-            self._fail(signal, error, work)
-            return
-        if isinstance(decision, Drop):
-            self._counts["dropped"] += 1
-            for ack in weak_acks(signal, decision):
-                self._counts["weak"] += 1
-                self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
-            return
-        held = not self._automatic
-        opened = OpenDelivery(self._worker, work, signal.correlation_id, decision.labels, held=held)
-        self._call(
-            Delivered(
-                signal.correlation_id,
-                decision.envelope,
-                "twin" if signal.stream == "events" else "live",
-                decision.labels,
-                signal.response_required,
-                signal.response_required,
-                signal.timeout_ms,
-                record.timestamp,
-                record.topic,
-                record.partition,
-                record.offset,
-                opened,
-            ),
-            opened,
-        )
+            self._counts["failed"] += 1
+            labels = [label for label in signal.labels if label in self._labels.issued]
+            acks = [issued_ack(label, error, signal.envelope.headers) for label in labels]
+        else:
+            if not isinstance(decision, Drop):
+                self._deliver(signal, decision, record, work)
+                return
+            acks = weak_acks(signal, decision)
+            self._counts["weak"] += len(acks)
+        self._counts["dropped"] += 1
+        for ack in acks:
+            self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
 
     def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
         who = SubscriberState(self._labels.issued, self._subscriptions)
@@ -338,17 +296,24 @@ class Subscriber(_Receiver):
         moment = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
         return decide(who, signal, visible=visible, extra=extra, time=moment)
 
-    def _fail(self, signal: Publication, error: Exception, work: Work) -> None:
-        """Send a nack for a signal that could not be filtered, as Ditto's connections do."""
-        self._counts["failed"] += 1
-        self._counts["dropped"] += 1
-        for label in signal.labels:
-            if label in self._labels.issued:
-                ack = issued_ack(label, error, signal.envelope.headers)
-                self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
-
-    def _call(self, signal: Delivered, opened: OpenDelivery) -> None:
+    def _deliver(self, publication: Publication, decision: SignalDelivery, record: Any, work: Work) -> None:
         self._counts["handled"] += 1
+        held = not self._automatic
+        opened = OpenDelivery(self._worker, work, publication.correlation_id, decision.labels, held=held)
+        signal = Delivered(
+            publication.correlation_id,
+            decision.envelope,
+            "twin" if publication.stream == "events" else "live",
+            decision.labels,
+            publication.response_required,
+            publication.response_required,
+            publication.timeout_ms,
+            record.timestamp,
+            record.topic,
+            record.partition,
+            record.offset,
+            opened,
+        )
         if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
             heapq.heappush(self._agenda, (self._worker.now() + lifetime, next(self._order), opened))

@@ -1,4 +1,4 @@
-"""Signals (commands, messages and events) as receivers get them, and the answers that a handler may give.
+"""Signals (commands, messages and events) as receivers get them, their options, and the answers of a handler.
 
 Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,11 +36,12 @@ from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    from ackstream.client.core.connection import Brokers
     from ackstream.client.core.group import Work
-    from ackstream.client.core.worker import Worker
-    from ackstream.protocol.ditto.twin.subscriptions import Publication
+    from ackstream.client.core.worker import Start, Worker
+    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
     from ackstream.settings.security import Secret
 
 
@@ -172,8 +173,9 @@ class After:
 
 
 Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
-"""What a handler may return. A ``DittoError`` is the response to a live signal, else a nack for each label; ``None``
-sends nothing."""
+"""The return value of a handler.
+
+A ``DittoError`` is the response to a live signal, else a nack for each label; ``None`` sends nothing."""
 
 
 Delayed: TypeAlias = tuple[float, Envelope]
@@ -183,7 +185,7 @@ Delayed: TypeAlias = tuple[float, Envelope]
 def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed]:
     """Return the messages of an answer.
 
-    :raises DittoError: a label is invalid or built in, or it is a response to what the twin answers
+    :raises DittoError: a label is invalid or built in, or it is a response to a command that the twin answers
     :raises TypeError: it is not an answer
     """
     match answer:
@@ -265,6 +267,32 @@ class Delivered(Signal):
     def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
         """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
         self.answer(Ack(status, payload, label))
+
+
+@dataclass(frozen=True)
+class ResponderOptions:
+    """The options of a ``Responder``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    handler: Callable[[Signal], Answer]
+    labels: Iterable[str] = (LIVE_RESPONSE,)
+    group: str | None = None
+    start: Start = "latest"
+    on_error: Callable[[Exception], None] | None = None
+
+
+@dataclass(frozen=True)
+class SubscriberOptions(ResponderOptions):
+    """The options of a ``Subscriber``, which documents them."""
+
+    _: KW_ONLY
+    handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
+    subscriptions: Iterable[Subscription]
+    labels: Iterable[str] = ()
+    automatic: bool = True
+    visible: Callable[[Publication], bool] | None = None
+    extra: Callable[[str, str], Mapping[str, Any]] | None = None
 
 
 class OpenDelivery:

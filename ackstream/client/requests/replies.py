@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 REMEMBERED = 16_384
-"""The number of reply-ids that are remembered. After a crash the sink repeats only what it wrote shortly before."""
+"""The number of reply-ids that are remembered. After a crash the sink repeats only its latest records."""
 
 STORE_CHECK_SECONDS = 1.0
 MAX_EARLY = 8
@@ -41,7 +41,7 @@ Verdict = Literal["not sent", "no reply"]
 class Reply:
     """One reply: its record headers, and the message itself, which is decoded on first access.
 
-    ``status`` is an HTTP status. ``completed_by`` is what ended the wait: ``acknowledgements`` (all arrived),
+    ``status`` is an HTTP status. ``completed_by`` is the reason why the wait ended: ``acknowledgements`` (all arrived),
     ``response``, ``timeout``, ``error`` or ``invalid``. ``timestamp`` is the broker's time of the reply, in epoch
     milliseconds.
     """
@@ -323,7 +323,7 @@ class OpenRequests:
             if now < request.give_up_at + STORE_CHECK_SECONDS:
                 self._plan(now + STORE_CHECK_SECONDS, request)
                 return None
-            # the producer has not reported what became of it
+            # without a report of the producer
             self._close(request, "not_sent")
             return "not sent"
         deadline = request.stored_at + request.wait
