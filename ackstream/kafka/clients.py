@@ -1,9 +1,8 @@
 """The one factory of Kafka clients, and of the Kafka options of Spark's sources and sinks.
 
 Clients give up on a broker that does not answer after 10 s, reconnect within a second to one that restarts, and are
-tuned for short latency: nothing waits for a batch to fill. They read only what is committed: a record of a transaction
-that was aborted reaches nobody. All log in as ``kafka.security`` says. ``kafka.options`` tune them; what a caller sets
-itself wins, so that no option can break a promise, or a client.
+tuned for short latency: nothing waits for a batch to fill. They read committed records alone. All log in
+by ``kafka.security``. ``kafka.options`` tune them; a caller's own options win, so that no option can break a promise.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ def send(
 
 
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
-    """Send what is buffered for at most ``timeout`` seconds; what then remains fails.
+    """Send the buffered records for at most ``timeout`` seconds; the rest fails.
 
     In a callback of the producer it returns at once: another thread does that.
     """
@@ -205,7 +204,7 @@ def connect_admin(kafka: Kafka, **config: Any) -> Any:
 
 
 def cluster_id(kafka: Kafka) -> str:
-    """Return the id of a cluster, which no other has, whatever it is reached by.
+    """Return the id of a cluster, which no other cluster has.
 
     :raises UnreachableError: no broker answers
     """
@@ -214,7 +213,7 @@ def cluster_id(kafka: Kafka) -> str:
 
 
 def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
-    """Connect a client; ``config`` wins over ``kafka.options``, and these over what all clients have in common."""
+    """Connect a client; ``config`` wins over ``kafka.options``, and these over the options of all clients."""
     known = client.DEFAULT_CONFIG.keys()
     own = {**_FIXED, **config, "bootstrap_servers": kafka.bootstrap.split(",")}
     options = python_options(kafka, known - own.keys())
@@ -321,7 +320,7 @@ def monotonic_ms() -> int:
 
 
 class Closing(AbstractContextManager):  # type: ignore[type-arg]  # __enter__ returns the object itself
-    """Base of what is closed at the end of its ``with`` block: ``with Requester(…) as requester``."""
+    """Base of objects that are closed at the end of their ``with`` block: ``with Requester(…) as requester``."""
 
     @abstractmethod
     def close(self) -> None:

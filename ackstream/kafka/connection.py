@@ -84,7 +84,7 @@ class ClientConnection(TopicReader):
         return self.producer.send(self._topic, value, self.name, headers)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
-        """Return the records for this client that arrived within the time; never raises for what Kafka does."""
+        """Return the records for this client that arrived within the time; raises no error of Kafka."""
         try:
             self.assignment.update()
         except KafkaError as error:
@@ -93,7 +93,7 @@ class ClientConnection(TopicReader):
         return [record for record in records if record.topic != self._addressed or record.key == self.name]
 
     def flush(self) -> None:
-        """Send what is buffered (for at most 5 s) and close the producer."""
+        """Send the buffered records (for at most 5 s) and close the producer."""
         clients.close_producer(self.producer)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ _SLACK_MS = 60_000
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return for each partition the offset of the first record of a time or later, or its end if there is none.
+    """Return for each partition the offset of the first record of a time or later, or its end without one.
 
     :param time_ms: of the broker, in epoch milliseconds
     :raises KafkaError: the broker does not answer
@@ -115,7 +115,7 @@ def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dic
     wanted = list(partitions)
     if not wanted:
         return {}
-    # the ends first: what arrives in the meantime is read
+    # the ends first: records that arrive in the meantime are read
     last = consumer.end_offsets(wanted)
     found = consumer.offsets_for_times(dict.fromkeys(wanted, time_ms))
     return {partition: last[partition] if found[partition] is None else found[partition].offset for partition in wanted}
@@ -188,7 +188,7 @@ class Outbox:
     def __init__(self, kafka: Kafka, seconds: float = SEND_SECONDS) -> None:
         """Connect to nothing yet.
 
-        :param seconds: after which what the broker has not taken is an error
+        :param seconds: after which a record that the broker has not taken is an error
         """
         self._kafka, self._seconds = kafka, seconds
         self._producer: Any = None
@@ -227,7 +227,7 @@ class Outbox:
             try:
                 return self._producer.send(topic, value=value, key=_bytes(key), headers=named)
             except KafkaTimeoutError:
-                # nobody has told the topic's partitions yet
+                # the partitions of the topic are not known yet
                 if time.monotonic() > until:
                     raise
 

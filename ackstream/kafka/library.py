@@ -40,7 +40,7 @@ class Sockets(selectors.DefaultSelector):
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        """Return what is waited for; ``KeyError``: nothing."""
+        """Return the registration of a socket; ``KeyError``: it has none."""
         return self._keys[fileobj]
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -67,7 +67,7 @@ class _Passing(dict[Any, Any]):
 
 
 class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python is not typed
-    """Connects again after whatever ended a connection, and never in a hurry.
+    """Connects again after a connection has ended, and never in a hurry.
 
     The library takes a broker for back once something accepts the connection. A proxy or load balancer before a broker
     that is away does so and ends it at once: each client would connect hundreds of times a second. Here the pause grows
@@ -89,7 +89,7 @@ class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-pytho
 
 
 class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is not typed
-    """What a consumer, a producer or an admin client connects by."""
+    """The connections of a consumer, a producer or an admin client."""
 
     def __init__(self, **options: Any) -> None:
         """Connect to nothing yet."""

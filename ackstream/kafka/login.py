@@ -91,7 +91,7 @@ def _cut(error: Exception) -> bool:
 
 
 def _alert(address: tuple[str, int], context: ssl.SSLContext) -> Exception | None:
-    """Return why a broker ends a connection: it says so only to a client that waits before it sends anything."""
+    """Return why a broker ends a connection: only a client that waits before it sends anything gets the reason."""
     try:
         with (
             closing(socket.create_connection(address, ALERT_SECONDS)) as raw,
@@ -139,18 +139,18 @@ def _ask(connection: Any, exchange: KafkaProtocol, request: Any) -> Any:
 
 
 def guess_protocol(bootstrap: str) -> str | None:
-    """Return what may be wrong if no Kafka answers without TLS, although something listens there."""
+    """Return the probable cause if no Kafka answers without TLS, although something listens there."""
     anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
     for host, port in addresses(bootstrap):
-        tls = f"{host}:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL"
+        tls = f"{host}:{port} expects TLS: set kafka.security.protocol to SSL or SASL_SSL"
         try:
             with closing(socket.create_connection((host, port), TIMEOUT_SECONDS)) as raw, anything.wrap_socket(raw):
                 return tls
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
             # as a load balancer does whose broker is away, and a broker that wants a login
             return (
-                f"what listens at {host}:{port} ends each connection: start the broker behind it, or correct "
+                f"the service at {host}:{port} ends each connection: start the broker behind it, or correct "
                 f"kafka.security.protocol if clients have to log in"
             )
         except ssl.SSLError as error:
@@ -177,7 +177,7 @@ def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
 
 
 def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], groups: Iterable[str] = ()) -> set[str]:
-    """Return which of the topics exist, and make sure that what is wanted of those is allowed.
+    """Return which of the topics exist, and make sure that the wanted operations on them are allowed.
 
     :param wanted: topics (real names) by operations, such as ``READ``
     :param groups: consumer groups to join or to commit to
@@ -189,7 +189,7 @@ def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], 
         described = found[topic]
         allowed = described["authorized_operations"]
         denied = described["error_code"] == TopicAuthorizationFailedError.errno
-        # some brokers do not say what is allowed
+        # some brokers do not report the allowed operations
         if denied or (described["error_code"] == 0 and allowed is not None and operation not in allowed):
             raise not_allowed(kafka, f"to {operation.lower().replace('_', ' ')} the topic {topic}")
     for group in groups:
@@ -203,7 +203,7 @@ def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], 
 
 
 def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
-    """Return the error for what a broker's ACLs do not allow.
+    """Return the error for an operation that a broker's ACLs do not allow.
 
     :param what: such as ``to read the topic signals``
     """
@@ -219,16 +219,16 @@ def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
 _EXPIRED = 10
 _OTHER_NAME = (62, 64)
 _UNTRUSTED = (2, 18, 19, 20, 21)
-"""OpenSSL's codes for what is wrong with the certificate of the other side."""
+"""OpenSSL's codes for errors in the certificate of the other side."""
 
 _OF_CLIENT = ("certificate", "unknown ca", "decrypt error")
-"""What a broker says of a client's certificate; the last one if its authority only has the name of another."""
+"""Alerts of a broker about a client's certificate; the last one if its authority only has the name of another."""
 
 
 def of_login(bootstrap: str, security: KafkaSecurity, reason: str) -> str:
     """Return the sentence for a login that a broker refuses.
 
-    :param reason: what it says
+    :param reason: the text of the broker
     """
     said = reason.rstrip(".")
     if security.by_password:
@@ -255,7 +255,7 @@ def of_tls(name: str, security: KafkaSecurity, error: ssl.SSLError) -> str:
     reason, own = (error.reason or str(error)).lower().replace("_", " "), security.tls.certificate
     if not any(words in reason for words in _OF_CLIENT):
         return (
-            f"Kafka at {name} does not speak TLS as {security.protocol} needs it ({reason}): correct "
+            f"Kafka at {name} does not use TLS as {security.protocol} needs it ({reason}): correct "
             f"kafka.security.protocol, unless it is about to start or to stop."
         )
     if own is None:

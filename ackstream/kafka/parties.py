@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """What one kind of program needs of Kafka. Topics are named without the prefix.
+    """The needs of one kind of program. Topics are named without the prefix.
 
-    :ivar about: what it is
+    :ivar about: a noun phrase for the docs
     :ivar reads: the topics it reads
     :ivar writes: the topics it writes
     :ivar looks_up: further topics of which it needs to know their ends
@@ -60,7 +60,7 @@ class Party:
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
     def operations(self, kafka: Kafka) -> dict[str, list[str]]:
-        """Return the real names of its topics by what it does with them, as Kafka's ACLs call that."""
+        """Return the real names of its topics by its operations on them, in the words of Kafka's ACLs."""
         named = {"READ": self.reads, "WRITE": self.writes, "DESCRIBE": self.looks_up}
         if self.job:
             named["DESCRIBE_CONFIGS"] = self.topics
@@ -176,7 +176,7 @@ CLUSTER = "kafka-cluster"
 
 
 class Grant(NamedTuple):
-    """What a principal may do: an operation on a topic, a group, or the cluster.
+    """A right of a principal: an operation on a topic, a group, or the cluster.
 
     :ivar resource: ``topic``, ``group`` or ``cluster``
     :ivar name: of the resource, or the beginning of the names of several
@@ -191,7 +191,7 @@ class Grant(NamedTuple):
 
 
 def grants(settings: Settings, name: str) -> list[Grant]:
-    """Return what a party needs.
+    """Return the rights that a party needs.
 
     :param name: a key of ``PARTIES``, or ``operator``
     """
@@ -256,7 +256,7 @@ def acl_commands(settings: Settings, who: Mapping[str, str], names: Iterable[str
 
 
 def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> tuple[int, list[str]]:
-    """Add the ACLs that the principals of some parties lack; return their number, and what those may do beyond that.
+    """Add the ACLs that the principals of some parties lack; return their number, and further rights of those.
 
     A broker takes ACLs from its controller when it comes to it: they hold when this returns, so that who starts next is
     not refused.
@@ -281,7 +281,7 @@ def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str])
                 further += sorted(map(_described, found - acls))
     except SecurityDisabledError:
         raise SettingsError(
-            f"Kafka at {settings.kafka.bootstrap} has no authorizer, so that everybody may do everything: set "
+            f"Kafka at {settings.kafka.bootstrap} has no authorizer, so that all clients may do everything: set "
             f"authorizer.class.name in its properties, or start one with `ackstream up --secure`."
         ) from None
     except KafkaError as error:

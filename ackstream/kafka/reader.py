@@ -1,4 +1,4 @@
-"""Reading topics for as long as a client lives, whatever the broker does and whatever the records contain."""
+"""Reading topics during the life of a client, in spite of errors of the broker and of unreadable records."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TopicReader(Closing):
         self.consumer.close(autocommit=False, timeout_ms=1_000)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
-        """Return the records that arrived within the time, none after an error; never raises for what Kafka does."""
+        """Return the records that arrived within the time, none after an error; raises no error of Kafka."""
         self._resume_rebalance()
         self._resume_paused()
         try:

@@ -45,7 +45,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 def python_security(security: KafkaSecurity) -> dict[str, Any]:
     """Return the security options of a client of kafka-python.
 
-    :raises ValueError: a certificate or a key is no longer what it was when the settings were read
+    :raises ValueError: a certificate or a key has changed since the settings were read
     """
     found: dict[str, Any] = {"security_protocol": security.protocol}
     if security.encrypted:
@@ -105,14 +105,14 @@ def _java_oauth(oauth: OAuth) -> dict[str, str]:
     return {
         "sasl.login.callback.handler.class": f"{_JAAS}.oauthbearer.OAuthBearerLoginCallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": oauth.token_url,
-        # as RFC 6749 2.3.1 says
+        # RFC 6749 2.3.1
         "sasl.oauthbearer.header.urlencode": "true",
         "sasl.jaas.config": _login(f"{_JAAS}.oauthbearer.OAuthBearerLoginModule", login),
     }
 
 
 def _login(module: str, options: dict[str, str]) -> str:
-    """Return an entry of JAAS: what is quoted may be any text."""
+    """Return an entry of JAAS: a quoted text may have any characters."""
     given = " ".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in options.items())
     return f"{module} required {given};"
 
@@ -137,7 +137,7 @@ class _NoRedirects(request.HTTPRedirectHandler):
 
 
 class Answer(msgspec.Struct):
-    """What the server answers (RFC 6749 5.1), or refuses with (5.2)."""
+    """An answer of the server (RFC 6749 5.1), or its refusal (5.2)."""
 
     access_token: str = ""
     expires_in: float = 0
@@ -163,7 +163,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         self._token: Token | None = None
 
     def token(self) -> str:
-        """Return the text of the token; fetch one if there is none, or if it is to be renewed.
+        """Return the text of the token; fetch one if it is missing, or is to be renewed.
 
         :raises AccessRefusedError: the server refuses the client
         :raises UnreachableError: the server does not answer, or not with a token

@@ -38,7 +38,7 @@ SEGMENTS = 24
 
 @dataclass(frozen=True)
 class Topic:
-    """What is particular to a topic.
+    """The properties of a topic.
 
     :param partitions: ``None`` for ``kafka.partitions`` of the settings
     :param compacted: only the last record of a key is kept
@@ -75,7 +75,7 @@ LEASE = Topic(partitions=1, compacted=True)
 TOPICS: dict[str, Topic] = {
     "signals": Topic(),
     "acks": Topic(),
-    # written by the twin only, so that no subscriber can confirm what the twin knows
+    # written by the twin only, so that no subscriber can confirm in the twin's name
     "twin-acks": Topic(),
     "clock": CLOCK,
     "replies": Topic(),
@@ -209,7 +209,7 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
     if config[TIMESTAMP_TYPE] != "LogAppendTime":
         refuse(TIMESTAMP_TYPE, "but deadlines are counted from the broker's clock", "LogAppendTime")
     if copies >= SAFE_REPLICAS and int(config[IN_SYNC]) <= 1:
-        refuse(IN_SYNC, f"so what is accepted may be on one of its {copies} replicas alone", str(copies // 2 + 1))
+        refuse(IN_SYNC, f"so an accepted record may be on one of its {copies} replicas alone", str(copies // 2 + 1))
     if needed and int(config[MAX_BYTES]) < needed:
         why = f"but correlate or the twin may have to write a record of {needed} bytes"
         refuse(MAX_BYTES, why, str(max(needed, MAX_RECORD_BYTES)), ", or lower correlate.max_value_bytes")
@@ -237,7 +237,7 @@ def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name, {MAX_BYTES: None}) for name in found]
     configs = admin.describe_configs(resources, config_filter="all")["topic"]
-    # without the right to read the configuration there is none
+    # without the right to read it, the configuration is missing
     return {name: int(configs[name].get(MAX_BYTES, {"value": KAFKA_MAX_BYTES})["value"]) for name in found}
 
 

@@ -48,6 +48,6 @@ write_replicated = msgspec.json.Encoder().encode
 def needed_position(batch: int, newest_with_messages: int) -> int:
     """Return the position at which a destination has all messages that the acks of a batch are about.
 
-    :param newest_with_messages: the newest batch with rows in ``messages``; ``NO_BATCH`` if there is none
+    :param newest_with_messages: the newest batch with rows in ``messages``; else ``NO_BATCH``
     """
     return min(batch, newest_with_messages)

@@ -75,7 +75,7 @@ OUTCOME_UNKNOWN: Final = "outcome unknown"
 REPEATS: Final[dict[str, str]] = {
     DUPLICATE: "a message of this number was stored before",
     WITHDRAWN: "the publisher took the number back, because Kafka refused its message for good",
-    OUTCOME_UNKNOWN: "the number was decided so long ago that its message may have been refused: not a success",
+    OUTCOME_UNKNOWN: "the number was decided before the remembered refusals: its message may have been refused",
 }
 """Reasons in acks of numbers that are decided already; the message itself has no row of its own."""
 

@@ -24,7 +24,7 @@ UNPROCESSABLE = 422
 UNAVAILABLE = 503
 
 SHOWN_CHARACTERS = 1_000
-"""How many characters of a foreign text an error repeats; Ditto repeats all of them, whatever the length."""
+"""How many characters of a foreign text an error repeats; Ditto repeats all of them."""
 
 
 class DittoError(AckstreamError):
@@ -63,7 +63,7 @@ class DittoError(AckstreamError):
 
 
 class AccessDeniedError(DittoError):
-    """An error of someone who lacks a right; ``lacking`` says which, for those alone who read the audit."""
+    """An error of someone who lacks a right; ``lacking`` names it for the readers of the audit alone."""
 
     def __init__(self, error: DittoError, lacking: str) -> None:
         super().__init__(error.status, error.error, error.message, error.description, error.href, **error.extra)

@@ -37,7 +37,7 @@ def members(value: Any, most: int) -> int:
 
 
 class RecordError(ValueError):
-    """A record cannot be read; the text says why."""
+    """A record cannot be read; the text is the reason."""
 
 
 def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:

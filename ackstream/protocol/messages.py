@@ -1,4 +1,4 @@
-"""What the service reports about publishers' messages: acknowledgements, and which messages are stored.
+"""Reports of the service about publishers' messages: acknowledgements, and which messages are stored.
 
 An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``received`` (arrived, nothing checked),
 ``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the part done at once is over),
@@ -27,10 +27,10 @@ MAX_SESSIONS = 8
 """Superseded sessions of a publisher that are remembered; a deployment has one."""
 
 CONFLATION_MS = 1_000
-"""How long merged acks wait where a logon does not say otherwise (seed002; seed004: one second)."""
+"""How long merged acks wait unless a logon has another interval (seed002; seed004: one second)."""
 
 MAX_CLIENT_CHARACTERS = 255
-"""Of the name of a client: of a publisher, and of a reader, whose reports name both."""
+"""Length of the name of a client: of a publisher, and of a reader, whose reports name both."""
 
 MAX_NUMBER = 2**63 - 1
 _MAX_DIGITS = len(str(MAX_NUMBER))

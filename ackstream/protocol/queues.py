@@ -38,7 +38,7 @@ MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What every record names."""
+    """The parts of every record."""
 
     queue: Name
     consumer: Name
@@ -62,7 +62,7 @@ class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="que
     """Keeps a session; sent several times within its lease. It is also the transport ack (S15), which settles nothing.
 
     :ivar received: the answers up to this number have arrived, or were reported as missing; ``None``: not known
-    :ivar missing: the numbers of answers that were passed over and not yet reported: what they delivered is repeated
+    :ivar missing: the numbers of answers that were passed over and not yet reported: their messages are delivered again
     :ivar stopped: the consumer wants no messages for the moment
     """
 
@@ -78,7 +78,7 @@ class Unbind(_Record, frozen=True, tag_field="type", tag="queue_unbind"):
 class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
     """Settles messages with one outcome.
 
-    :ivar unavailable: the consumer cannot read them; it may reject them whatever outcomes it declared
+    :ivar unavailable: the consumer cannot read them; it may reject them even without having declared that outcome
     """
 
     messages: tuple[MessageId, ...]

@@ -113,7 +113,7 @@ class ReaderAlive(msgspec.Struct, frozen=True, tag_field="type", tag="reader_ali
 class ReaderStop(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_stop"):
     """A reader leaves for good: only a required role still waits, for its quorum (R20).
 
-    :ivar epoch: ``None`` removes the reader, whatever its epoch is, and what is known of it; each shard answers with a
+    :ivar epoch: ``None`` removes the reader of any epoch, with its state; each shard answers with a
         :class:`ReaderRemoved`
     """
 
@@ -176,9 +176,9 @@ class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_do
 
 
 class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a starting reader must know of a writer. Runs are ascending and do not touch.
+    """The state of a writer for a starting reader. Runs are ascending and do not touch.
 
-    Everything after ``written`` is for the reader too; the topic ``stored`` determines what may be shown.
+    Everything after ``written`` is for the reader too; the topic ``stored`` determines which samples may be shown.
 
     :ivar start: the first sample that concerns the reader, as in its :class:`AppAck`
     :ivar written: the last sample that was stored
@@ -194,7 +194,7 @@ class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_state"):
-    """What one shard knows of the writers of a reader: the answer to its :class:`ReaderStart`.
+    """The state of the writers of a reader in one shard: the answer to its :class:`ReaderStart`.
 
     The answer is complete when each shard of ``0 … shards - 1`` has sent each part of ``0 … parts - 1``. A writer that
     occurs in none of them has nothing stored yet.
@@ -228,7 +228,7 @@ class ReaderRemoved(msgspec.Struct, frozen=True, tag_field="type", tag="reader_r
 
 
 class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a shard knows of a reader.
+    """The state of a reader in a shard.
 
     :ivar present: samples wait for it; of a required role they wait for the role in any case
     :ivar seen: the broker's time of its last record, epoch milliseconds
@@ -261,7 +261,7 @@ class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):
     """The state of a writer's samples: the answer to :class:`WriterStateRequest`, split if there are very many runs.
 
-    :ivar written: the last sample that was stored, 0 if there is none
+    :ivar written: the last sample that was stored, else 0
     :ivar released: all required readers have acknowledged everything up to this sample
     :ivar done: runs after ``released`` that all required readers have acknowledged
     :ivar waiting_for: who has not acknowledged the oldest open sample: plain readers by name, then required roles

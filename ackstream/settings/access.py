@@ -1,4 +1,4 @@
-"""Who the clients of the gateway are and what they may do: users, issuers of tokens, a proxy, access rules.
+"""The clients of the gateway and their rights: users, issuers of tokens, a proxy, access rules.
 
 Files with them are read again when they change, without a restart. A file that cannot be used is refused, and the
 earlier content stays in force. A file is read once it has not changed for a second, so that no half of it is used.
@@ -181,7 +181,7 @@ class AccessFile(Part):
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file, and what reads it again: raises ``SettingsError`` if it cannot be used, and changes nothing then."""
+    """A file, and the function that reads it again, or changes nothing and raises ``SettingsError``."""
 
     path: Path
     reload: Callable[[], None]
@@ -220,7 +220,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
         for file, read in self._files.items():
             state = file_state(file.path)
             if state is None and self._seen[file] is not None:
-                log.error("The file %s is missing. What was read before stays in force.", file.path)
+                log.error("The file %s is missing. The earlier content stays in force.", file.path)
             if state not in (read, None) and state == self._seen[file]:
                 self._files[file] = state
                 self._reload(file)
@@ -232,7 +232,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
             file.reload()
         except SettingsError as error:
             problem = str(error)
-            log.error("%s What was read before stays in force.", error)  # noqa: TRY400 - the sentence says all
+            log.error("%s The earlier content stays in force.", error)  # noqa: TRY400 - the sentence is complete
         else:
             log.warning("The file %s has changed and was read again.", file.path)
         self._report(str(file.path), problem)
@@ -243,7 +243,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
 
 
 def file_state(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with a file's content and with who may read it; ``None`` while there is no file.
+    """Return values that change with the content and the rights of a file; ``None`` while there is no file.
 
     It is that of the file that a link leads to: Kubernetes changes the link.
     """

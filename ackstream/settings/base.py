@@ -128,7 +128,7 @@ class Part(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _known_keys(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Report unknown keys together with what is wrong with the others."""
+        """Report unknown keys together with errors in the others."""
         unknown = [key for key in values if key not in cls.model_fields] if isinstance(values, dict) else []
         if not unknown:
             return handler(values)
@@ -158,7 +158,7 @@ _KINDS = frozenset(get_args(ErrorType))
 def nearest(name: str, known: Sequence[str], otherwise: str | None = None) -> str:
     """Return a hint from an unknown name to a known one.
 
-    :param otherwise: what to say if none is like it, instead of all that are known
+    :param otherwise: the hint if no known name is similar, instead of all of them
     """
     close = difflib.get_close_matches(name, known, n=1)
     return f"the nearest known one is {close[0]}" if close else otherwise or f"known are {', '.join(known)}"
@@ -176,7 +176,7 @@ _FORMS = {
     "^/": "must begin with a slash",
     r"^[^*\s]+$": "must have neither spaces nor asterisks",
 }
-"""What patterns mean."""
+"""The patterns in words."""
 
 _WHOLE, _NUMBER, _LIST, _TABLE = "must be a whole number", "must be a number", "must be a list", "must be a table"
 _PROBLEMS = {
@@ -205,7 +205,7 @@ _PROBLEMS = {
 
 
 def problem(entry: Any) -> str:
-    """Return what an error of pydantic is about, without key and value, as the end of a sentence."""
+    """Return the reason of an error of pydantic, without key and value, as the end of a sentence."""
     kind, context = entry["type"], entry.get("ctx", {})
     if kind == UNKNOWN_KEY:
         return f"is not known; {context['hint']}"
@@ -251,7 +251,7 @@ def sentence(entry: Any, settings: Part) -> str:
 
 
 def _location(entry: Any) -> list[Any]:
-    """Return the keys that lead to what is wrong."""
+    """Return the keys that lead to the wrong value."""
     location = list(entry["loc"])
     if location[:1] == ["connections"] and len(location) > _TYPE:
         del location[_TYPE]

@@ -33,7 +33,7 @@ TemplateText = Annotated[str, Field(min_length=1), AfterValidator(accepted_by(Te
 
 
 def _command_topic(text: str) -> None:
-    # a message may say whom a command concerns, and the subject of a message, but not what it is
+    # placeholders may give the thing of a command and the subject of a message, but not its kind
     topic = TopicPath.parse_whole(Template.parse(text).filled("x"))
     if signal_kind(topic, {}) is None:
         raise ValueError("it is not the topic of a command or a message, and nothing else can be made of a payload")
@@ -69,7 +69,7 @@ class AcknowledgementRequests(Part):
 
 
 class ReplyTarget(Part):
-    """The address that responses go to, and which kinds of them: by default all, as the table of headers says."""
+    """The address that responses go to, and which kinds of them: by default all, as the table of headers has them."""
 
     address: TemplateText
     expected: tuple[ResponseKind, ...] = ("response", "error", "nack")
@@ -109,7 +109,7 @@ class Source(Part):
 class Target(Part):
     """An address, and the signals sent to it, as far as its ``subjects`` may read them.
 
-    ``issued_ack`` is issued for what the transport confirms.
+    ``issued_ack`` is issued for messages that the transport confirms.
     """
 
     address: TemplateText
@@ -154,7 +154,7 @@ class _OtherKafka(Part):
         return hosts_of(self.bootstrap or own)
 
     def warning(self, own: str) -> str | None:
-        """Return what the way to the brokers exposes."""
+        """Return the warning about the way to the brokers."""
         return self.security.warning(self.bootstrap or own)
 
 
@@ -210,7 +210,7 @@ class _Login(_Connection):
         return self.tls is not None
 
     def warning(self, own: str) -> str | None:
-        """Return what the way to the other system exposes."""
+        """Return the warning about the way to the other system."""
         (host,) = self.hosts(own)
         if self.password is None or self.encrypted or is_loopback(host):
             return None

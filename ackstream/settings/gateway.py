@@ -177,5 +177,5 @@ class Quota(Part):
         return matches_any(self.namespaces, namespace)
 
     def has_subject(self, subjects: Iterable[str]) -> bool:
-        """Return whether what someone with these subjects has open counts."""
+        """Return whether requests and sockets of a client with these subjects count."""
         return any(matches_any(self.subjects, subject) for subject in subjects)

@@ -23,7 +23,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class Spark(Part):
-    """What every Spark job shares."""
+    """The settings of all Spark jobs."""
 
     master: str = "local[2]"
     driver_memory: str = Field("2g", pattern=r"^\d+[kmgKMG]$")
@@ -70,9 +70,9 @@ class Correlate(Part):
 
     @property
     def record_bytes(self) -> int:
-        """How many bytes a record may have that the job must write, whatever it reads (docs/operations.md)."""
-        # JSON written anew has up to four times the size; each label has an entry with the correlation-id; what a dead
-        # letter keeps of a key and a value is base64
+        """The size of the largest record that the job may have to write, in bytes (docs/operations.md)."""
+        # JSON written anew has up to four times the size; each label has an entry with the correlation-id; a dead
+        # letter keeps parts of a key and a value as base64
         return 4 * self.max_value_bytes + 2_048 * self.max_labels + 262_144
 
     def allows_reply_topic(self, topic: str) -> bool:
@@ -208,7 +208,7 @@ Fairness: TypeAlias = Literal["fast", "round-robin", "proportional"]
 backlog."""
 
 Settler: TypeAlias = Literal["holder", "strict", "sublet"]
-"""Who may settle a message: its holder; anyone while nobody holds it; or anyone at any time."""
+"""Who may settle a message: its holder; anyone while it has no holder; or anyone at any time."""
 
 ONCE = 100
 """The multiplier, in percent, with which delays stay as they are."""

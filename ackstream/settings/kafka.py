@@ -57,14 +57,14 @@ class KafkaSecurity(Part):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Refuse what is missing, and what would have no effect: someone believes to be protected by it."""
+        """Refuse a missing option, and one without effect, which would be mistaken for protection."""
         secured = self.protocol.replace("PLAINTEXT", "SSL")
         if self.tls.given and not self.encrypted:
             raise ValueError(f"tls has no effect with the protocol {self.protocol}: write {secured}")
         if not self.logs_in:
             if self.mechanism or self.username or self.password or self.oauth != OAuth():
                 raise ValueError(
-                    f"nobody logs in with the protocol {self.protocol}: write SASL_SSL, or remove mechanism, username, "
+                    f"the protocol {self.protocol} has no login: write SASL_SSL, or remove mechanism, username, "
                     f"password and oauth"
                 )
             return self
@@ -85,7 +85,7 @@ class KafkaSecurity(Part):
             raise ValueError(f"the mechanism OAUTHBEARER needs {', '.join(f'oauth.{name}' for name in missing)}")
 
     def warning(self, bootstrap: str) -> str | None:
-        """Return what the way to these brokers exposes, as a sentence; ``None``: nothing."""
+        """Return a warning about the way to these brokers; ``None`` if it exposes nothing."""
         if not self.logs_in or self.encrypted or all(map(is_loopback, hosts_of(bootstrap))):
             return None
         return (
@@ -99,7 +99,7 @@ _OWNED = {
     *("enable.auto.commit", "auto.offset.reset", "transactional.id", "allow.auto.create.topics"),
     *("key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "interceptor.classes"),
 }
-"""What the jobs' and clients' promises hang on; none of it is an operator's to change."""
+"""Options that the promises of jobs and clients depend on; an operator cannot change them."""
 
 _OF_SECURITY = ("security.", "sasl.", "ssl.")
 
@@ -146,7 +146,7 @@ def job_group(job: str) -> str:
 
 
 class Kafka(Part):
-    """Where the broker is and what its topics are called."""
+    """The brokers, and the names of topics and groups."""
 
     bootstrap: str = Field("localhost:9092", min_length=1)
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")

@@ -57,7 +57,7 @@ class Local(Part):
 
 
 class Metrics(Part):
-    """The endpoint with ``/metrics``, ``/health/live`` and ``/health/ready``; ``port`` 0: there is none."""
+    """The endpoint with ``/metrics``, ``/health/live`` and ``/health/ready``; ``port`` 0 turns it off."""
 
     host: str = "127.0.0.1"
     port: int = Field(0, ge=0, le=65535)
@@ -207,7 +207,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_environment(environment: dict[str, str]) -> Iterator[tuple[list[str], Any]]:
-    """Give each setting by the keys that lead to it; a table comes before what stands in it."""
+    """Give each setting by the keys that lead to it; a table comes before its entries."""
     for name, text in sorted(environment.items()):
         if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF" or _names_service(name, text):
             continue

@@ -214,7 +214,7 @@ def is_secure(url: str) -> bool:
 
 
 def _certificates(path: Path) -> str:
-    """Return the certificates in a file, without what stands between them.
+    """Return the certificates in a file, without the text between them.
 
     :raises ValueError: it has none, or one that cannot be read
     """

@@ -106,7 +106,7 @@ def test_a_wrong_file_changes_nothing_and_it_is_said(
         assert web.status("ada") == 204
         (told,) = [record.message for record in caplog.records]
         assert reason in told
-        assert told.endswith("What was read before stays in force.")
+        assert told.endswith("The earlier content stays in force.")
         (row,) = web.rows
         assert (row.event, row.allowed, row.path) == ("rules", False, str(tmp_path / "access.toml"))
         assert row.reason is not None
@@ -141,7 +141,7 @@ def test_a_file_that_is_gone_leaves_the_rules_in_force_and_the_last_user_opens_n
         web.look()
         assert web.status("ada") == 204
         assert [record.message for record in caplog.records].count(
-            f"The file {path} is missing. What was read before stays in force."
+            f"The file {path} is missing. The earlier content stays in force."
         ) == 1
         path.write_text(WRITE, "utf-8")
         web.look()

@@ -153,7 +153,7 @@ def test_a_secured_broker_is_started_used_and_stopped_by_the_same_commands(
                 1,
                 "Kafka runs with --secure: stop it first with `ackstream down`.\n",
             )
-            assert "speaks TLS: set kafka.security.protocol" in CliRunner().invoke(app, ["status"]).stdout
+            assert "expects TLS: set kafka.security.protocol" in CliRunner().invoke(app, ["status"]).stdout
             monkeypatch.setenv("ACKSTREAM_CONF", str(local.data / "secured" / "operator.toml"))
             status = CliRunner().invoke(app, ["status"])
             assert status.exit_code == 0

@@ -123,7 +123,7 @@ def test_a_broker_that_wants_a_certificate_says_so_and_refuses_a_foreign_one(
 def test_a_broker_without_tls_is_not_spoken_to_with_it() -> None:
     with served(None) as port:
         sentence = _refusal(f"localhost:{port}")
-    assert f"Kafka at localhost:{port} does not speak TLS as SSL needs it" in sentence
+    assert f"Kafka at localhost:{port} does not use TLS as SSL needs it" in sentence
     assert "correct kafka.security.protocol" in sentence
 
 
@@ -141,7 +141,7 @@ def test_what_listens_but_is_no_open_kafka_is_recognised(
     with served(context) as port, pytest.raises(UnreachableError) as caught:
         clients.connect_admin(Kafka(bootstrap=f"localhost:{port}"))
     hint = (
-        f"localhost:{port} speaks TLS: set kafka.security.protocol to SSL or SASL_SSL."
+        f"localhost:{port} expects TLS: set kafka.security.protocol to SSL or SASL_SSL."
         if tls
         else f"something else answers at localhost:{port}, or clients have to log in"
     )
@@ -153,7 +153,7 @@ def test_what_ends_each_connection_is_not_called_another_service(monkeypatch: py
     with ending_each() as port, pytest.raises(UnreachableError) as caught:
         clients.connect_admin(Kafka(bootstrap=f"127.0.0.1:{port}"))
     assert (
-        f"No Kafka answers at 127.0.0.1:{port}: what listens at 127.0.0.1:{port} ends each connection: start the "
+        f"No Kafka answers at 127.0.0.1:{port}: the service at 127.0.0.1:{port} ends each connection: start the "
         f"broker behind it"
     ) in str(caught.value)
 

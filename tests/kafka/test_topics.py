@@ -55,7 +55,7 @@ def test_an_existing_topic_that_one_of_three_brokers_may_accept_alone_is_refused
     with pytest.raises(StartError) as refused:
         _check(3, "1")
     assert str(refused.value) == (
-        "The topic x-acks has min.insync.replicas=1, so what is accepted may be on one of its 3 replicas alone: run "
+        "The topic x-acks has min.insync.replicas=1, so an accepted record may be on one of its 3 replicas alone: run "
         "`kafka-configs.sh --bootstrap-server b:1 --alter --topic x-acks --add-config min.insync.replicas=2`."
     )
 

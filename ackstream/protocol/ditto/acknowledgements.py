@@ -146,7 +146,7 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
 
 
 def read_issued(envelope: Envelope) -> list[Acknowledgement]:
-    """Read what a subscriber issues: a single acknowledgement, or the entries of an aggregate.
+    """Read the message of a subscriber: a single acknowledgement, or the entries of an aggregate.
 
     :raises DittoError: 400; as :func:`read_ack` and :func:`read_acks`, and for a built-in label in either form
     """

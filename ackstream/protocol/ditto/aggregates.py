@@ -1,4 +1,4 @@
-"""Aggregates: what a requester gets, one entry per acknowledgement; written from JSON texts.
+"""Aggregates: the replies to requesters, one entry per acknowledgement; written from JSON texts.
 
 Headers become text when a message is read, once: an aggregate repeats them, and joins texts. Most acknowledgements of a
 subscriber differ in their correlation-id and payload alone, most requests of a producer in ids, traces and payloads.
@@ -117,7 +117,7 @@ def _value(entries: Sequence[AckText]) -> Raw:
 
 
 def _topic(thing_id: str | None, channel: str | None) -> tuple[str, str, str]:
-    """Return what the topic path of an aggregate names: namespace, name and channel."""
+    """Return the parts of the topic path of an aggregate: namespace, name and channel."""
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
     return namespace, name, "live" if channel == "live" else "twin"
 
@@ -181,7 +181,7 @@ def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] |
 
 @lru_cache(maxsize=4096)
 def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
-    """Return what an answer repeats of headers, around the correlation-id, and whether they make it weak.
+    """Return the headers that an answer repeats, around the correlation-id, and whether they make it weak.
 
     :param before: the text of the headers up to their correlation-id; ``after``: the text behind it
     """
@@ -203,7 +203,7 @@ _SOME_TEXT = "text"
 
 
 def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
-    """Return a request whose only header is its correlation-id, and as text what an aggregate repeats of them all."""
+    """Return a request whose only header is its correlation-id, and as text the headers that an aggregate repeats."""
     own = {CORRELATION_ID: correlation_id}
     return msgspec.structs.replace(request, headers=own), bytes(headers_text(request.headers | own))
 

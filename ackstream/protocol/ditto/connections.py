@@ -163,7 +163,7 @@ def settle(
     :param error_status: status of a Ditto error that arrived instead of an answer
     """
     if error_status is not None and expected is not None:
-        # a message excluded by a condition must not be redelivered; what is not available here never will be
+        # a message excluded by a condition must not be redelivered; a feature that is missing here stays missing
         lasts = error_status == _NOT_AVAILABLE or not _is_transient(error_status)
         return "settle" if error_status == _PRECONDITION_FAILED else _reject(redeliver=not lasts)
     failed = [answer for answer in responses if answer.failed]

@@ -1,7 +1,7 @@
-"""Correlation-ids: where a record carries its own, and what those of a gateway's clients are on the wire and back.
+"""Correlation-ids: their places in a record, and those of a gateway's clients on the wire and back.
 
 A client that knows the id of an open request can try to answer it, or to be answered in its place. So a gateway sends
-the commands of its clients under ids that nobody guesses (:func:`wire_id`), and shows nobody those (:func:`shown_id`).
+the commands of its clients under ids that no client can guess (:func:`wire_id`), and hides those (:func:`shown_id`).
 
 An id that is in use at a client gets a suffix, as in Ditto (``AcknowledgementForwarderActorStarter#startConflictFree``,
 ditto.md 2): ``id#0``, ``id#1`` and so on; a number that is there already counts up.
@@ -79,7 +79,7 @@ def of_spring(value: bytes) -> str:
 def of_json(headers: Mapping[str, Any]) -> str | None:
     """Return the correlation-id in the headers of a message, ``None`` if it is absent or empty."""
     found = next((headers[name] for name in JSON_SPELLINGS if headers.get(name) not in (None, "")), None)
-    # Spark reads what is no text as its JSON, too
+    # Spark reads other values as their JSON, too
     return found if found is None or isinstance(found, str) else msgspec.json.encode(found).decode()
 
 
@@ -135,7 +135,7 @@ class RecentIds:
     """A set whose members expire; times are seconds of any clock that never goes back."""
 
     def __init__(self, seconds: float) -> None:
-        """Remember each id for ``seconds``, unless :meth:`add` says otherwise."""
+        """Remember each id for ``seconds``, unless :meth:`add` has another time."""
         self._seconds = seconds
         self._until: dict[str, float] = {}
         # an id may be in it more than once: the last time counts
@@ -163,14 +163,14 @@ class RecentIds:
                 self._forget(identity)
 
     def _forget(self, identity: str) -> None:
-        """Drop what else is known of an id."""
+        """Drop the further knowledge about an id."""
 
 
 class ForwardedIds(RecentIds):
     """The ids under which one client received signals, no two of which are equal; it answers those signals alone."""
 
     def __init__(self, seconds: float) -> None:
-        """Remember each id for ``seconds``, unless :meth:`issue` says otherwise."""
+        """Remember each id for ``seconds``, unless :meth:`issue` has another time."""
         super().__init__(seconds)
         self._originals: dict[str, str] = {}
         # the number that the next repetition of an id tries: a thousand repetitions are not a million look-ups
@@ -184,7 +184,7 @@ class ForwardedIds(RecentIds):
         self._expire(now)
         issued = wanted = shown_id(original)
         if not self.known(wanted, now):
-            # nor what it stood for before: those that were to be remembered for longer keep it from being dropped
+            # nor its earlier meaning: those that were to be remembered for longer keep it from being dropped
             self._forget(wanted)
         else:
             numbered = _NUMBERED.fullmatch(wanted)

@@ -141,7 +141,7 @@ def decoded(value: Raw | UnsetType) -> Any:
 
 
 def json_or_text(data: bytes) -> Raw:
-    """Return what may be JSON as the value of an envelope: itself if it is, else its text as a string."""
+    """Return a text as the value of an envelope: itself if it is JSON, else its text as a string."""
     try:
         msgspec.json.decode(data)
     except UNREADABLE:
@@ -262,7 +262,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def check_parts(data: bytes) -> None:
-    """Reject JSON of so many arrays and objects that reading it takes long, whatever else it is.
+    """Reject JSON with more arrays and objects than can be read in a short time.
 
     :raises DittoError: 400 ``json.invalid``
     """

@@ -209,17 +209,17 @@ acknowledgement_left_out = error_factory(
     "It has been received: it is in the table acknowledgements.",
 )
 
-# the name of what failed
+# the name of the failed part
 internal_error = error_factory(500, "internalerror", "There was an internal error ({}).", "Its cause is in the log.")
 
 
-# what Ditto has and ackstream has not, and why or what to do instead
+# the feature of Ditto that ackstream lacks, and the reason or an alternative
 not_available = error_factory(501, "command.notavailable", "{} is not available.", "{}")
 
 # connections
 
 
-# the address of a Kafka target, and what is wrong with it
+# the address of a Kafka target, and the error in it
 target_address_invalid = error_factory(
     BAD_REQUEST, "connectivity:connection.configuration.invalid", "The target address '{}' is invalid.", "{}"
 )

@@ -59,11 +59,11 @@ UNAVAILABLE = {
     "merge-thing-patch-conditions": "A merge has one condition, for all of it: use the header condition.",
     "policy-view": "There are no policies: leave the header out.",
 }
-"""Headers of Ditto that no twin command is carried out with, and what to do instead."""
+"""Headers of Ditto with which no twin command is carried out, and the alternatives."""
 
 
 MAX_HEADERS = 1_000
-"""Of one message. Readers look at each several times, and people write a few."""
+"""Limit of one message. Readers look at each several times, and people write a few."""
 
 MOST_LABELS = 10_000
 """In one header; ``correlate.max_labels`` is far below it."""

@@ -8,7 +8,7 @@ with it. A claim is live until its lease expires, counted from the broker's time
 Nothing that a client writes makes its claim earlier: the rank of a claim is the offset of its first record, and a
 renewal keeps it if the claim is live, and the same, when the broker appends the renewal. For that no reader needs the
 first records of all claims, which the compacted topic soon drops: it reads from :data:`MAX_LEASE_MS` back, so it knows
-whatever is live before it makes a claim of its own, and has every record of its own. Of others it may take a renewal
+all live claims before it makes a claim of its own, and has every record of its own. Of others it may take a renewal
 for the first record. That is earlier than its own claim, too, and only this matters to it.
 
 The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. A record
@@ -278,7 +278,7 @@ class DeclaredTimes:
         return any(start <= time < end for start, end in self.spans.get(label, ()))
 
     def forget(self, time: int) -> None:
-        """Drop what ended before a time that is asked for no more."""
+        """Drop the claims that ended before a time for which no further question follows."""
         kept = {label: [span for span in spans if span[1] > time] for label, spans in self.spans.items()}
         self.spans = {label: spans for label, spans in kept.items() if spans}
 

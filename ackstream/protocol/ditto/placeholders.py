@@ -93,7 +93,7 @@ class Pipeline(NamedTuple):
         return Pipeline(_placeholder(first), [_call(stage) for stage in others])
 
     def resolve(self, context: Context, start: Element = UNRESOLVED) -> str | None:
-        """Return the resulting text, ``None`` if there is none.
+        """Return the resulting text, ``None`` without one.
 
         :param start: input of the first function, if the pipeline starts with one
         """
@@ -129,7 +129,7 @@ class Template(NamedTuple):
         return Template(pieces)
 
     def filled(self, text: str) -> str:
-        """Return the template with a text in the place of each pipeline: what is the same for all messages."""
+        """Return the template with a text in the place of each pipeline: the constant part."""
         return "".join(piece if isinstance(piece, str) else text for piece in self.pieces)
 
     def resolve(self, context: Context, quote: Callable[[str], str] | None = None) -> str | None:

@@ -1,4 +1,4 @@
-"""Requests (commands and messages), what each of them awaits, and whether a response answers one.
+"""Requests (commands and messages), the acknowledgements that each awaits, and whether a response answers one.
 
 Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as connections use it, and
 ``CommandAndCommandResponseMatchingValidator``; the names of signals are those of its command classes
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """What correlation needs to know of a command or message.
+    """The parts of a command or message that correlation needs.
 
     ``thing_id`` is ``None`` if it does not concern a thing; ``channel`` is ``twin`` or ``live``; ``awaited`` are the
     awaited labels, in order, without duplicates; ``headers`` are those of an answer. The remaining fields describe the
@@ -88,7 +88,7 @@ def read_request(
     :param default_timeout_ms: for a request without a timeout
     :param max_timeout_ms: longer timeouts are cut to this, without an error
     :raises DittoError: 400; a header or the combination of headers is invalid, or it is not a command or message; 501,
-        it has a condition that nobody would look at before the device acts
+        it has a condition that is not checked before the device acts
     """
     topic = envelope.topic
     user = read_headers(envelope.headers)

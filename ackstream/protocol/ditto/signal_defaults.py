@@ -1,4 +1,4 @@
-"""The kinds of requests, and what requested-acks, response-required and timeout mean for each of them, on each API.
+"""The kinds of requests, and the meaning of requested-acks, response-required and timeout for each, on each API.
 
 All rules of timeouts are here. Source of the rules: Eclipse Ditto, ``AbstractCommandAckRequestSetter``,
 ``AcknowledgementAggregatorActorStarter``, ``StreamingSessionActor``, ``AbstractRoute``, ``MessagesRoute``.
@@ -31,7 +31,7 @@ SignalKind = Literal["twin", "live", "message", "liveQuery", "twinQuery", "smart
 live-channel-condition; ``other`` and ``otherQuery`` are commands for which no acknowledgement can be requested."""
 
 DEFAULT_TIMEOUT_MS = HTTP_TIMEOUT_MS = 60_000
-"""Of a request that names no timeout, on every way in."""
+"""Timeout of a request that names none, on every way in."""
 
 STREAM_TIMEOUT_MS = 65_000
 """The longest timeout of WebSockets and connections; in Ditto's code also their default, which it documents as 60 s."""
@@ -85,7 +85,7 @@ def effective_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str,
     """Return the headers of a request with defaults, as all ways in apply them.
 
     Labels of the twin in a live signal are removed before the defaults are found: live-response is added or removed
-    with response-required, whatever else is requested. Source: seed: Interaction between headers.
+    with response-required, independently of other labels. Source: seed: Interaction between headers.
 
     :param headers: as ``read_headers`` returns them
     :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response
@@ -103,7 +103,7 @@ def default_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, A
     """Return the headers with requested-acks and response-required filled in, as Ditto does; timeout is never added.
 
     Every step starts from the headers as the user set them, and later steps overwrite the result of earlier ones; so
-    removing labels of other channels undoes what was added or removed before.
+    removing labels of other channels undoes earlier changes.
 
     :param headers: as ``read_headers`` returns them
     :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response

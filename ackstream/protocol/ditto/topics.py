@@ -67,7 +67,7 @@ class TopicPath(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse_whole(text: str) -> TopicPath:
-        """Read a topic path that ends with the last part of its kind: ``parse`` ignores what follows, as Ditto does.
+        """Read a topic path that ends with the last part of its kind: ``parse`` ignores further parts, as Ditto does.
 
         :raises DittoError: as ``parse`` does, and for anything that follows
         """

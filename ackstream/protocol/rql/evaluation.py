@@ -78,7 +78,7 @@ def matches(
 
     ``time`` is the value of ``time:now``, with a time zone; the other placeholders are given by prefix, each with its
     names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field
-    is then missing, a literal is null. ``effort`` is what may be spent, where others than those who run the process
+    is then missing, a literal is null. ``effort`` limits the steps, where others than those who run the process
     wrote the filter.
 
     :raises DittoError: as ``parse`` and ``checked``, before anything is evaluated; as ``Effort.spend``
@@ -163,7 +163,7 @@ def _found(name: str, facts: _Facts, *, whole: bool) -> Found:
 
 def _is_empty(found: Found) -> bool:
     if found.in_array:
-        # an array of the values found: empty only if there are none
+        # an array of the values found: empty only without any
         return not found.values
     return all(value in (None, "", [], {}) for value in found.values)
 

@@ -7,7 +7,7 @@
              | (exists|empty) "(" property ")"
     literal  = (double | long | "text" | 'text' | time:name | true | false | null) blanks
 
-Blanks are part of a property, and stand nowhere else than the grammar says: ``eq(a, 1)`` is an error.
+Blanks are part of a property, and stand only at the places of the grammar: ``eq(a, 1)`` is an error.
 Source of the rule: Eclipse Ditto, ``RqlPredicateParser`` and ``RqlParserBase``.
 """
 
@@ -79,7 +79,7 @@ class Membership(msgspec.Struct, frozen=True, tag_field="op", tag="in"):
 
 
 class Existence(msgspec.Struct, frozen=True):
-    """``exists``: the property is present, whatever its value; ``empty``: it is absent, null or without content."""
+    """``exists``: the property is present, with any value; ``empty``: it is absent, null or without content."""
 
     op: Literal["exists", "empty"]
     property: str
@@ -116,8 +116,8 @@ rql_expression_invalid = error_factory(
 def parse(text: str) -> Node:
     """Read a filter; property names are not looked at, see ``checked``.
 
-    :raises DittoError: 400 ``rql.expression.invalid`` that says where (counted from 1) and what was expected, or that
-        the filter is too large
+    :raises DittoError: 400 ``rql.expression.invalid`` with the position (counted from 1) and the expected words, or
+        with the limit that the filter exceeds
     """
     if len(text) > MAX_CHARACTERS:
         raise rql_expression_invalid(f"The RQL expression is longer than {MAX_CHARACTERS} characters.")

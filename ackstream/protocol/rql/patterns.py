@@ -125,7 +125,7 @@ class _Segment(msgspec.Struct, frozen=True):
         )
 
     def find(self, text: str, start: int, last: int, effort: Effort | None) -> int:
-        """Return the first place of it, from ``start`` to ``last`` at most; -1 if there is none."""
+        """Return the first place of it, from ``start`` to ``last`` at most; else -1."""
         last = min(last, len(text) - self.length)
         if not self.texts:
             # a run of ?: if a line break is in the way, it is in the way of all later places

@@ -49,7 +49,7 @@ class Access:
     def replace(self, rules: Iterable[Rule]) -> None:
         """Apply these rules from now on; may be called in another thread."""
         self._rules = tuple(rules)
-        # what is remembered of the others must go, too
+        # decisions about the others must be forgotten, too
         self._of = lru_cache(maxsize=1_024)(self._rules_of)
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
@@ -58,9 +58,9 @@ class Access:
         return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
 
     def denied_by_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> str | None:
-        """Return a path that a merge patch changes and the subjects may not, ``None`` if there is none.
+        """Return a path that a merge patch changes and the subjects may not, else ``None``.
 
-        It changes what is not an object, or an empty one, at ``path`` and below.
+        It changes values that are not objects, or empty ones, at ``path`` and below.
         """
         keys = keys_of(path)
         below = []
@@ -73,12 +73,12 @@ class Access:
         return None if denied is None else write_pointer((*keys, *denied))
 
     def may_declare(self, subjects: Iterable[str], label: str) -> bool:
-        """Return whether one of the subjects may hold a label: what it acknowledges counts as that party's word."""
+        """Return whether one of the subjects may hold a label: an acknowledgement under it counts as that party's."""
         subjects = tuple(subjects)
         return any(_any(rule.subjects, subjects) and matches_any(rule.labels, label) for rule in self._rules)
 
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
-        """Return whether one of the subjects may read any part of what is at ``path``; to others it does not exist."""
+        """Return whether one of the subjects may read a part of the value at ``path``; to others it does not exist."""
         wanted = keys_of(path)
         return any(
             wanted[: len(granted)] == granted[: len(wanted)] for granted in self._granted("READ", subjects, thing_id)
@@ -134,7 +134,7 @@ def _not_covered(paths: list[Keys], patch: Any) -> Keys | None:
 
 
 def _only(value: Any, paths: list[Keys]) -> Any:
-    """Return a JSON object with the parts at the paths alone, ``UNSET`` if there are none."""
+    """Return a JSON object with the parts at the paths alone, ``UNSET`` without any."""
     if not isinstance(value, dict):
         return UNSET
     kept = {}

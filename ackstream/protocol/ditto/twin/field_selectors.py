@@ -101,7 +101,7 @@ def _tree(selector: str) -> _Tree:
     for path in parse_selector(selector):
         node: _Tree | None = tree
         for key in path[:-1]:
-            # what is selected whole stays so
+            # a part selected as a whole stays so
             node = None if node is None else node.setdefault(key, {})
         if node is not None:
             node[path[-1]] = None

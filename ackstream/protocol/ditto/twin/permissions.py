@@ -1,4 +1,4 @@
-"""Apply the access rules to commands, replies and signals: what the gateway and connections let pass.
+"""Apply the access rules to commands, replies and signals of the gateway and of connections.
 
 As in Ditto, a thing without any readable part does not exist for the subject.
 """
@@ -48,11 +48,11 @@ MAX_IDS = 1_000
 _SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
 _IF_MATCH = "if-match"
 _IF_IT_EXISTS = "*,*"
-"""Means what ``*`` does, and is not what a client writes."""
+"""The meaning of ``*``, in a form that no client writes."""
 
 _OF_THE_THING = (CONDITION, LIVE_CHANNEL_CONDITION)
 _OF_THE_PART = (_IF_MATCH, "if-none-match", IF_EQUAL)
-"""Headers that compare what the command addresses; the answer to a failed one has its entity tag."""
+"""Headers that compare the addressed part; the answer to a failed one has its entity tag."""
 
 _ETAG = "etag"
 _BOX = re.compile(r"(/features/[^/]+)?/(inbox|outbox)/messages/")
@@ -72,7 +72,7 @@ def kind_of(command: Envelope) -> Kind:
 
 
 def check_address(kind: Kind, command: Envelope) -> None:
-    """Reject a command whose path is none of its operation, and a query for several things that does not name them.
+    """Reject a command whose path does not fit its operation, and a query for several things that does not name them.
 
     :raises DittoError: 400
     """
@@ -149,7 +149,7 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
-    """Reduce a reply to what its receiver may read.
+    """Reduce a reply to the parts that its receiver may read.
 
     Of the value of a query this is the visible part. The entity tag, a short hash, tells the value of what it is of to
     those who guess: it is left to those who may read the whole of what the command addresses.
@@ -234,7 +234,7 @@ _RESOURCE = re.compile(r"(thing|message):(/.*)", re.DOTALL)
 
 
 def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) -> dict[str, bool]:
-    """Answer what a client asks about its rights, each by its name.
+    """Answer the questions of a client about its rights, each by its name.
 
     :raises DittoError: 400, they cannot be read, or are too many; 501, one is about a policy
     """

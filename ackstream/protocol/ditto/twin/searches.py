@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Action = Literal["created", "next", "complete", "failed"]
 PATH = "/search/things"
-"""Of the query for one page, as in the HTTP API."""
+"""Timeout of the query for one page, as in the HTTP API."""
 
 _QUERY_TOPIC = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
 _TOPIC = TopicPath("_", "_", "things", "twin", "search")
@@ -50,7 +50,7 @@ demand_not_positive = error_factory(
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """What a client searches for: an RQL filter, namespaces, ``sort(…),size(…)``, and a field selector."""
+    """The search of a client: an RQL filter, namespaces, ``sort(…),size(…)``, and a field selector."""
 
     filter: str | None = None
     options: str | None = None
@@ -59,7 +59,7 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 
 class RequestPages(msgspec.Struct, frozen=True, rename="camel"):
-    """A client has room for so many further pages."""
+    """A client has room for a number of further pages."""
 
     subscription_id: str
     demand: int = 0
@@ -108,7 +108,7 @@ class Page(msgspec.Struct):
 
 
 class Search:
-    """The subscription of a client to one search: what it has requested, and how far it has come.
+    """The subscription of a client to one search: its requests and its progress.
 
     :ivar identity: its id, by which the client names it
     :ivar headers: of the client's latest command about it, repeated in its events

@@ -75,7 +75,7 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
     ``labels`` are the requested custom labels whose acknowledgements are forwarded back, in order of the request,
     without duplicates; ``response_required`` is that of a live command or message; ``timeout_ms`` is how long
     acknowledgements are accepted, ``None`` if the signal does not specify it; by the ``correlation_id`` they find their
-    request, whatever the envelope shows.
+    request, even if the envelope shows another.
     """
 
     envelope: Envelope
@@ -193,7 +193,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
         :param extra: the fields that ``extra_fields`` selects
         :param time: the value of ``time:now``
-        :param effort: what may be spent, where the filter comes from outside
+        :param effort: limits the steps of a filter from outside
         :raises DittoError: as ``Effort.spend`` does
         """
         if self.filter is None:
@@ -220,7 +220,7 @@ def subscription(
 
 
 PARAMETERS = ("namespaces", "filter", "extraFields")
-"""Of a subscription, where it is a URI or looks like one."""
+"""Schema of a subscription that is a URI or looks like one."""
 
 
 def subscription_of(stream: Stream, parameters: Mapping[str, str]) -> Subscription:
@@ -274,7 +274,7 @@ def decide(
     :param visible: whether it may see the signal by its access rules
     :param extra: the fields that its subscription's ``extra_fields`` selects
     :param time: the value of ``time:now`` in filters
-    :param effort: what its filter may spend, where it comes from outside
+    :param effort: limits the steps of a filter from outside
     :raises DittoError: as ``Effort.spend`` does
     """
     labels = tuple(label for label in signal.labels if label in subscriber.labels)

@@ -205,7 +205,7 @@ quota_exceeded = error_factory(
     "Delete things, or parts of them, or ask the operator of the system for a larger quota.",
 )
 
-# a query whose answer is too large for a message of so many kB
+# a query whose answer is larger than a message of the given size in kB
 answer_too_large = error_factory(
     TOO_LARGE,
     "things:thing.toolarge",

@@ -135,7 +135,7 @@ def check_policy_members(thing: Mapping[str, Any]) -> None:
 def check_policy_id(policy_id: Any, thing_id: str) -> None:
     """Reject a policy that is not the thing's own: who names it believes that it protects the thing.
 
-    What is no text is rejected elsewhere, by its place.
+    Other values than texts are rejected elsewhere, by their place.
 
     :raises DittoError: 501
     """
