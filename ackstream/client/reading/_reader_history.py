@@ -11,8 +11,7 @@ from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from ackstream.client.reading._reader_offsets import OpenOffsets
-from ackstream.client.reading._sample_cache import SampleCache, TimeBasedFilter
+from ackstream.client.reading._sample_cache import OpenOffsets, SampleCache, TimeBasedFilter
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
 from ackstream.errors import PreconditionNotMetError
 from ackstream.kafka.clients import monotonic_ms

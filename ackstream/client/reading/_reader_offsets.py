@@ -18,14 +18,12 @@ from ackstream.client.errors import SamplesGoneError
 from ackstream.client.reading import samples
 from ackstream.kafka.connection import offsets_since
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import MAX_NUMBER
 from ackstream.protocol.readers import SKEW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ackstream.client.reading._reader_history import ReaderHistory
-    from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
     from ackstream.client.reading.samples import Acknowledger, Sample
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import KnownWriter, ReaderState
@@ -47,71 +45,6 @@ LOOKBACK_MS = 10 * 60_000
 
 DROP_SECONDS = 10.0
 """How long messages that wait to be stored may hold up reading."""
-
-
-class OpenOffsets:
-    """The offsets of messages that have to be read again: after a restart, or because they were dropped to make room.
-
-    Pure; messages are named by writer and number.
-    """
-
-    def __init__(self) -> None:
-        # by partition and offset
-        self._open: dict[int, dict[int, tuple[str, int]]] = {}
-        # by writer: the first and the last number that were dropped, and the first offset by partition
-        self._dropped: dict[str, tuple[int, int, dict[int, int]]] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Note a message that was read."""
-        self._open.setdefault(sample.partition, {})[sample.offset] = (sample.publisher, sample.seq)
-
-    def drop(self, writer: str, dropped: Iterable[Sample]) -> None:
-        """Note messages of a writer that were dropped; they are remembered as one range."""
-        first, last, offsets = self._dropped.get(writer, (MAX_NUMBER, 0, {}))
-        for sample in dropped:
-            first, last = min(first, sample.seq), max(last, sample.seq)
-            offsets[sample.partition] = min(sample.offset, offsets.get(sample.partition, sample.offset))
-            self._open.get(sample.partition, {}).pop(sample.offset, None)
-        self._dropped[writer] = (first, last, offsets)
-
-    def take_dropped(self, missing: Mapping[str, int]) -> dict[int, int]:
-        """Return by partition the offset from which to read again.
-
-        :param missing: by writer the first number that is missing; one that was not dropped is still to come
-        """
-        found: dict[int, int] = {}
-        for writer, number in missing.items():
-            first, last, offsets = self._dropped.get(writer, (MAX_NUMBER, 0, {}))
-            for partition, offset in offsets.items() if first <= number <= last else ():
-                found[partition] = min(offset, found.get(partition, offset))
-        for writer, (first, last, offsets) in list(self._dropped.items()):
-            # samples of others that were dropped behind these offsets are read again, too
-            rest = {part: offset for part, offset in offsets.items() if part not in found or offset < found[part]}
-            self._dropped[writer] = (first, last, rest)
-            if not rest:
-                del self._dropped[writer]
-        return found
-
-    def first(
-        self,
-        partition: int,
-        position: int,
-        reports: Mapping[str, AckReports],
-        arrived: Mapping[str, ReorderBuffer[Sample]],
-    ) -> int:
-        """Return the first offset of a partition to be read again; ``position`` is read next anyway."""
-        self._open[partition] = {
-            offset: (writer, seq)
-            for offset, (writer, seq) in self._open.get(partition, {}).items()
-            if writer not in reports or not reports[writer].settled(seq)
-        }
-        self._dropped = {
-            writer: (first, last, offsets)
-            for writer, (first, last, offsets) in self._dropped.items()
-            if not arrived[writer].has_passed(last)
-        }
-        dropped = [offsets[partition] for _, _, offsets in self._dropped.values() if partition in offsets]
-        return min([position, *self._open[partition], *dropped])
 
 
 class ReaderPositions:
