@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import abstractmethod
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -36,6 +35,8 @@ from ackstream.kafka.security import java_security, python_security
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import TracebackType
+
+    from typing_extensions import Self
 
     from ackstream.settings import Kafka
 
@@ -319,12 +320,15 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Closing(AbstractContextManager):  # type: ignore[type-arg]  # __enter__ returns the object itself
+class Closing(ABC):
     """Base of objects that are closed at the end of their ``with`` block: ``with Requester(…) as requester``."""
 
     @abstractmethod
     def close(self) -> None:
         """Finish and disconnect; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

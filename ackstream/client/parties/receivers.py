@@ -234,7 +234,7 @@ class Subscriber(_Receiver):
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
         :param handler: called with each signal that it subscribed to; returns the answer to send
-        :param subscriptions: made by ``protocol.ditto.subscriptions.subscription``, one per stream
+        :param subscriptions: made by ``ackstream.client.subscription``, one per stream
         :param labels: those that this subscriber issues
         :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
