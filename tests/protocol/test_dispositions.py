@@ -57,6 +57,8 @@ def test_the_tables_explain_all_dispositions() -> None:
     assert comment("acknowledgements", "disposition") == explained(ACKNOWLEDGEMENTS)
     assert all(word in comment("outcomes", "completed_by") for word in COMPLETIONS)
     assert all(word in comment("queue_events", "outcome") for word in MESSAGES)
+    assert all(word in comment("queue_events", "reason") for word in EXITS)
+    assert all(word in comment("messages", "reason") for word in REFUSALS)
 
 
 def test_the_contract_lists_all_completions() -> None:
