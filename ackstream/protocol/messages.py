@@ -30,7 +30,7 @@ CONFLATION_MS = 1_000
 """How long merged acks wait unless a logon has another interval (seed002; seed004: one second)."""
 
 MAX_CLIENT_CHARACTERS = 255
-"""Length of the name of a client: of a publisher, and of a reader, whose reports name both."""
+"""Longest name of a client, that is a publisher or a reader; the reports of a reader name both."""
 
 MAX_NUMBER = 2**63 - 1
 _MAX_DIGITS = len(str(MAX_NUMBER))

@@ -165,14 +165,12 @@ class KafkaSourceSettings(Source):
     start: Literal["latest", "earliest"] = "latest"
 
 
-def _kafka_address(text: str) -> object:
-    return "{{" in text or TargetAddress.parse(text)
-
-
 class KafkaTargetSettings(Target):
     """A Kafka address: ``topic``, ``topic/key`` or ``topic#partition``."""
 
-    address: Annotated[TemplateText, AfterValidator(accepted_by(_kafka_address))]
+    address: Annotated[
+        TemplateText, AfterValidator(accepted_by(lambda text: "{{" in text or TargetAddress.parse(text)))
+    ]
 
 
 class KafkaConnection(_OtherKafka, _Connection):

@@ -63,7 +63,7 @@ UNAVAILABLE = {
 
 
 MAX_HEADERS = 1_000
-"""Limit of one message. Readers look at each several times, and people write a few."""
+"""Most headers of one message. Readers look at each several times, and people write a few."""
 
 MOST_LABELS = 10_000
 """In one header; ``correlate.max_labels`` is far below it."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Action = Literal["created", "next", "complete", "failed"]
 PATH = "/search/things"
-"""Timeout of the query for one page, as in the HTTP API."""
+"""Path of the query for one page, as in the HTTP API."""
 
 _QUERY_TOPIC = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
 _TOPIC = TopicPath("_", "_", "things", "twin", "search")

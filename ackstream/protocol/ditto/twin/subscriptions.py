@@ -220,7 +220,7 @@ def subscription(
 
 
 PARAMETERS = ("namespaces", "filter", "extraFields")
-"""Schema of a subscription that is a URI or looks like one."""
+"""Parameters of a subscription that is a URI or looks like one."""
 
 
 def subscription_of(stream: Stream, parameters: Mapping[str, str]) -> Subscription:
