@@ -21,7 +21,7 @@ from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
-from tests.protocol.test_correlation_ids import OF_SPRING
+from tests.protocol.ditto.test_correlation_ids import OF_SPRING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
