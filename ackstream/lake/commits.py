@@ -37,7 +37,7 @@ CONFLICTS = (
     exceptions.MetadataChangedException,
     exceptions.ProtocolChangedException,
 )
-"""What Delta raises when another commit came first; unlike in Java, none of them is a kind of another."""
+"""The errors of Delta for a commit that came second; unlike in Java, they have no common class."""
 
 CHECKED = "ackstream.checked"
 """The application that all appends with a check are versions of, beside their own."""
@@ -50,7 +50,7 @@ _DUE: set[str] = set()
 
 
 def java(spark: SparkSession, name: str) -> Any:
-    """Return a class of the JVM, where Python has no public way to what it does."""
+    """Return a class of the JVM, for functions without a public interface in Python."""
     return _java(spark._jvm, name)  # noqa: SLF001
 
 
@@ -62,7 +62,7 @@ def _java(jvm: Any, name: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _appending(jvm: Any) -> tuple[Any, Any, Any]:
-    """Return Scala's ``None``, the operation of a transaction that appends, and what it does of itself after that."""
+    """Return Scala's ``None``, the operation of a transaction that appends, and its hook after the commit."""
     none = _java(jvm, "scala.Option").empty()
     append = _java(jvm, "org.apache.spark.sql.SaveMode").Append
     hook = getattr(_java(jvm, "org.apache.spark.sql.delta.hooks.CheckpointHook$"), "MODULE$")
@@ -191,7 +191,7 @@ def commit(
         transaction = table.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
         transaction.postCommitHooks().subtractOne(checkpoint_hook)
         for name in names:
-            # what Delta's own look for the version does: it lets commits of the same application conflict
+            # as Delta's own look-up of the version: it lets commits of the same application conflict
             transaction.readTxn().append(name)
         now = table.clock().getTimeMillis()
         own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
@@ -216,7 +216,7 @@ def _checkpoint_later(spark: SparkSession, path: str) -> None:
 def _checkpoint(spark: SparkSession, path: str) -> None:
     """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit.
 
-    If that fails, Delta says why, and readers of the log have more to read until the next one.
+    If that fails, Delta logs the reason, and readers of the log have more to read until the next one.
     """
     _DUE.discard(path)
     try:

@@ -47,7 +47,7 @@ def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]
     actions = []
     for values, part in _partitions(rows):
         directory = "".join(f"{column}={value}/" for column, value in values.items())
-        # a name of its own, as Spark's: what an attempt that failed has left behind is in nobody's way
+        # a unique name, as Spark's: files of failed attempts do not collide with it
         path = f"{directory}part-00000-{uuid.uuid4()}.c000.{_COMPRESSION}.parquet"
         status = _store(spark, log, path, part)
         add = {

@@ -45,7 +45,7 @@ class TableReport:
 
 
 def check(lake: Lake, names: Sequence[str] | None) -> None:
-    """Check what needs no Spark.
+    """Check the arguments, without Spark.
 
     :raises SettingsError: the retention is dangerously short
     :raises InputError: a name is unknown
@@ -101,7 +101,7 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
         files, size = _size(table)
         return replace(report, files_after=files, bytes_after=size)
     except Exception as error:
-        # whatever it is, the other tables do not depend on it
+        # the other tables do not depend on it
         log.info("The table %s was not maintained", name, exc_info=True)
         return replace(report, failure=str(error).partition("\n")[0])
 
@@ -121,8 +121,8 @@ def _size(table: DeltaTable) -> tuple[int, int]:
 def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
     """Remove changes from the journal that are older than a time (epoch milliseconds); the jobs may run meanwhile.
 
-    What things are restored from stays: the last state of each thing, and all that is not merged or may be replayed. So
-    does the last command of each partition, after which a new checkpoint starts.
+    Rows from which things are restored stay: the last state of each thing, and rows that are not merged or may be
+    replayed; likewise the last command of each partition, after which a new checkpoint starts.
     """
     merged = tables.newest_batch(tables.read(spark, lake, "things"))
     events = tables.read(spark, lake, things.JOURNAL).where(F.col("batch") < merged)
@@ -135,8 +135,7 @@ def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
 def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
     """Remove all changes of a deleted thing but its deletion, which has no content; the jobs may run meanwhile.
 
-    :raises StartError: the thing exists, or its deletion may still be replayed from what would be erased; or in S3,
-        where only the job itself may write
+    :raises StartError: the thing exists, or its deletion may still be replayed; or in S3, where only the job may write
     """
     tables.check_log_store(spark, lake, things.JOURNAL)
     own = F.col("thing_id") == thing_id

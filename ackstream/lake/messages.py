@@ -51,7 +51,7 @@ class Moment(NamedTuple):
     step: int
 
     def after(self, steps: int) -> Moment:
-        """Return the moment so many steps later."""
+        """Return the moment after further steps."""
         return self._replace(step=self.step + steps)
 
 
@@ -144,7 +144,7 @@ class Tail:
         """The batch up to which rows may be missing here."""
         self._parts: dict[str, _Part] = {}
         self._frame: tuple[Any, DataFrame] | None = None
-        """The last frame and what it is of: a thousand clients may begin at one batch."""
+        """The last frame with its version and batch: a thousand clients may begin at one batch."""
 
     def frame(self, batch: int) -> DataFrame:
         """Return rows of the table, all of later batches than the given one among them: see :meth:`advance`."""
@@ -174,7 +174,7 @@ class Tail:
         self._parts = {path: part for path, part in self._parts.items() if part.newest > self._behind}
 
     def _follow(self) -> None:
-        """Read what was committed since the last time."""
+        """Read the commits since the last call."""
         table, snapshot = commits.log_and_snapshot(self._spark, tables.location(self._lake, TABLE))
         now = snapshot.metadata().id(), snapshot.version()
         if self._seen == now:

@@ -68,7 +68,7 @@ class _Scan:
 def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPyConnection]:
     """Open DuckDB with tables as views, as they are now; those that do not exist yet are left out. Times are in UTC.
 
-    What Spark has another name for goes by that one, too: ``explode`` of a list, ``unix_millis`` of a time.
+    Names of Spark work, too: ``explode`` of a list, ``unix_millis`` of a time.
 
     :raises StartError: a table cannot be read
     """

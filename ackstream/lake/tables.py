@@ -30,7 +30,7 @@ ROWS_PER_FILE = 100_000
 """The rows of an append go to one file, unless there are more than this."""
 
 WRITER_VERSION = 2
-"""Of the protocol of a table of appends."""
+"""Version of the protocol of a table of appends."""
 
 SHORTEST_RETENTION_HOURS = 24
 """How long removed files are kept at least: longer than any query or transaction should run."""
@@ -109,7 +109,7 @@ def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, rem
 
 
 def newest_batch(rows: DataFrame, column: str = "batch") -> int:
-    """Return the highest number of a batch among rows; -1 if there are none."""
+    """Return the highest number of a batch among rows; -1 without rows."""
     newest = rows.agg(F.max(column)).collect()[0][0]
     return -1 if newest is None else int(newest)
 
@@ -162,7 +162,7 @@ def append_rows(
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
-        # what someone has made of the table may ask for more than a file: column mapping, constraints, other partitions
+        # owners may change the table so that a file is not enough: column mapping, constraints, other partitions
         partitions = f"struct<{PARTITION}:date>" if PARTITION in columns.names else "struct<>"
         as_ours = transaction.metadata().partitionSchema().simpleString() == partitions
         if not as_ours or not is_plain(transaction):
@@ -182,7 +182,7 @@ def completed(rows: pa.Table, **values: object) -> pa.Table:
 
 
 def is_plain(table: Any) -> bool:
-    """Return whether the files of a table have what the table has: all its columns by name, and no row too many.
+    """Return whether the files of a table are its content: all columns by name, and no deleted rows.
 
     :param table: a snapshot or a transaction of it
     """
@@ -219,7 +219,7 @@ def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, i
 
 
 def newest_batch_of(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
-    """Return the newest batch of a query in the tables that it appends to; -1 if there is none."""
+    """Return the newest batch of a query in the tables that it appends to; -1 for no batch."""
     versions = [transactions(spark, settings.lake, name) for name in names]
     return max((first_and_newest(found, query_id)[1] for found in versions), default=-1)
 
@@ -257,7 +257,7 @@ def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
 def _appears(spark: SparkSession, path: str) -> bool:
     """Wait for a table that another job is creating: its directory is there before its first commit."""
     deadline = time.monotonic() + CREATION_SECONDS
-    # isDeltaTable() repeats what it has found once
+    # isDeltaTable() keeps its first answer
     while commits.log_and_snapshot(spark, path)[1].version() < 0:
         if time.monotonic() >= deadline:
             return False

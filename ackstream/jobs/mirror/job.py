@@ -1,9 +1,9 @@
 """The mirror of a destination: all rows of the table ``messages`` go to that of another lake, each once.
 
 The destination's newest batch is its position, since batches are copied whole and in order. So there is no checkpoint
-that could be lost or be older than the table; compaction of either table does no harm; and what an append wrote before
-a crash is not written again. Each append is a transaction with its last batch as the version, and there is none if the
-table has a later one than it follows: if two mirrors are started by mistake, the second adds nothing.
+that could be lost or be older than the table; compaction of either table does no harm; and rows that were appended
+before a crash are not written again. Each append is a transaction with its last batch as the version, and is refused if
+the table has a later one than it follows: if two mirrors are started by mistake, the second adds nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SOURCE = "ackstream.source"
 BATCHES_AT_ONCE, ROWS_AT_ONCE = 10_000, 1_000_000
 SEND_SECONDS = 30.0
 COPY, COPY_SECONDS = "The mirror", 600.0
-"""Whose sign of life is that it looks for new messages; copying a million of them takes a while."""
+"""Health check: the mirror looks for new messages at least this often; copying a million of them takes a while."""
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ class Mirror:
         return whole < len(counts) or len(counts) == BATCHES_AT_ONCE
 
     def _advance(self, until: int, *, appended: bool) -> None:
-        # another one may have appended otherwise: then not what was meant to be written, but what is in the table
+        # otherwise another mirror has appended, and the table has the position
         self.last = until if appended else self._position()
 
     def _position(self) -> int:

@@ -159,7 +159,7 @@ class Backlog:
         return changes
 
     def measure(self, tally: Tally) -> None:
-        """Set the gauges of what waits, and of what each sync destination lacks."""
+        """Set the gauges of waiting batches, and of the lag of each sync destination."""
         tally.set(WAITING_ACKS, value=len(self._waiting))
         for name, destination in self._destinations.items():
             tally.set(DESTINATION_LAG, name, value=max(0, self._stored - destination.reported))
@@ -198,7 +198,7 @@ class PacedAck(NamedTuple):
 class _Waiting:
     """The acks of one publisher, in order.
 
-    :ivar ready: how many of the first ones are sent whatever the time is
+    :ivar ready: how many of the first ones are sent at any time
     :ivar count: how many numbers have been decided since the last third of a window
     """
 

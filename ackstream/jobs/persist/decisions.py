@@ -59,7 +59,7 @@ UNLOGGED = Verdict(stored=False, logged=False)
 
 
 class Admission:
-    """Applies the limits of the settings; what depends on names alone is remembered."""
+    """Applies the limits of the settings; verdicts about names are cached."""
 
     def __init__(self, limits: Persist, queues: Iterable[QueueSettings] = ()) -> None:
         """Take over the limits.
@@ -257,7 +257,7 @@ class Conflation:
             del self._failed[seq]
 
     def skip(self, expected: int) -> None:
-        """Stop acknowledging below a number behind the watermark: what is undecided there will never arrive."""
+        """Stop acknowledging below a number behind the watermark: undecided numbers there will never arrive."""
         for first, last in self._decided.missing(self._decided.start, expected - 1):
             self._add(first, last)
             self.absent.add(first, last)

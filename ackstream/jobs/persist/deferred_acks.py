@@ -76,7 +76,7 @@ class DeferredAcks:
     """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
     def __init__(self, spark: SparkSession, settings: Settings, checkpoint: Checkpoint) -> None:
-        """Restore what was waiting before the restart.
+        """Restore the acks that waited before the restart.
 
         :param checkpoint: of the query
         :raises StartError: if a table's schema is not that of this version
@@ -157,7 +157,7 @@ class DeferredAcks:
             ]
             if self._backlog.defers(batch):
                 self._backlog.add(batch, monotonic_ms(), stored=stored)
-                # those of a batch that is replayed are what its row says
+                # the row of a replayed batch decides
                 if batch > self._restored and sum(map(len, acks.values())) <= MAX_ACKS_HELD - self._count_held():
                     self._held[batch] = own
                 else:
@@ -177,7 +177,7 @@ class DeferredAcks:
         threading.Thread(target=run, name="ackstream-deferred-acks", daemon=True).start()
 
     def measured(self) -> Tally:
-        """Return the gauges of what waits."""
+        """Return the gauges of waiting acks."""
         tally = Tally()
         with self._lock:
             self._backlog.measure(tally)
@@ -186,7 +186,7 @@ class DeferredAcks:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def _release(self, now: int) -> None:
-        """Send what is due by now, in order; what fails is sent with the next call."""
+        """Send the acks that are due, in order; failed ones are sent with the next call."""
         with self._sending:
             with self._lock:
                 self._outgoing += self._pacing.take(now)
@@ -210,8 +210,8 @@ class DeferredAcks:
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop all acks
                 log.warning("Sending acks failed and will be retried: %r", error)
                 time.sleep(RETRY_SECONDS)
-        # nobody is kept waiting by the end of the job; what still waits for destinations is in the table. Spark may be
-        # gone, which only the first step needs
+        # publishers do not wait for the next start; acks that wait for destinations are in the table. Only the first
+        # step needs Spark, which may be gone
         for step in (self._catch_up, partial(self._release, MAX_NUMBER)):
             try:
                 step()
@@ -309,5 +309,5 @@ def _runs(query: StreamingQuery) -> bool:
     """Return whether the query runs; it does not if Spark is gone."""
     try:
         return bool(query.isActive)
-    except Exception:  # noqa: BLE001 - whatever a closed gateway raises
+    except Exception:  # noqa: BLE001 - a closed gateway raises several
         return False

@@ -90,7 +90,7 @@ DECIDES = (
     "persist.unlogged",
     "persist.reject_no_match",
     "persist.reject_over_quota",
-    # some refuse what is published
+    # some refuse messages
     "queues",
 )
 """The settings that it decides by."""
@@ -177,7 +177,7 @@ def _by_client(
 
 
 PRUNED_EVERY = 300
-"""After so many batches old states are removed: by the job itself, as a removal conflicts with any append beside it."""
+"""Batches between removals of old states, which the job does itself: they conflict with appends of other processes."""
 
 
 class PersistFold:

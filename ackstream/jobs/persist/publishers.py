@@ -285,8 +285,8 @@ class PublisherBatch:
                 if seq <= watermark:
                     self._acknowledge("persisted", first=seq, seq=seq, reason=reason)
         else:
-            # some rejections are forgotten, or were told too often: the publisher is to resend all it keeps, and each
-            # gets its own answer
+            # some rejections are forgotten, or were repeated too often: the publisher is to resend all it keeps, and
+            # each message gets its own answer
             watermark = first - 1
         effective = self._state.agree(message.conflation, message.window, self._floor_ms)
         self._acknowledge(

@@ -1,4 +1,4 @@
-"""The records of a batch: their metadata, one by one or in runs; and what the batch makes of them, with its rows.
+"""The records of a batch: their metadata, one by one or in runs; then the result of the batch, with its rows.
 
 Metadata (everything but the values) goes to the driver; the values stay in Spark frames.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
-"""Matches only what certainly fits 64 bits."""
+"""Matches only numbers that certainly fit 64 bits."""
 HEADER_COLUMNS = {
     "client": record_headers.CLIENT,
     "seq": record_headers.SEQ,
@@ -53,7 +53,7 @@ HEADER_COLUMNS = {
 """The record header of each field of the metadata."""
 
 SHORT_BYTES, LONG_BYTES = 64, MAX_TOPIC_BYTES
-"""How much of a header is read, and a byte more, so that what is longer is no valid number, name or topic: the driver
+"""Maximum bytes of a header; one more is read, so that a longer header is no valid number, name or topic. The driver
 gets the headers of a whole batch, and answers repeat a command id."""
 _SHORT = {"seq", "command", "ack", "ttl", "first", "conflation", "window", "immediately"}
 
@@ -103,7 +103,7 @@ class MessageRun(NamedTuple):
 
 
 def members(item: MessageMetadata | MessageRun) -> list[MessageMetadata]:
-    """Return the messages of a run, or a message that is none, one by one."""
+    """Return the messages of a run one by one; a single message is a list of one."""
     return item.members() if isinstance(item, MessageRun) else [item]
 
 
@@ -176,7 +176,7 @@ def _messages(table: pa.Table, start: int, count: int) -> list[MessageMetadata]:
 
 
 def projected(records: DataFrame) -> DataFrame:
-    """Lay out Kafka's records for both readings of a batch: what its rows hold, and ``metadata`` for the driver.
+    """Lay out Kafka's records for both readings of a batch: the columns of its rows, and ``metadata`` for the driver.
 
     It is applied to the stream: in a batch each of these expressions would be a call to the JVM.
 
@@ -238,7 +238,7 @@ class RejectedRecord(NamedTuple):
 
 
 STORED, NO_ROW = "stored", "no row"
-"""What becomes of a record: a message in the table; or nothing, as of commands, and of messages that are repeated."""
+"""Ends of a record: a message in the table; or no row, as for commands and repeated messages."""
 
 
 class PersistResult(NamedTuple):
@@ -258,13 +258,13 @@ class PersistResult(NamedTuple):
         return records > sum(rejected.reason is None for rejected in self.rejected)
 
     def ends(self, records: int) -> dict[str, int]:
-        """Count the records of the batch, which has this many, by what became of them: stored, or why not."""
+        """Count the records of the batch, which has this many, by their end: stored, or the reason."""
         found = Counter(rejected.reason or NO_ROW for rejected in self.rejected)
         return {STORED: records - len(self.rejected), **found}
 
 
 def is_durability_ack(ack: CommandAck) -> bool:
-    """Return whether an ack reports what is durable, as a logon's does: it waits for the sync destinations."""
+    """Return whether an ack is about durable messages, as a logon's is: it waits for the sync destinations."""
     return ack.ack_type == "persisted" or ack.bookmark is not None
 
 

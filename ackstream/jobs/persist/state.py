@@ -32,7 +32,7 @@ MAX_CONFLATION_MS = 60_000
 
 
 class PublisherState(msgspec.Struct):
-    """What is remembered of a publisher between batches; the fields are the JSON in the table ``publishers``.
+    """State of a publisher between batches; the fields are the JSON in the table ``publishers``.
 
     :ivar watermark: the number up to which all are decided
     :ivar begins: the first number announced by the last logon; it takes effect with the next message
@@ -152,8 +152,8 @@ def earlier_batches(publishers: DataFrame, messages: DataFrame, query_id: str | 
 def first_batch(spark: SparkSession, lake: Lake, query_id: str, earlier: tuple[int, int]) -> int:
     """Return the number of a query's first batch: it follows all that other queries have ever written.
 
-    Rows may have been erased since, so the versions of the appends count; and the rows do where there are none, since
-    the tables were made as a copy.
+    Rows may have been erased since, so the versions of the appends count; in tables that were made as a copy, without
+    versions, the rows count.
 
     :param earlier: :func:`earlier_batches`
     """
@@ -218,7 +218,7 @@ class StoredStates:
             rows.where(batch < newest)
             .withColumn("begin", F.min("batch").over(by_query))
             .withColumn("end", F.max("batch").over(by_query))
-            # what was never whole is no later state, and stays as the mark that it is
+            # a batch that was never whole has no later state, and its rows stay as a mark
             .where(self._whole)
             .withColumn("later", F.max("batch").over(by_client))
             .where((batch < F.col("later")) & (batch > F.col("begin")) & (batch < F.col("end")))

@@ -54,10 +54,10 @@ FIELD_NODES: Final = 5
 """To find a field, the whole message is read: 2 ms for a megabyte."""
 
 MAX_INSTRUCTIONS: Final = 2_000
-"""Of all regular expressions of one filter together: ``[a-z]{100}`` has about a hundred."""
+"""Maximum of all regular expressions of one filter together: ``[a-z]{100}`` has about a hundred."""
 
 MAX_STEPS: Final = 10_000_000
-"""Instructions times bytes: 50 ms at worst. What would take more steps matches nothing."""
+"""Instructions times bytes: 50 ms at worst. A search that would take more steps matches nothing."""
 
 _MAX_MEMORY: Final = 1 << 20
 """Bytes of the states that an expression keeps; many may be in use at a time."""
@@ -67,7 +67,7 @@ _SHOWN = 60
 
 
 class FilterSyntaxError(AckstreamError):
-    """A filter is invalid or too large; the text says which, and names the place."""
+    """A filter is invalid or too large; the text has the reason and the place."""
 
 
 # -- the tree ----------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _calculation(name: str, *arguments: Expression) -> Calculation:
 
 
 def _counted(parts: Sequence[Expression]) -> int:
-    # checked at each step: what is evaluated twice counts twice, and nested that doubles with each level
+    # checked at each step: a part that is evaluated twice counts twice, which doubles with each level of nesting
     nodes = 1 + sum(part.nodes for part in parts)
     if nodes > MAX_NODES:
         raise FilterSyntaxError(

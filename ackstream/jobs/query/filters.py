@@ -82,10 +82,7 @@ def read_filter(text: str) -> Selection:
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:
-    """Return whether a message matches RQL; only a JSON object can, and what cannot be evaluated does not.
-
-    Nor does one whose values take too much effort.
-    """
+    """Return whether a message matches RQL; one that is no JSON object, fails, or takes too much effort does not."""
     try:
         message = _decode_object(text or "")
     except UNREADABLE:
@@ -127,7 +124,7 @@ def field(names: Sequence[str]) -> Column:
 
 
 def as_number(text: Column) -> Column:
-    """Return a text as a number; null if it is none."""
+    """Return a text as a number; null for other texts."""
     return text.try_cast("double")
 
 
@@ -199,4 +196,4 @@ _OPERATIONS: Final[dict[str, Callable[..., Column]]] = {
     "BEGINS WITH": F.startswith,
     "ENDS WITH": F.endswith,
 }
-"""What the names in the tree mean; the names of functions are Spark's."""
+"""Operations of Spark by their names in the tree; the names of functions are Spark's."""

@@ -1,7 +1,7 @@
 """The query job: commands over the messages, and subscriptions to them (brokers.md 1.4).
 
-It reads the commands, and the topic ``stored``, in which persist reports that the log has grown; how far, the table
-says. A batch first stores how far the log had come and who subscribes to what; only then it sends anything. A batch
+It reads the commands, and the topic ``stored``, in which persist reports that the log has grown; the table has the
+position. A batch first stores the position of the log and all subscriptions; only then it sends anything. A batch
 that is replayed after a crash takes the position of the log from there, so it gives the same results, with the same
 ids.
 """
@@ -54,7 +54,7 @@ MAX_BATCHES_UNSTORED = 100
 """The position of the log is stored after this many batches of messages at the latest: fewer are delivered again."""
 
 PRUNED_EVERY = 300
-"""After so many rows of the table ``subscriptions`` old ones are removed."""
+"""Rows of the table ``subscriptions`` between removals of old ones."""
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -79,7 +79,7 @@ JOB = Job(
     keeps=CheckpointRules(
         committed=partial(tables.newest_own_batch, ("subscriptions",)),
         decides=("query.entitlements", "persist.topics"),
-        # 2: RE2 in filters, their limits; entitlements; what is stored is looked up in the table; 3: steps are counted
+        # 2: RE2 in filters, their limits; entitlements; the position is looked up in the table; 3: steps are counted
         # from the first command
         rules=3,
     ),
@@ -95,7 +95,7 @@ class QueryFold:
         self._state: QueryState | None = None
         self._tail: Tail | None = None
         self._first = self._known = self._newest = self._stored = self._rows = 0
-        # whether persist has said since the last look that the log has grown; the table alone says how far
+        # whether persist has reported growth of the log since the last look at the table, which has its position
         self._told = True
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
@@ -116,7 +116,7 @@ class QueryFold:
             self._told = False
         plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
         plan.deliver(asked)
-        # a replayed batch may deliver otherwise; what its commands see and delete has the same numbers
+        # a replayed batch may deliver otherwise; its commands see and delete at the same steps
         start = Moment(batch, -len(plan.steps))
         for request in asked:
             run(plan, request, self._settings)
@@ -217,5 +217,5 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
 
 
 def newest_batch_in_table(spark: SparkSession, lake: Lake) -> int:
-    """Return the last batch that persist has committed; -1 if there is none."""
+    """Return the last batch that persist has committed; -1 for no batch."""
     return max(tables.transactions(spark, lake, messages.TABLE).values(), default=-1)

@@ -1,7 +1,7 @@
-"""The steps of a batch of commands: what each of them does, and what its acknowledgements are.
+"""The steps of a batch of commands: the effects of each command, and its acknowledgements.
 
 Pure: the state of the clients and the position of the log go in, steps come out in the order in which the clients see
-them (brokers.md 1.1 A22 to A24, A38). A step names what to read from the tables; the job reads it.
+them (brokers.md 1.1 A22 to A24, A38). A step names rows of the tables; the job reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = "all"
 """In place of a subscription's id: all subscriptions of the client."""
 
 MAX_SUBSCRIPTIONS = 1_000
-"""Of one client: the state is stored whole."""
+"""Maximum of one client: the state is stored whole."""
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 def execute(plan: SubscriptionPlan, request: QueryRequest, limits: Query, topics: tuple[str, ...] = ()) -> None:
     """Add the steps of a command to a plan, or the acknowledgements that reject it.
 
-    :param limits: who may do what, and the minimum time between bookmarks, whatever a client requests
+    :param limits: who may do what, and the minimum time between bookmarks, which a client cannot lower
     :param topics: patterns of the topics that exist; any if empty
     """
     _Execution(plan, request).run(limits, topics)

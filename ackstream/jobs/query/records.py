@@ -53,7 +53,7 @@ _ORDER = re.compile(r"((?:/@?[A-Za-z_][\w.-]*)+)(?:\s+(ASC|DESC))?", re.IGNORECA
 
 
 class UnreadableError(ValueError):
-    """A record that cannot be answered; the text says why."""
+    """A record that cannot be answered; the text is the reason."""
 
 
 class OrderKey(NamedTuple):
@@ -111,7 +111,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     sub_id = values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
     request = QueryRequest(client, origin, time, command, sub_id=sub_id)
     if name not in SUPPORTED:
-        # the client must learn of it, whatever it requested
+        # the client is notified in any case
         return replace(request, command=replace(command, asked=asked | {"processed"}), reason=NO_COMMAND)
     if name in UNSERVED:
         return request.refused(NOT_SUPPORTED)
@@ -125,7 +125,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
 
 
 def too_large(request: QueryRequest) -> QueryRequest:
-    """Refuse a command whose headers are too large to be read; its client must learn of it, whatever it requested."""
+    """Refuse a command whose headers are too large to be read; its client is notified in any case."""
     asked = request.command.asked | {"processed"}
     return replace(request, command=replace(request.command, asked=asked), reason=TOO_LARGE)
 
@@ -220,7 +220,7 @@ def _order_by(text: str) -> tuple[OrderKey, ...]:
 # -- of a batch --------------------------------------------------------------------------------------------------------
 
 MAX_COMMAND_BYTES = 64_000
-"""Of the headers of a command, and of a value: what the driver holds of a batch must be bounded."""
+"""Maximum of the headers of a command, and of a value: memory of the driver for a batch must be bounded."""
 
 
 class QueryRecord(NamedTuple):
@@ -324,7 +324,7 @@ def _sound(session: Any, text: str) -> bool:
         found = spark.createDataFrame([], "value STRING").where(fits(spark.sparkContext, text))
         # planned, not only analysed: the plan of a long filter is deeper
         found._jdf.queryExecution().executedPlan()  # noqa: SLF001 - there is no public way
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it concerns this command alone
+    except Exception as error:  # noqa: BLE001 - the error concerns this command alone
         log.info("Spark does not accept the filter %r: %s", text, error)
         return False
     return True

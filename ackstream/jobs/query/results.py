@@ -156,7 +156,7 @@ def _messages(tail: Tail, step: LogDelivered, number: int) -> DataFrame:
 def _receivers(context: SparkContext, wanted: tuple[tuple[str, str | None, str], ...]) -> Column:
     """Return who gets a message, one by one; kept, since subscriptions last and each part of it is a call to the JVM.
 
-    :param wanted: topic, filter, and who wants what fits them, as JSON
+    :param wanted: topic, filter, and the receivers of matching messages, as JSON
     """
     # the subscribers are a constant: no join
     matching = [

@@ -47,7 +47,7 @@ READABLE_VERSIONS = (1, 2, 3)
 """Sessions and consumers of version 1 lack their last fields, which then have their defaults. Before version 3 there
 are no segments."""
 MAX_SUBJECT_BYTES = 64_000_000
-"""Of all messages in a queue: what they have in its state besides a hundred bytes each."""
+"""Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
 
 MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
@@ -180,7 +180,7 @@ class Endpoint:
         )
 
     def _fail(self, record: Arrival | ConsumerReport, error: Exception) -> None:
-        """Give up a message, or a report that is unreadable or fails: its output so far is as the state, and stays."""
+        """Give up a message, or a report that is unreadable or fails: its output matches the state, and stays."""
         if isinstance(error, RecordError) and not isinstance(record, Arrival):
             self.unreadable.append((record, str(error)))
             return
@@ -232,10 +232,10 @@ class Endpoint:
         self.answers.append(Bound(self._name, consumer, session.id, number, granted, lease, self._session_ms))
 
     def _hear(self, record: Alive, session: _Session) -> None:
-        """Deliver again what a consumer reports as missing; show it by another number whether more is.
+        """Deliver again the messages that a consumer reports as missing; a new number reveals further losses.
 
-        What it has not received is as a rule still under way: it is written at the end of a batch, and a consumer
-        reports before it has read everything. Only a later number tells that from a loss.
+        Messages that it has not received are usually under way: they are written at the end of a batch, and a consumer
+        reports before it has read everything. Only a later number distinguishes that from a loss.
         """
         consumer = record.consumer
         self._queue.consumers[consumer].stopped = record.stopped

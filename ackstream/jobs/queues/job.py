@@ -1,6 +1,6 @@
 """The queues job: stored messages and consumers' reports, one stateful operator, one table, then Kafka.
 
-A queue delivers what persist has stored: the stream of the table ``messages``. A queue's order needs one place, so the
+A queue delivers stored messages: the stream of the table ``messages``. A queue's order needs one place, so the
 queue is the group of the operator. A batch commits its events before anyone is notified. A batch that is replayed after
 a crash starts from the state it had before: it gives the same events, which the table refuses to store twice, and the
 same answers, with the same numbers.
@@ -66,7 +66,7 @@ ARRIVAL, REPORT = 0, 1
 """Values of ``kind`` in the operator's input."""
 
 MAX_REPORT_BYTES, MAX_KEY_BYTES = 1_000_000, 1_000
-"""A consumer's record beyond this is not read: what the driver holds of a batch must be bounded."""
+"""Maximum size of a consumer's record that is read: memory of the driver for a batch must be bounded."""
 MAX_UNREADABLE_BYTES = 4_096
 """How much of an unreadable record its dead letter has, for the same reason; all of it is in its topic."""
 
@@ -236,8 +236,8 @@ _encode_event = msgspec.json.Encoder().encode
 def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     """Process the messages and reports of a queue.
 
-    :param rules: by the queues' names. Consumers of another queue are rejected, and what a queue held that is no longer
-        in the settings stays in its state
+    :param rules: by the queues' names. Consumers of another queue are rejected, and messages of a queue that is no
+        longer in the settings stay in its state
     """
     name = batch.key
     arrivals, reports = read_frames(batch.frames)
@@ -322,7 +322,7 @@ def count(events: Iterable[Event], unreadable: int, figures: Figures = FIGURES) 
 
 
 def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]) -> DataFrame:
-    """Return the messages as their publishers sent them, with headers that say why they left the queue.
+    """Return the messages as their publishers sent them, with the reason for leaving the queue in headers.
 
     A message leaves a queue once: a dead letter that a replayed batch repeats has the same ``queue`` and ``message``.
     """

@@ -19,7 +19,7 @@ EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to a message: a row of ``queue_events``. Times are epoch milliseconds.
+    """An event of a message: a row of ``queue_events``. Times are epoch milliseconds.
 
     :ivar consumer: the consumer that received, held or settled it
     :ivar count: how often it has been delivered
@@ -86,7 +86,7 @@ class ConsumerReport(msgspec.Struct, frozen=True):
 
 
 def coordinates(record: Arrival | ConsumerReport) -> tuple[int, int, int, int]:
-    """Return what orders the records of a batch; at equal times, messages come first."""
+    """Return the key that orders the records of a batch; at equal times, messages come first."""
     return record.timestamp, isinstance(record, ConsumerReport), record.partition, record.offset
 
 
@@ -95,7 +95,7 @@ Unreadable: TypeAlias = tuple[ConsumerReport, str]
 
 
 def read(report: ConsumerReport) -> QueueRequest:
-    """Read what a consumer sent.
+    """Read a consumer's record.
 
     :raises RecordError: it is unreadable
     """

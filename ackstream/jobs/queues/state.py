@@ -56,7 +56,7 @@ class MessageLocation(msgspec.Struct, array_like=True):
 
     @property
     def subject_bytes(self) -> int:
-        """What its topic counts towards the size of the queue."""
+        """The share of its topic in the size of the queue."""
         return len(self.subject or "")
 
 
@@ -108,14 +108,14 @@ SEGMENT = 2_000
 _BARRIER, _ELIGIBLE = 2, 1
 _COLUMNS = 10
 _ORDER, _PARTITION, _OFFSET, _RECEIVED_AT, _EXPIRES_AT = range(5)
-"""Columns of numbers that are searched; an ``expires_at`` of 0 is none."""
+"""Columns of numbers that are searched; an ``expires_at`` of 0 is no limit."""
 _LAST = np.iinfo(np.int64).max
 _DIGITS = 19
 """No offset has more."""
 
 
 class Segment(msgspec.Struct, array_like=True):
-    """What is known of a segment that is not opened, beside its content.
+    """A segment: a summary that is known without opening it, and its content.
 
     :ivar first: the order of its first message
     :ivar next_time: when the earliest time to live ends, epoch milliseconds; 0: none does
@@ -162,7 +162,7 @@ class _Content:
         return cls(np.cumsum(steps, axis=1), _decode_texts(content[size:]))
 
     def close(self) -> Segment:
-        """Return a segment of what is there, which is not nothing."""
+        """Return a segment of the messages that are left, at least one."""
         numbers = self._numbers[:, self._there]
         topics, subjects, consumers = [list(compress(texts, self._there.tolist())) for texts in self._texts]
         spans: dict[tuple[str, int], tuple[int, int]] = {}
@@ -176,14 +176,14 @@ class _Content:
         return Segment(*self.summary(), subject_bytes, [(*key, *span) for key, span in spans.items()], packed)
 
     def summary(self) -> tuple[int, int, int, int]:
-        """Return the first fields of a segment of what is there, which is not nothing."""
+        """Return the first fields of that segment."""
         left = np.flatnonzero(self._there)
         first, received_at = self._numbers[[_ORDER, _RECEIVED_AT], left[0]].tolist()
         ends = self._numbers[_EXPIRES_AT][left]
         return len(left), first, int(ends[ends > 0].min(initial=_LAST)) if ends.any() else 0, received_at
 
     def take_all(self) -> list[Row]:
-        """Take what is there."""
+        """Take all messages that are left."""
         return self._take(self._there)
 
     def take_due(self, now: int) -> list[Row]:
@@ -231,7 +231,7 @@ class _Part:
 
     @cached_property
     def content(self) -> _Content:
-        """Its messages; what is taken of them has to be noted."""
+        """Its messages; :meth:`note` the ones that are taken."""
         return _Content.read(self.segment)
 
     def note(self, taken: Sequence[Row]) -> None:
@@ -279,12 +279,12 @@ class Segments:
 
     @property
     def subject_bytes(self) -> int:
-        """What the topics of the messages count."""
+        """The size of the topics of all messages."""
         return sum(part.segment.subject_bytes for part in self._parts)
 
     @property
     def oldest(self) -> tuple[int, int] | None:
-        """The order of the first message, and when it was received (epoch milliseconds); ``None``: there is none."""
+        """The order of the first message, and when it was received (epoch milliseconds); ``None`` without messages."""
         return min(((part.segment.first, part.segment.received_at) for part in self._parts), default=None)
 
     def add(self, messages: Iterable[QueuedMessage]) -> None:

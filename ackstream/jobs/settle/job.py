@@ -64,8 +64,8 @@ OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _FIELDS.it
 def check(spark: SparkSession, settings: Settings) -> None:
     """Refuse a new checkpoint beside the rows of an earlier one.
 
-    The state of the checkpoint that wrote the rows knows what has been acknowledged. A new one would write and publish
-    again everything the topics still have, and forget what they no longer have.
+    The state of the checkpoint that wrote the rows knows the acknowledged samples. A new one would write and publish
+    again all reports that the topics still have, and forget the others.
 
     :raises StartError: naming the table, the checkpoint and the ways out
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Report: TypeAlias = AppAck | ProtocolAck
-"""A reader's report of what it has acknowledged."""
+"""A reader's report of acknowledged samples."""
 Reason: TypeAlias = Literal[
     "stale-epoch",
     "stale-count",
@@ -134,7 +134,7 @@ class Retention:
         """Mark a reader as present. A new plain one must acknowledge samples from now on, a durable one all.
 
         :param epoch: a higher one than before makes reports of earlier epochs stale
-        :return: what became done because acknowledgements of the reader count for another role
+        :return: the samples that became done because acknowledgements of the reader count for another role
         """
         known = self.readers.get(reader)
         if known is None or not (known.present or durable or role in self._required):
@@ -155,7 +155,7 @@ class Retention:
         return held
 
     def _assume(self, known: ReaderSubscription, role: str | None, *, durable: bool = False) -> list[Interval]:
-        """Give a reader a role; return what became done."""
+        """Give a reader a role; return the samples that became done."""
         if durable or role in self._required:
             self._expect_all(known)
         before, known.role = known.role, role
@@ -167,10 +167,7 @@ class Retention:
             known.acknowledged = self._acknowledged(known.acknowledged, self.done.start)
 
     def leave(self, reader: str) -> list[Interval]:
-        """Mark a reader as gone: samples wait for its required role, no longer for itself (R20).
-
-        Returns what became done.
-        """
+        """Mark a reader as gone: samples wait for its required role, not for itself (R20). Return those now done."""
         known = self.readers.get(reader)
         if known is None:
             return []
@@ -198,7 +195,7 @@ class Retention:
         return True
 
     def require(self, required: Mapping[str, int]) -> list[Interval]:
-        """Replace the required roles and their quorums; return what became done. What is done stays done."""
+        """Replace the required roles and their quorums; return the samples that became done. Done samples stay done."""
         self._required = dict(required)
         return self.settle()
 
@@ -209,16 +206,16 @@ class Retention:
                 self._expect_all(known)
 
     def settle(self) -> list[Interval]:
-        """Mark what is done, as after a change of the required roles; return what was not done before."""
+        """Mark done samples, as after a change of the required roles; return the new ones."""
         self.expect_roles()
         return self._settle(self.done.first_hole, self.written)
 
     # -- samples and reports -------------------------------------------------------------------------------------------
 
     def write(self, last: int, refused: Iterable[Interval] = (), first: int | None = None) -> list[Interval]:
-        """Add the samples up to ``last``; return those that nobody has to acknowledge.
+        """Add the samples up to ``last``; return those that no reader has to acknowledge.
 
-        :param refused: runs of rejected numbers; what an earlier record named cannot be rejected any more
+        :param refused: runs of rejected numbers; numbers of an earlier record cannot be rejected any more
         :param first: the first number that the record names; by default the one after the highest so far
         """
         begin, self.written = self.written + 1, max(last, self.written)
@@ -236,7 +233,7 @@ class Retention:
     def admit(self, report: Report) -> tuple[Reason | None, list[Interval]]:
         """Accept a report if it is the newest of its reader; earlier ones are then stale.
 
-        Returns why it is rejected, and what became done because of its reader's role.
+        :return: the reason to reject it, and the samples that became done because of its reader's role
         """
         known = self.readers.get(report.reader)
         if known is None:

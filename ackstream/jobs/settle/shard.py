@@ -107,7 +107,7 @@ class SettleShard:
         return min((time for time in times if time < NEVER), default=None)
 
     def measure(self, tally: Tally) -> None:
-        """Set the gauges of what it holds; the shards share the writers, and each knows all readers."""
+        """Set the gauges of writers and readers; the shards share the writers, and each knows all readers."""
         tally.set(OPEN_WRITERS, value=self._writers.open)
         if self._index == 0:
             tally.set(READERS, value=sum(reader.present for reader in self._readers.values()))
@@ -169,7 +169,7 @@ class SettleShard:
             self._note(report.writer, self._writers.require(report.writer, report.required, record.timestamp))
 
     def _refuse(self, record: ReportRecord, error: Exception) -> None:
-        """Make the row of an unreadable record, or of one that failed: its output so far is as its state, and stays."""
+        """Make the row of an unreadable record, or of one that failed: its output matches the state, and stays."""
         if not isinstance(error, RecordError):
             topic = TOPICS[record.source]
             log.error("A record of %s was ignored (offset %s).", topic, record.offset, exc_info=error)
@@ -277,7 +277,7 @@ class SettleShard:
             self._leave(report.reader)
 
     def _remove(self, reader: str, now: int) -> None:
-        """Remove a reader at once, whatever its epoch; reports of samples that may still arrive go with it."""
+        """Remove a reader of any epoch at once; reports of samples that may still arrive go with it."""
         self._starting.pop(reader, None)
         known = self._readers.get(reader)
         self._removed[reader] = 0 if known is None else known.epoch
@@ -300,7 +300,7 @@ class SettleShard:
         if not known.present:
             known.present = True
             for writer, retention in self._writers.all():
-                # without a start record, a reader reads what it has acknowledged before
+                # without a start record, a reader reads the writers that it has acknowledged before
                 if not known.writers or known.reads(writer):
                     retention.come_back(reader)
 

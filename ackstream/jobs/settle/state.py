@@ -1,4 +1,4 @@
-"""What a shard of settle keeps between batches: writers, readers, and early reports; and its form as bytes.
+"""State of a shard of settle between batches: writers, readers and early reports; and its form as bytes.
 
 A writer is encoded on its own, so that a batch pays for the writers it touches.
 """
@@ -31,7 +31,7 @@ NEVER = MAX_NUMBER
 
 
 class Presence(msgspec.Struct, array_like=True):
-    """What is known of one reader, by its records and their timestamps alone.
+    """Presence of one reader, by its records and their timestamps alone.
 
     :ivar seen: the timestamp of its last record, epoch milliseconds
     :ivar writers: patterns of the writers it reads; empty if it never sent a start record
@@ -179,7 +179,7 @@ class Writers:
                 del self._required[name]
 
     def require(self, writer: str, roles: Mapping[str, int] | None, now: int) -> list[Interval]:
-        """Replace the roles that a writer itself requires, or with ``None`` keep them; return what became done."""
+        """Replace the roles that a writer itself requires (``None`` keeps them); return the samples that became done."""
         if roles:
             self._required[writer] = OwnRoles(dict(roles), now)
         elif roles is not None:
