@@ -17,7 +17,7 @@ from ackstream.contract.topics import FORMATS
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata
-from ackstream.jobs.query.plan import Acknowledged, GroupMark
+from ackstream.jobs.query.results import Acknowledged, GroupMark
 from ackstream.jobs.query.results import _headers as result_headers
 from ackstream.protocol import ledger, queues, readers
 from ackstream.protocol.ditto import envelopes

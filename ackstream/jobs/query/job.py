@@ -19,8 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.jobs.query import results
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import read_filter
-from ackstream.jobs.query.plan import Acknowledged, Counted, Deleted, SubscriptionPlan, execute, refuse
+from ackstream.jobs.query.plan import SubscriptionPlan, execute, refuse
 from ackstream.jobs.query.records import collect, dead_letters, projected, read_queries
+from ackstream.jobs.query.results import Acknowledged, Counted, Deleted
 from ackstream.jobs.query.state import QueryState, encode_state, prune, restore, withdraw
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.query.plan import Step
     from ackstream.jobs.query.records import QueryRequest
+    from ackstream.jobs.query.results import Step
     from ackstream.jobs.query.state import LogSubscription
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger

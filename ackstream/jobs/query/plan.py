@@ -7,11 +7,12 @@ them (brokers.md 1.1 A22 to A24, A38). A step names rows of the tables; the job 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from ackstream.jobs.query.records import INVALID_TOPIC, WITH_TOPIC
+from ackstream.jobs.query.results import Acknowledged, Counted, Deleted, GroupMark, LogDelivered, Selected, Step
 from ackstream.jobs.query.state import SILENT_MS, ClientSession, LogSubscription
 from ackstream.protocol import messages, queries
 from ackstream.protocol.dispositions import NOT_ENTITLED
@@ -32,54 +33,6 @@ ALL = "all"
 
 MAX_SUBSCRIPTIONS = 1_000
 """Maximum of one client: the state is stored whole."""
-
-
-# -- steps -------------------------------------------------------------------------------------------------------------
-
-
-class Acknowledged(NamedTuple):
-    """An acknowledgement to its client; a replayed batch gives it the same id."""
-
-    id: str
-    ack: CommandAck
-
-
-class GroupMark(NamedTuple):
-    """The beginning or the end of the records of a query."""
-
-    request: QueryRequest
-    id: str
-    mark: Literal["group_begin", "group_end"]
-
-
-class Selected(NamedTuple):
-    """The records that a query selects now."""
-
-    request: QueryRequest
-
-
-class Counted(NamedTuple):
-    """The number of records in the topic and of those a command selects, acknowledged as its ``stats``."""
-
-    request: QueryRequest
-    id: str
-
-
-class Deleted(NamedTuple):
-    """The records that a command removes from the state of the world."""
-
-    request: QueryRequest
-
-
-class LogDelivered(NamedTuple):
-    """The messages after one position, up to and including another, to the subscriptions that they match."""
-
-    subscriptions: tuple[LogSubscription, ...]
-    after: Position
-    upto: Position
-
-
-Step: TypeAlias = "Acknowledged | GroupMark | Selected | Counted | Deleted | LogDelivered"
 
 
 class SubscriptionPlan:

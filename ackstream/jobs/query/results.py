@@ -1,4 +1,6 @@
-"""Results of commands: steps as records for ``query-results``; only few new rows of tables pass the driver on the way.
+"""Results of commands: the steps of a batch, which become records for ``query-results``.
+
+Only few new rows of tables pass the driver on the way.
 
 The key of a record is the client's name. Its header ``command`` names its kind: ``ack`` (the value is the
 acknowledgement as JSON), ``group_begin`` and ``group_end`` around ``sow`` (a record), ``publish`` (a message). The
@@ -9,7 +11,7 @@ other headers are ``id`` (the same for a replayed batch), ``cid``, ``sub_id``, a
 from __future__ import annotations
 
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +19,6 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query.filters import as_number, field, fits
-from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from ackstream.jobs.query.plan import Step
     from ackstream.jobs.query.records import QueryRequest
+    from ackstream.jobs.query.state import LogSubscription
     from ackstream.lake.messages import Tail
+    from ackstream.protocol.messages import CommandAck
+    from ackstream.protocol.queries import Position
     from ackstream.settings import Lake
 
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +47,54 @@ _RESULTS = pa.schema(
 )
 _SUBSCRIBER = ("to", "cid", "sub_id", "origin", "tag")
 _SUBSCRIBERS = f"ARRAY<STRUCT<{', '.join(f'`{name}`: STRING' for name in _SUBSCRIBER)}>>"
+
+
+class Acknowledged(NamedTuple):
+    """An acknowledgement to its client; a replayed batch gives it the same id."""
+
+    id: str
+    ack: CommandAck
+
+
+class GroupMark(NamedTuple):
+    """The beginning or the end of the records of a query."""
+
+    request: QueryRequest
+    id: str
+    mark: Literal["group_begin", "group_end"]
+
+
+class Selected(NamedTuple):
+    """The records that a query selects now."""
+
+    request: QueryRequest
+
+
+class Counted(NamedTuple):
+    """The number of records in the topic and of those a command selects, acknowledged as its ``stats``."""
+
+    request: QueryRequest
+    id: str
+
+
+class Deleted(NamedTuple):
+    """The records that a command removes from the state of the world."""
+
+    request: QueryRequest
+
+
+class LogDelivered(NamedTuple):
+    """The messages after one position, up to and including another, to the subscriptions that they match."""
+
+    subscriptions: tuple[LogSubscription, ...]
+    after: Position
+    upto: Position
+
+
+Step: TypeAlias = "Acknowledged | GroupMark | Selected | Counted | Deleted | LogDelivered"
+
+
+# -- as records --------------------------------------------------------------------------------------------------------
 
 
 def records(

@@ -21,10 +21,8 @@ from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
 from ackstream.jobs.queues.endpoint import Endpoint
-from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event, answer_unknown
+from ackstream.jobs.queues.records import NAME, Arrival, ConsumerReport, Event, answer_unknown, count
 from ackstream.lake import tables
-from ackstream.observe.catalogue import DEAD_LETTERS, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES
-from ackstream.observe.figures import FIGURES, Figures
 from ackstream.protocol import queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.protocol.rql import patterns
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=msgspec.Struct)
     Record = tuple[Any, ...]
 
-NAME, TICKS, LEASE, REPORTS = "queues", "queue-clock", "queues-lease", "app-acks"
+TICKS, LEASE, REPORTS = "queue-clock", "queues-lease", "app-acks"
 ARRIVAL, REPORT = 0, 1
 """Values of ``kind`` in the operator's input."""
 
@@ -307,18 +305,6 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     records += [(deliveries, key, value, []) for key, value, *_ in found["answer"]]
     spark_kafka.send(spark, records, settings.kafka, NAME)
     count(events, len(found["unreadable"]))
-
-
-def count(events: Iterable[Event], unreadable: int, figures: Figures = FIGURES) -> None:
-    """Count the events of a batch, and the records that could not be read."""
-    figures.count(DEAD_LETTERS, NAME, "unreadable", by=unreadable)
-    for event in events:
-        if event.event == "delivered":
-            figures.count(QUEUE_DELIVERIES, event.queue)
-            figures.count(QUEUE_REDELIVERIES, event.queue, by=event.count > 1)
-        elif event.event == "left":
-            figures.count(QUEUE_LEFT, event.queue, event.outcome or "")
-            figures.count(DEAD_LETTERS, NAME, event.reason or "", by=event.outcome == "dead-letter")
 
 
 def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]) -> DataFrame:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from ackstream.observe.catalogue import DEAD_LETTERS, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES
+from ackstream.observe.figures import FIGURES, Figures
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import QueueAnswer, QueueRequest, Unbound, UnboundReason
@@ -13,6 +15,9 @@ from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+NAME = "queues"
+"""The name of the job."""
 
 ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease"]
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
@@ -116,3 +121,15 @@ def answer_unknown(name: str, reports: Iterable[ConsumerReport]) -> tuple[list[Q
         else:
             answers.append(Unbound(name, record.consumer, record.session, "unknown-queue"))
     return answers, unreadable
+
+
+def count(events: Iterable[Event], unreadable: int, figures: Figures = FIGURES) -> None:
+    """Count the events of a batch, and the records that could not be read."""
+    figures.count(DEAD_LETTERS, NAME, "unreadable", by=unreadable)
+    for event in events:
+        if event.event == "delivered":
+            figures.count(QUEUE_DELIVERIES, event.queue)
+            figures.count(QUEUE_REDELIVERIES, event.queue, by=event.count > 1)
+        elif event.event == "left":
+            figures.count(QUEUE_LEFT, event.queue, event.outcome or "")
+            figures.count(DEAD_LETTERS, NAME, event.reason or "", by=event.outcome == "dead-letter")

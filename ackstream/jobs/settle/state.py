@@ -179,7 +179,7 @@ class Writers:
                 del self._required[name]
 
     def require(self, writer: str, roles: Mapping[str, int] | None, now: int) -> list[Interval]:
-        """Replace the roles that a writer itself requires (``None`` keeps them); return the samples that became done."""
+        """Replace the roles that a writer itself requires (``None`` keeps them); return the samples now done."""
         if roles:
             self._required[writer] = OwnRoles(dict(roles), now)
         elif roles is not None:

@@ -8,18 +8,9 @@ import msgspec
 import pytest
 
 from ackstream.jobs.query.job import run
-from ackstream.jobs.query.plan import (
-    Acknowledged,
-    Counted,
-    Deleted,
-    GroupMark,
-    LogDelivered,
-    Selected,
-    Step,
-    SubscriptionPlan,
-    execute,
-)
+from ackstream.jobs.query.plan import SubscriptionPlan, execute
 from ackstream.jobs.query.records import UNSERVED, QueryRequest, read, too_large
+from ackstream.jobs.query.results import Acknowledged, Counted, Deleted, GroupMark, LogDelivered, Selected, Step
 from ackstream.jobs.query.state import SILENT_MS, ClientSession, QueryState, withdraw
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end

@@ -11,8 +11,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
-from ackstream.jobs.query.plan import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.jobs.query.records import QueryRequest, read
+from ackstream.jobs.query.results import Acknowledged, GroupMark, LogDelivered, Selected
 from ackstream.jobs.query.state import LogSubscription
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
@@ -26,7 +26,7 @@ from ackstream.spark.kafka import COPY_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ackstream.jobs.query.plan import Step
+    from ackstream.jobs.query.results import Step
 
 pytestmark = pytest.mark.integration
 
