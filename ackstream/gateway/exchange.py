@@ -155,7 +155,7 @@ class Exchange:
         return future.result()
 
     def _wake(self, waiter: asyncio.Future[None], _future: Any) -> None:
-        """End a wait, from any thread: what ends at about the same time wakes the loop once."""
+        """End a wait, from any thread; several within a moment wake the loop once."""
         self._ended.append(waiter)
         if self._woken is not (loop := waiter.get_loop()):
             self._woken = loop
@@ -164,7 +164,7 @@ class Exchange:
                 loop.call_soon_threadsafe(self._end_waits)
 
     def _end_waits(self) -> None:
-        # before the rest: what ends from now on has to wake the loop again
+        # first: a wait that ends from now on has to wake the loop again
         self._woken = None
         while self._ended:
             _end(self._ended.popleft())
@@ -194,9 +194,9 @@ def _as_http() -> Iterator[None]:
 class Dependencies:
     """The parts of one gateway, given to every route.
 
-    ``authenticator`` identifies the subjects of an HTTP request or WebSocket, ``access`` decides what they may do,
+    ``authenticator`` identifies the subjects of an HTTP request or WebSocket, ``access`` has their rights,
     ``exchange`` sends requests and awaits replies, ``live`` feeds the page, ``streaming`` feeds WebSockets, and
-    ``audit`` records who did what.
+    ``audit`` records their actions.
     """
 
     settings: Settings
@@ -214,7 +214,7 @@ class Dependencies:
 
     @cached_property
     def limits(self) -> Limits:
-        """What one subject, or one address, may have of this gateway."""
+        """The limits of one subject and of one address."""
         return Limits(self.settings.gateway)
 
     async def admit(self, connection: HTTPConnection) -> Identity:
@@ -248,7 +248,7 @@ class Dependencies:
 
     @cached_property
     def unread(self) -> UnreadTotal:
-        """What all clients have not read yet."""
+        """The unread messages of all clients."""
         return UnreadTotal()
 
 
@@ -280,7 +280,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
 
 @contextmanager
 def _exchanging(settings: Settings) -> Iterator[tuple[Exchange, Live, Streaming]]:
-    """Connect what sends requests and reads what comes back."""
+    """Connect the clients that send requests and read replies and outcomes."""
     gateway = settings.gateway
     with (
         Outcomes(settings.kafka) as outcomes,

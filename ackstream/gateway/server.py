@@ -1,7 +1,7 @@
 """The gateway's server: uvicorn with limits of connections, and an end for those whose clients neither send nor read.
 
 uvicorn waits without limit for a request to become complete, for the rest of a body after its response, and for a
-client to read what was sent to it, even to close a connection. A body that the application reads has its limit there.
+client to read its responses, even to close a connection. A body that the application reads has its limit there.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ KEEP_SECONDS = 8
 shorter than a client may take for its next head."""
 
 UNREAD_SECONDS = 30.0
-"""The time within which a client reads something of what waits for it."""
+"""The time within which a client reads some of its unread bytes."""
 
 _HIGH_WATER = 65_536
-"""asyncio's: while so many bytes wait, nothing more is written for a client."""
+"""High-water mark of asyncio: nothing more is written for a client with this number of unread bytes."""
 
 _SEND_BYTES = 131_072
-"""What the system holds of a connection, doubled. It takes more once a third of that has been read, and only then is
-seen that a client reads; left to itself it holds 4 MB, a third of which nobody reads slowly within the time."""
+"""Send buffer of a connection, which the system doubles. It takes more once a third has been read, and only then is
+reading visible; the default of 4 MB is too large for a slow client to read a third of it within the time."""
 
 _BACKLOG = 2_048
 _OTHER_FILES = 200
@@ -108,7 +108,7 @@ def application(dependencies: Dependencies) -> ASGIApp:
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
-    # around what Starlette has around its middleware, which answers where something fails
+    # outside the error handler of Starlette, which is outside its middleware
     return ResponseCounter(app)
 
 
@@ -153,7 +153,7 @@ class Server(uvicorn.Server):
         self._stalls = Stalls()
 
     def _first_protocol(self) -> partial[Any]:
-        """Return what makes the protocol of a new connection."""
+        """Return the factory of the protocol of a new connection."""
         if self._certificates is None:
             return partial(HttpConnection, self.doors)
         return partial(TlsConnection, self.doors, self._certificates.context)
@@ -216,7 +216,7 @@ class Server(uvicorn.Server):
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
-    """Drop what uvicorn logs of each WebSocket that is refused, and the trace of a text that is none."""
+    """Drop uvicorn's line about each refused WebSocket, and the stack of a text that is not UTF-8."""
     text = str(record.msg)
     if text.startswith("Invalid UTF-8"):
         record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
@@ -241,7 +241,7 @@ def connections_within(wanted: int) -> int:
 
 
 class _Wait:
-    """For what the server waits, since when the client does nothing about it, and the unread bytes of the last look."""
+    """The step that the client owes, since when it has been idle, and its unread bytes at the last check."""
 
     __slots__ = ("since", "step", "unread")
 
@@ -251,7 +251,7 @@ class _Wait:
     def look(self, step: object, unread: int, now: float) -> None:
         """Begin again if the client has done something: a step, or it has read.
 
-        Where nothing was written, more unread bytes than before are a rest that the client has read, and what came
+        Above the high-water mark nothing is written: more unread bytes mean that the client has read and more has come
         after it.
         """
         read = unread < self.unread or (self.unread >= _HIGH_WATER and unread != self.unread)

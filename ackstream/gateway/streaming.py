@@ -1,4 +1,4 @@
-"""Distribute signals to the WebSocket sessions and event streams of a gateway, and hold what a client has not read.
+"""Distribute signals to the WebSocket sessions and event streams of a gateway, and hold the unread ones of each.
 
 Regardless of their number, one thread reads Kafka and one maintains the declared labels; everything else runs
 in the event loop.
@@ -116,7 +116,7 @@ class UnreadMessages:
                 await send(text)
 
     def drop(self) -> None:
-        """Forget what was not sent."""
+        """Drop unsent messages."""
         self._waiting = asyncio.Queue()
         self._lengths.clear()
         self._remove(self._characters)
@@ -182,7 +182,7 @@ class Streaming(Closing):
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
             self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest"))
-            # the loop does not wait for what is known: the partitions of both topics that it writes
+            # the loop must not wait for the partitions of the topics that it writes
             self._worker.outbox.prepare("events")
             self._worker.run()
             self._connected = stack.pop_all()
@@ -225,7 +225,7 @@ class Streaming(Closing):
 
     @property
     def full(self) -> bool:
-        """Whether so many messages are on their way to Kafka that none should be taken from clients."""
+        """Whether too many messages are on their way to Kafka to read more from clients."""
         return bool(self._worker.outbox.full)
 
     def forward(self, message: Envelope, topic: str = "acks") -> None:
@@ -298,7 +298,7 @@ class Streaming(Closing):
 
 
 def as_shown(signal: Publication) -> Publication:
-    """Return a signal with the correlation-id that clients of gateways see: what nobody may guess, nobody is shown."""
+    """Return a signal with the correlation-id for clients: no client is shown the secret part of one on the wire."""
     identity = shown_id(signal.correlation_id)
     if identity == signal.correlation_id:
         return signal

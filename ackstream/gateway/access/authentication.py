@@ -164,7 +164,7 @@ class Authenticator(Closing):
         return account is not None and account.stamp == identity.stamp
 
     def watch(self, look: Callable[[], None]) -> Callable[[], None]:
-        """Call ``look`` whenever users have changed, in some thread; return what ends that."""
+        """Call ``look`` whenever users have changed, in some thread; return a function that ends this."""
         self._changed.add(look)
         return lambda: self._changed.discard(look)
 
@@ -205,7 +205,7 @@ def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
 def watched_files(settings: Gateway, authenticator: Authenticator, access: Access) -> Iterable[WatchedFile]:
     """Return the files that may change while the gateway runs.
 
-    :param settings: without what is in the access file
+    :param settings: without the content of the access file
     """
     for keys in authenticator.key_files:
         yield WatchedFile(keys.path, keys.reload)
@@ -252,7 +252,7 @@ class SignedIn:
 
     @property
     def sender(self) -> Sender:
-        """The same for the audit."""
+        """The sender as recorded in the audit."""
         return Sender.of(self._connection, self.subjects)
 
     async def renew(self, token: str) -> None:

@@ -43,7 +43,7 @@ HELD_SECONDS = 1.0
 """How long an attempt that comes too early is held before it is refused, at most."""
 
 FORGOTTEN = 900.0
-"""After so many seconds without a wrong password all is as at first."""
+"""Seconds without a wrong password after which earlier ones are forgotten."""
 
 NAME_CHARACTERS = 256
 """As many of the name of a user are remembered."""
@@ -126,7 +126,7 @@ _FIELDS = 6
 
 
 class Account(NamedTuple):
-    """What a user is signed in as; ``stamp`` is another one once the password or the roles have changed."""
+    """The subjects of a user; ``stamp`` changes with the password and the roles."""
 
     subjects: tuple[str, ...]
     stamp: bytes
@@ -162,7 +162,7 @@ class Passwords:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def account(self, name: str) -> Account | None:
-        """Return what a user is, ``None`` if there is no such user."""
+        """Return the account of a user, ``None`` for an unknown name."""
         return self._accounts.get(name)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
@@ -225,7 +225,7 @@ def check_users(users: Mapping[str, User], where: str) -> None:
     """Refuse users that could not sign in, or whose password could be found too easily.
 
     :param where: the users are, for the sentence
-    :raises SettingsError: naming the user, never what stands there
+    :raises SettingsError: with the name of the user, without its hash
     """
     for name, user in users.items():
         try:
@@ -240,7 +240,7 @@ def check_users(users: Mapping[str, User], where: str) -> None:
 
 
 def check_hash(hashed: str) -> None:
-    """Refuse a hash that is none, or whose password is found too easily by those who get to see it.
+    """Refuse a malformed hash, and one from which its password is found too easily.
 
     :raises ValueError: with the reason, and nothing of the hash
     """
@@ -252,7 +252,7 @@ def check_hash(hashed: str) -> None:
     try:
         _hash("", salt, n, r, p)
     except ValueError:
-        raise ValueError("its numbers are none of scrypt, or need more than 64 MB") from None
+        raise ValueError("its numbers are not valid for scrypt, or need more than 64 MB") from None
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
@@ -279,7 +279,7 @@ def _parts(hashed: str) -> tuple[int, int, int, bytes, bytes]:
         n, r, p = map(int, costs)
         return n, r, p, b64decode(salt, validate=True), b64decode(expected, validate=True)
     except ValueError:
-        # the text of the error would have a part of what stands there
+        # the text of the error would contain a part of the hash
         raise ValueError("expected three numbers, and salt and hash in base64") from None
 
 

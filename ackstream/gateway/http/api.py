@@ -112,7 +112,7 @@ class Api:
         query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
         content_type = request.headers.get("content-type", "")
         if operation.body == "json" and "origin" in request.headers and not is_json(media_type(content_type)):
-            # what a page may send without asking first is no JSON
+            # a page may send other media types without a preflight request, but not JSON
             raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
         body = b"" if operation.body is None else await self._body(request)
         asked = command(match, given, query, content_type, body)
@@ -129,7 +129,7 @@ class Api:
         return responses.of_reply(reply, asked, client_id)
 
     async def _of_sender(self, request: Request, kind: Kind, subjects: tuple[str, ...], client_id: str) -> Response:
-        """Return who the sender is, or what it may do."""
+        """Return the subjects of the sender, or its permissions."""
         if kind == "whoami":
             return responses.of_subjects(subjects, client_id)
         found = check_permissions(self._dependencies.access, subjects, await self._body(request))
@@ -201,7 +201,7 @@ class Api:
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What an HTTP request waits for: a response, acknowledgements only, or nothing; and for how long."""
+    """The wait of an HTTP request: for a response, for acknowledgements only, or none; and its timeout."""
 
     response: bool
     acks: bool
@@ -209,7 +209,7 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def expect(command: Envelope, settings: Gateway) -> Expectation:
-    """Derive what a command waits for from its three headers, and set its effective timeout header.
+    """Derive the wait of a command from its three headers, and set its effective timeout header.
 
     Other headers stay as the client sent them, since correlate applies the same defaults.
     Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.

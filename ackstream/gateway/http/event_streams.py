@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 10.0
-"""A comment is sent so often while there is nothing else: proxies close connections that are quiet for a minute."""
+"""Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""
 
 IDENTIFY_SECONDS = 60.0
 """How long a client receives events before its credentials are checked again."""
@@ -74,7 +74,7 @@ def frame(data: str, *, event: str | None = None, identity: str | None = None) -
 
 
 class EventSource(Protocol):
-    """What a client of server-sent events receives."""
+    """A source of server-sent events for one client."""
 
     def open(self) -> AbstractContextManager[None]:
         """Receive for the time of the block."""
@@ -117,7 +117,7 @@ class SignalEvents:
         identify: Callable[[], Awaitable[tuple[str, ...]]],
         subjects: tuple[str, ...],
     ) -> None:
-        """Read what the client wants.
+        """Read the request of the client.
 
         :param identify: returns the subjects, as they are; raises once the credentials are no longer valid
         :raises DittoError: 400 for an invalid filter, id or selector, 404 for a thing that the client may not see
@@ -230,12 +230,12 @@ class SignalEvents:
 
     @staticmethod
     async def _made(text: asyncio.Task[str | None]) -> str | None:
-        """Await a text; there is none if the stream has ended meanwhile."""
+        """Await a text; return ``None`` if the stream has ended meanwhile."""
         await asyncio.wait([text])
         return None if text.cancelled() else text.result()
 
     def _end(self) -> None:
-        """End the stream: what the client has not read, and what is being made of it, is kept no longer."""
+        """End the stream; drop its unread messages and cancel those still being made."""
         self._ended = True
         self._unread.drop()
         for task in self._tasks:

@@ -29,7 +29,7 @@ class Operation:
     """One method of one resource.
 
     ``pointer`` is the part of the template after the thing, a JSON pointer. ``parameters`` lists the query parameters
-    other than those that stand for headers. ``events``: what the resource sends to those who accept server-sent events,
+    other than those that stand for headers. ``events`` is the kind of server-sent events of the resource, if any,
     with ``event_parameters``.
     """
 
@@ -67,7 +67,7 @@ _OF_EVENTS = ("filter", "namespaces", "extraFields")
 LIST = Operation(
     "GET", "/search/things", "list", "Retrieve all things, page by page", parameters=("namespaces", "option", "fields")
 )
-"""What GET of all things does without ids."""
+"""GET of all things without ids."""
 
 OF_MANY = ("ids", "fields")
 """The parameters of GET of all things with ids."""
@@ -75,7 +75,7 @@ OF_MANY = ("ids", "fields")
 
 def _operations() -> Iterator[Operation]:
     yield Operation("GET", "/whoami", "whoami", "Retrieve the subjects and roles of the sender")
-    yield Operation("POST", "/checkPermissions", "permissions", "Check what the sender may do", body="json")
+    yield Operation("POST", "/checkPermissions", "permissions", "Check the permissions of the sender", body="json")
     yield Operation(
         "GET",
         "/things",
@@ -142,7 +142,7 @@ def fill(template: str, values: dict[str, str]) -> str:
 def find(method: str, raw_path: str) -> Match:
     """Find the operation of a request.
 
-    HEAD finds what GET does.
+    HEAD finds the operation of GET.
 
     :param raw_path: below :data:`PREFIX`, percent-encoded; a trailing slash is ignored
     :raises DittoError: 404 for an unknown path, 405 for an unsupported method

@@ -80,7 +80,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}
     path = "" if command.path == "/" else command.path
-    # without a host: the one of the request is what a client says it is
+    # without a host: the header Host is chosen by the client
     location = PREFIX + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
     if envelope.topic.criterion == "acks":
         return _of_acks([*reply.acks.values()], headers, location)
@@ -137,7 +137,7 @@ def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
 
 
 def of_value(value: Any, correlation_id: str) -> Response:
-    """Return what the gateway itself knows."""
+    """Return a value of the gateway itself."""
     return _answer(OK, {CORRELATION_ID: correlation_id}, raw(value), JSON_CONTENT_TYPE)
 
 
@@ -201,7 +201,7 @@ def _header(item: tuple[str, Any]) -> tuple[str, str]:
 
 
 def sendable(text: str) -> str:
-    """Return text from outside as an HTTP header may have it: what it may not is percent-encoded."""
+    """Return text from outside for an HTTP header, with characters that are not allowed there percent-encoded."""
     found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
     return found.strip(" ")
 

@@ -119,7 +119,7 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
 
 
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
-    """Reject parameters that a resource does not have: a misspelt one would change what is meant.
+    """Reject parameters that a resource does not have: a misspelt one would change the meaning of the request.
 
     :param headers: those that stand for headers are accepted, too
     :raises DittoError: 400 ``gateway:parameter.invalid``
@@ -127,7 +127,9 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
     for name in given:
         if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
             own = f"it has {', '.join(known)}" if known else "it has none"
-            raise parameter_invalid(name, f"is none of this resource: {own}{', besides headers' if headers else ''}")
+            raise parameter_invalid(
+                name, f"is not a parameter of this resource: {own}{', besides headers' if headers else ''}"
+            )
 
 
 def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:
@@ -164,7 +166,7 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
 
 
 def subscribed(match: Match, correlation_id: str) -> Envelope:
-    """Describe a stream of server-sent events by what is received on it.
+    """Describe a stream of server-sent events by a message that is received on it.
 
     :raises DittoError: 400 ``things:id.invalid``
     """
@@ -220,7 +222,7 @@ def pieces(query: QueryParams, name: str) -> list[str]:
 def thing_ids(query: QueryParams) -> list[str]:
     """Return the ids of the parameter ``ids``, each once.
 
-    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` if there is none, or too many
+    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` without an id, or with too many
     """
     ids = list(dict.fromkeys(pieces(query, "ids")))
     if len(ids) > MAX_IDS:

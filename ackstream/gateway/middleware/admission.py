@@ -93,7 +93,7 @@ class Deadline:
         return cls(DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS))
 
     def limit(self, command: Envelope) -> None:
-        """Set the timeout of a command to what is left.
+        """Set the timeout of a command to the time left.
 
         :raises DittoError: 408, nothing is left
         """
@@ -115,7 +115,7 @@ def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, 
 
     :param kind: or a live event
     :param headers: as ``read_headers`` returns them
-    :param live: it is for a device, or from one, whatever its headers say
+    :param live: it is for a device, or from one, regardless of its headers
     :raises DittoError: 400, 405 for a live-channel-condition, 501
     """
     if DECLARED_ACKS in headers:
@@ -181,7 +181,7 @@ async def ask_either_channel(
 ) -> Reply:
     """Ask the device if the twin matches the live-channel-condition of a query, else the twin.
 
-    The device has what is left of the query's timeout; the twin, if it answers in place of it, some seconds more.
+    The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more.
 
     :param new_id: returns the correlation-id of a question
     :raises DittoError: as :func:`check_condition` does
@@ -257,13 +257,13 @@ class AdmittedCommand:
         self._conditional = is_live(command) and CONDITION in command.headers
 
     async def check(self) -> None:
-        """Reject what :func:`admit` says."""
+        """Check rights and condition; raises as :func:`admit` does."""
         restrict(self._access, self._subjects, self._kind, self._command)
         if self._conditional:
             await check_condition(self._exchange, self._command, self._deadline)
 
     async def ask(self) -> Reply:
-        """Send the command, and return what the sender may read of its reply.
+        """Send the command, and return the part of its reply that the sender may read.
 
         :raises DittoError: as ``Exchange.ask`` and ``conceal`` do; 408, nothing of its timeout is left to carry it out;
             429, its sender has as many open requests as a quota allows
@@ -306,7 +306,7 @@ async def admit(
 
     A command without a condition is admitted without waiting.
 
-    :param command: what it asks for is narrowed to what its sender may read
+    :param command: its fields are narrowed to those its sender may read
     :param new_id: returns a correlation-id that correlate does not take for a repeated one
     :raises DittoError: 403, 404, its sender may not send it; 412, its condition does not hold; 408, it took too long to
         find out
@@ -319,7 +319,7 @@ async def admit(
 class AdmissionOrder:
     """The commands of one client for one thing are sent in the order in which they came.
 
-    The twin may tell later of an earlier one whether its condition holds: ``unlock`` must not overtake ``lock``.
+    The twin may evaluate the condition of an earlier command later: ``unlock`` must not overtake ``lock``.
     """
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ class AdmissionOrder:
     async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:
         """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time.
 
-        What the caller sends without waiting is sent before any later command.
+        A command that the caller sends without waiting is sent before any later one.
 
         :raises DittoError: as ``admission`` does
         """

@@ -1,9 +1,9 @@
-"""The audit: who did what at the gateway, or was refused, as records that no text of a client can forge.
+"""The audit: actions at the gateway, and refusals, as records that no text of a client can forge.
 
 Recorded are refusals, sign-ins that fail, WebSockets that open, changes of the access file, and commands that are
-carried out: those that change something, or all (``gateway.audit``). What clients can cause without any right, failed
+carried out: those that change something, or all (``gateway.audit``). Events that need no right to cause, failed
 sign-ins and requests that are refused unread, is counted where it is too much. Each part of a record has a field of its
-own, cut to a length; what a client claims to be is in none.
+own, cut to a length; unverified names of clients are in none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.twin.permissions import Kind
 
 MAX_CHARACTERS = 1_024
-"""Of each text in a record."""
+"""Maximum length of each text in a record."""
 
 FREE = 5
 """Failures of one kind of an address that are recorded one by one within :data:`WINDOW_SECONDS`; others are counted."""
@@ -57,7 +57,7 @@ class Sender(NamedTuple):
 
     @classmethod
     def of(cls, connection: HTTPConnection, subjects: tuple[str, ...] = ()) -> Sender:
-        """Return who sends what arrives on a connection."""
+        """Return the sender of a connection."""
         peer = connection.client
         return cls(subjects, peer and peer.host, connection.scope.get("method", "WEBSOCKET"))
 
@@ -104,7 +104,7 @@ class Attempt:
 
 
 class Audit:
-    """What is recorded of a gateway."""
+    """The records of a gateway."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Audit:
     def store(self, take: Callable[[AuditRow], None], full: Callable[[], bool]) -> None:
         """Give records to ``take`` from now on.
 
-        :param full: whether so many wait to be stored that nothing should be done that needs another one
+        :param full: whether too many records wait to be stored to do anything that needs another one
         """
         self._take, self._full = take, full
 
@@ -133,7 +133,7 @@ class Audit:
         return self.level == "all" or (self.level == "changes" and not reading)
 
     def check(self) -> None:
-        """Refuse what could not be recorded.
+        """Refuse an action that could not be recorded.
 
         :raises DittoError: 503
         """
@@ -141,9 +141,9 @@ class Audit:
             raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
 
     def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Attempt:
-        """Return what records a command.
+        """Return the context that records a command.
 
-        :param kind: decides whether it is recorded like a change, or like what is read
+        :param kind: decides whether it is recorded like a change or like a query
         :param command: with the client's correlation-id
         """
         return Attempt(self, sender, kind, command, event)
@@ -155,7 +155,7 @@ class Audit:
     def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
         """Record, or count, a failed sign-in.
 
-        :param user: that it was about, if there is one; a name that is none may be a password
+        :param user: its user, if known; an unknown name may be a password
         """
         self._fail(SIGN_IN, connection, error, () if user is None else (f"user:{user}",))
 
@@ -168,7 +168,7 @@ class Audit:
 
     @contextmanager
     def refusals(self, connection: HTTPConnection, subjects: tuple[str, ...] = ()) -> Iterator[None]:
-        """Record, or count, what is raised within the block, as :meth:`refused` does."""
+        """Record, or count, an error that is raised within the block, as :meth:`refused` does."""
         try:
             yield
         except DittoError as error:

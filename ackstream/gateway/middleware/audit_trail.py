@@ -27,10 +27,10 @@ MAX_WAITING = 10_000
 """Records that wait to be stored; the gateway does nothing more that needs a record until there are fewer."""
 
 GATHERING_SECONDS = 0.1
-"""Nobody waits for a record: many are gathered, which take a fraction of the work of each by itself."""
+"""Records of this time are sent together, at a fraction of the work; no client waits for them."""
 
 LINGER_MS = 20
-"""What is sent in one turn goes in few requests."""
+"""The records of one turn go in few requests."""
 
 TURN_SECONDS = 1.0
 RESEND_SECONDS = 1.0
@@ -74,7 +74,7 @@ class AuditTrail(clients.Closing):
             self._number += 1
             number = self._number
             if len(self._unstored) >= 2 * MAX_WAITING:
-                # refusals alone get here; what is missing is seen by its number
+                # refusals only; a missing record is seen by its number
                 return
             record = LedgerRecord("audit", f"{self._run_id}-{number}", self._run_id, number, audit=row)
             self._unstored[number] = value = encode(record)
@@ -83,7 +83,7 @@ class AuditTrail(clients.Closing):
             self._waiting.set()
 
     def close(self) -> None:
-        """Send what waits, for at most 5 s."""
+        """Send waiting records, for at most 5 s."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -132,7 +132,7 @@ class AuditTrail(clients.Closing):
 
 @contextmanager
 def recording(audit: Audit, kafka: Kafka) -> Iterator[None]:
-    """Store what is recorded, for the time of the block.
+    """Store the records of the audit, for the time of the block.
 
     :raises UnreachableError: no broker, or the topic is missing
     """

@@ -1,7 +1,7 @@
 """Connections of clients: how many there may be at a time, of one address and in all, and their TLS.
 
 A connection counts from its first moment, before any TLS and before its client is known, until it has ended. One too
-many gets a response that says so, and is ended; it waits for nothing that its client owes.
+many gets a response with the limit and is closed at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_CHARACTERS = 256
 
 
 class Certificates:
-    """What new connections are secured with; connections that are open keep what they began with."""
+    """The certificates of new connections; open connections keep theirs."""
 
     def __init__(self, tls: GatewayTls) -> None:
         """Read the files.
@@ -62,16 +62,16 @@ class Certificates:
         return self._context
 
     def renew(self) -> None:
-        """Read the files again if they have changed; one that is unfit changes nothing, and a warning says why."""
+        """Read the files again if they have changed; an unfit one is logged as a warning and changes nothing."""
         stamps = [*map(file_state, self._tls.files)]
         if stamps == self._stamps:
             return
-        # one that is only half there changes again
+        # a file that is still being written changes again
         self._stamps = stamps
         try:
             self._context = self._tls.context()
         except ValueError as error:
-            log.warning("The gateway goes on with the certificates it has: %s.", error)
+            log.warning("Reloading certificates failed, keeping the current ones: %s.", error)
         else:
             log.info("The gateway has read its certificates again.")
 
@@ -90,7 +90,7 @@ def common_name(transport: BaseTransport) -> str | None:
 
 
 def check_transport(settings: Gateway, *, authenticated: bool) -> None:
-    """Refuse to listen where others could read what clients authenticate with.
+    """Refuse to listen where others could read the credentials of clients.
 
     :raises SettingsError: with the remedy
     """
@@ -164,7 +164,7 @@ class Doors:
 
     @property
     def crowded(self) -> bool:
-        """Whether there is no time left to tell a client that it is refused."""
+        """Whether too many connections are open to send a refusal."""
         return self._all > self._most + max(_LINGERING, self._most // _SHARE)
 
 
@@ -189,7 +189,7 @@ class HttpConnection(H11Protocol):
                 refuse(transport, error)
 
     def data_received(self, data: bytes) -> None:
-        """Read what comes, but of a connection that is refused."""
+        """Read data, unless the connection is refused."""
         if not self._refused:
             super().data_received(data)
 
@@ -199,7 +199,7 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or end the connection if a response has begun."""
+        """Refuse data that is not HTTP, or end the connection if a response has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -238,7 +238,7 @@ class TlsConnection(asyncio.Protocol):
         """Count the connection, and begin the handshake."""
         host = _host(transport)
         if self._doors.enter(host) is not None:
-            # without TLS there is no telling why
+            # without TLS no response can be sent
             self._doors.leave(host)
             transport.abort()  # type: ignore[attr-defined]
             return
@@ -246,7 +246,7 @@ class TlsConnection(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._begin(transport, host))
 
     def data_received(self, data: bytes) -> None:
-        """Keep what comes in the moment before HTTP begins."""
+        """Keep data that arrives before HTTP begins."""
         self._early.append(data)
 
     async def _begin(self, transport: Any, host: str) -> None:
@@ -256,7 +256,7 @@ class TlsConnection(asyncio.Protocol):
                 transport, self, self._context(), server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
         except (OSError, asyncio.CancelledError) as error:
-            # of TLS too: a client without a certificate, or with one of nobody known, or that speaks something else
+            # errors of TLS too: no certificate, one of an unknown authority, or another protocol
             log.info("A connection from %s was not secured: %s", host, error)
             self._doors.leave(host)
             return
@@ -272,7 +272,7 @@ class TlsConnection(asyncio.Protocol):
 
 
 def refuse(transport: asyncio.Transport, error: DittoError) -> None:
-    """Tell a client why its connection ends, and end it."""
+    """Send the reason to the client, and close the connection."""
     body = msgspec.json.encode(error.to_dict())
     headers = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]
     lines = [f"HTTP/1.1 {error.status} {_REASON}", *(f"{name}: {value}" for name, value in (*headers, *error.headers))]
@@ -281,12 +281,12 @@ def refuse(transport: asyncio.Transport, error: DittoError) -> None:
         transport.close()
         return
     with suppress(OSError):
-        # closed at once, a client would lose what it was told together with what it has sent; one may be gone already
+        # closing immediately would reset the connection before the client reads the response; it may already be gone
         transport.write_eof()
     asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
 
 
 def _host(transport: asyncio.BaseTransport) -> str:
-    """Return the address of a client as it connected: of a socket that it has aborted, nobody knows it any more."""
+    """Return the address of a client as it connected; an aborted socket has none any more."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if peer else ""

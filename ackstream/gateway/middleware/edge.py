@@ -80,7 +80,7 @@ class ResponseCounter:
 def is_probe(scope: Scope) -> bool:
     """Return whether a request asks for the gateway's health: under any name of the gateway, as probes of a cluster do.
 
-    The answer is the same for everyone, and names nobody.
+    The answer is the same for all clients, and names none of them.
     """
     return scope["type"] == "http" and scope["path"] in (LIVE, READY)
 
@@ -132,7 +132,7 @@ MAX_CHARACTERS = 256
 
 
 class Proxied(NamedTuple):
-    """What a named proxy says: the values of its headers, of which one that is repeated is not clear."""
+    """The values of a proxy's headers; a repeated header is ambiguous."""
 
     subjects: tuple[bytes, ...]
     roles: tuple[bytes, ...]
@@ -144,7 +144,7 @@ def proxy_middleware(proxy: Proxy) -> Middleware:
 
 
 class ProxyCheck:
-    """Takes the proxy's headers out of each request; keeps what they say if the proxy has sent it."""
+    """Takes the proxy's headers out of each request; keeps their values if the proxy has sent it."""
 
     def __init__(self, app: ASGIApp, *, proxy: Proxy) -> None:
         self._app: ASGIApp = app
@@ -176,7 +176,7 @@ class ProxyCheck:
 def proxied_subjects(connection: HTTPConnection) -> tuple[str, ...] | None:
     """Return the subjects and roles of a client that the proxy has authenticated, ``None`` if it has not.
 
-    :raises DittoError: 401, what the proxy says is not clear
+    :raises DittoError: 401, the headers of the proxy are ambiguous
     """
     found: Proxied | None = connection.scope.get(_FOUND)
     if found is None:
@@ -204,13 +204,13 @@ def _text(values: tuple[bytes, ...]) -> str:
 _METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE")
 _PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
 _HEADERS = (
-    # what a device or a subscriber has sent is no page of this gateway: it has no origin, runs nothing, loads nothing
+    # content of a device or subscriber is no page of this gateway: it has no origin, runs nothing, loads nothing
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Of all responses that have none of their own; those of the gateway's own pages have a policy of their own."""
+"""Headers of all responses that do not set them; the gateway's own pages have another policy."""
 
 
 def origin_middleware(
@@ -262,7 +262,7 @@ class Hosts:
 
 
 class OriginCheck:
-    """Refuses what comes from pages of other sites, in an ASGI application."""
+    """Refuses requests of pages of other sites, in an ASGI application."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class OriginCheck:
 
 
 class ResponseHeaders:
-    """Adds what browsers are to do, and not to do, with responses."""
+    """Adds the headers that restrict browsers to displaying a response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -319,7 +319,7 @@ class ResponseHeaders:
 def _is_own(origin: str, host: str, scheme: str) -> bool:
     """Return whether an origin is that of the gateway itself, under a name that the client has used.
 
-    Behind a proxy for TLS the scheme is not known; but a page that came without TLS is none of a gateway that has it.
+    Behind a proxy for TLS the scheme is unknown; but a page loaded without TLS does not belong to a gateway with TLS.
     """
     try:
         parts = urlsplit(origin)

@@ -30,22 +30,22 @@ BURST_SECONDS = 2.0
 """As many requests as are allowed in this time may come at once."""
 
 STEPS_PER_SECOND = 100_000.0
-"""Of the filters of a subject's WebSockets and event streams, all together: at most a third of a processor."""
+"""Steps of all filters of a subject's WebSockets and event streams: at most a third of a processor."""
 
 STEPS_PER_SIGNAL = 5_000
-"""Of one filter on one signal."""
+"""Steps of one filter on one signal."""
 
 SEARCHES = 4
-"""Of one subject at a time: the twin serves nothing else while it searches."""
+"""Concurrent searches of one subject: the twin serves nothing else while it searches."""
 
 STORIES = 3
-"""Of one subject, which are read or wait for it."""
+"""Concurrent reads of tables for one subject, waiting ones included."""
 
 THIS_MACHINE = "this machine"
 """Stands for its addresses where each client has to have one."""
 
 ANONYMOUS = "anonymous"
-"""All clients of a gateway without authentication, which are on its machine: how many they are does not matter."""
+"""All clients of a gateway without authentication, which are on its machine and have no limit."""
 
 _MAX_KEYS = 50_000
 _PREFIX = 64
@@ -53,12 +53,12 @@ _PREFIX = 64
 
 
 class Rate:
-    """How often something may happen for each of many keys: on average so many times a second, and a burst at once."""
+    """A rate limit for each of many keys: an average per second, and a burst at once."""
 
     def __init__(self, per_second: float, burst: float) -> None:
         # times are added up, and lose a little
         self._interval, self._tolerance = 1 / per_second, burst / per_second + 1e-6
-        # the time at which all that has happened is made up for, by key
+        # the time at which past events no longer count, by key
         self._even: OrderedDict[str, float] = OrderedDict()
 
     def take(self, key: str, now: float, cost: float = 1) -> float:
@@ -75,7 +75,7 @@ class Rate:
         return max(0.0, self._even.get(key, now) - now - self._tolerance)
 
     def spend(self, key: str, now: float, cost: float) -> None:
-        """Count what has happened, even if it was too much."""
+        """Count past events, even above the limit."""
         self._even[key] = max(self._even.get(key, now), now) + cost * self._interval
         self._even.move_to_end(key)
         self._forget(now)
@@ -89,7 +89,7 @@ class Rate:
 
 
 class Tally:
-    """What is open at the moment, by key."""
+    """The numbers of open connections, searches and others, by key."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Tally:
 
 
 class Limits:
-    """The limits of a gateway, and what its clients have used of them."""
+    """The limits of a gateway, and their use by its clients."""
 
     def __init__(self, settings: Gateway) -> None:
         most = settings.max_requests
@@ -170,7 +170,7 @@ class Limits:
 
     @contextmanager
     def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:
-        """Yield what a filter of a subject may spend on one signal, and count what it has spent.
+        """Yield the effort a filter of a subject may spend on one signal, and count its use.
 
         :raises DittoError: 429 ``too.many.requests``: the filters of the subject have taken too much, all together
         """
@@ -192,7 +192,7 @@ class Limits:
 def address_of(connection: HTTPConnection) -> str | None:
     """Return the address of a client, or the network that it is in; ``None``: it is on this machine.
 
-    Of those that a proxy on this machine names, the proxy says the addresses.
+    Behind a local proxy, the forwarded client address is used.
     """
     client = connection.client
     return None if client is None else network(client.host)
@@ -200,7 +200,7 @@ def address_of(connection: HTTPConnection) -> str | None:
 
 @lru_cache(maxsize=1024)
 def network(host: str) -> str | None:
-    """Return an address, of IPv6 its network; ``None`` for this machine and for what is no address."""
+    """Return an IPv4 address or the network of an IPv6 one; ``None`` for this machine and for other texts."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -215,7 +215,7 @@ def network(host: str) -> str | None:
 
 @contextmanager
 def _counted(tally: Tally, most: Mapping[str, int], error: Callable[[str, int], DittoError]) -> Iterator[None]:
-    """Count keys, unless one of them has as many as it may have; ``error`` says so."""
+    """Count keys for the time of the block, or raise ``error`` if one of them is at its maximum."""
     for key, maximum in most.items():
         if tally[key] >= maximum:
             raise error(key, maximum)
@@ -232,7 +232,7 @@ Kind = Literal["requests", "sockets"]
 
 
 class OpenCounts:
-    """Counts what is open, quota by quota; used by the thread of the event loop alone."""
+    """Open requests or sockets by quota; for the thread of the event loop alone."""
 
     def __init__(self, quotas: Iterable[Quota], kind: Kind) -> None:
         """Count open requests, or sockets."""

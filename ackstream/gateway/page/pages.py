@@ -111,7 +111,7 @@ def _parameter(request: Request, name: str) -> str:
 
 
 def _asked(request: Request, question: str, name: str) -> dict[str, Any]:
-    """Return what a question is about, from a parameter of the URL."""
+    """Return the parameters of a question, from a parameter of the URL."""
     try:
         return questions.parameters(question, _parameter(request, name))
     except InputError as error:
@@ -120,14 +120,14 @@ def _asked(request: Request, question: str, name: str) -> dict[str, Any]:
 
 
 def _of_those(found: Trace, may_see: Callable[[str | None], bool]) -> Trace:
-    """Return what someone may see of a trace."""
+    """Return the requests of a trace that the subjects may see."""
     note = "The tables cannot be read." if found.note and not may_see(None) else found.note
     seen = [request for request in found.requests if may_see(request.thing_id)]
     return replace(found, requests=seen[:TRACED], in_all=len(seen), note=note)
 
 
 def _seen(found: Story, may_see: Callable[[str | None], bool]) -> Story:
-    """Return what someone may see of a story: clients choose their ids, and others may have chosen the same."""
+    """Return the requests of a story that the subjects may see: several clients may choose the same id."""
     if found.note and not may_see(None):
         found = replace(found, note="The tables cannot be read.")
     things: dict[str, set[str]] = {}
@@ -142,7 +142,7 @@ def _seen(found: Story, may_see: Callable[[str | None], bool]) -> Story:
 
 def _without_others(view: View) -> View:
     """Return the view of those who may not read everything: without other parties, and without places."""
-    note = "Something is wrong. Who may read all things sees what." if view.note else ""
+    note = "An error occurred. Users who may read all things see the details." if view.note else ""
     return replace(view, labels=[], parties=[], labels_in_all=0, parties_in_all=0, note=note)
 
 

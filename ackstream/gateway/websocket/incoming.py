@@ -1,4 +1,4 @@
-"""Read what a WebSocket client sends: requests, searches, answers to signals, live events, and control messages.
+"""Read messages of a WebSocket client: requests, searches, answers to signals, live events, and control messages.
 
 A client answers only signals that it was sent: with the correlation-id of any other request it could answer or end that
 request in place of the party asked. Correlate compares an answer with its request again: thing, channel and label.
@@ -92,7 +92,7 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
         check_headers("search", own)
         envelope.headers = request_reply_headers(own)
         return Incoming("search", envelope)
-    # a null in the message is the absence of a header, whatever the connection has
+    # a null in the message removes a header of the connection
     inherited = _INHERITED - {name.lower() for name in sent}
     defaults = {name: value for name, value in given.items() if name in inherited}
     if stream_of(envelope) == "live-events":
@@ -156,7 +156,7 @@ class Control(msgspec.Struct, frozen=True):
             raise stream_unavailable(self.name)
         for name in self.parameters:
             if name not in _OF_CONTROLS:
-                raise parameter_invalid(name, f"is none of this message: it has {', '.join(_OF_CONTROLS)}")
+                raise parameter_invalid(name, f"is not a parameter of this message: it has {', '.join(_OF_CONTROLS)}")
         if self.name.startswith("STOP"):
             return stream, None
         return stream, subscription_of(stream, self.parameters)
@@ -200,16 +200,16 @@ class Answering:
         """Return the correlation-id under which the client is sent a signal that it may answer."""
         limits = self._limits
         timeout = min(signal.timeout_ms or STREAM_TIMEOUT_MS, limits.max_timeout)
-        # for so long that an answer which is late has a row that says so
+        # longer than the timeout, so that a late answer is recorded as late
         return self._sent.issue(signal.correlation_id, time.monotonic(), (timeout + limits.recent_memory) / 1000)
 
     def admit(self, incoming: Incoming, subjects: tuple[str, ...]) -> None:
         """Admit an answer, whose correlation-id becomes that of the signal, or a live event.
 
-        A live command or message that came to the client on another way needs what a live event needs: the right to
+        A live command or message that came to the client on another way needs, as a live event does, the right to
         write.
 
-        :raises DittoError: 404, the client may not send it, or was not sent what it acknowledges
+        :raises DittoError: 404, the client may not send it, or was not sent the signal that it acknowledges
         """
         envelope = incoming.envelope
         identity = str(envelope.headers[CORRELATION_ID])

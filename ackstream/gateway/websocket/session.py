@@ -127,7 +127,7 @@ class SocketSession:
                 text = message.get("text")
                 if text is not None:
                     if wait := self._dependencies.limits.message(self._client.subjects[0]):
-                        # what the client sends meanwhile is not read
+                        # meanwhile nothing is read from the client
                         await asyncio.sleep(wait)
                     while self._streaming.full:  # noqa: ASYNC110 - another thread empties it
                         # Kafka takes answers and events more slowly than the client sends them, or not at all
@@ -202,7 +202,7 @@ class SocketSession:
                 return
             self._put(encode((await admitted.ask()).envelope).decode())
         except DittoError as error:
-            # without a response, too: what was not sent is in no table
+            # without a response, too: a message that was not sent is in no table
             self._put(error_message(error, command))
         except Exception:
             log.exception("The request %s failed.", client_id)
@@ -264,7 +264,7 @@ class SocketSession:
     def _decide(
         self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
     ) -> str | None:
-        """Return the message to send for a signal; issue weak acknowledgements if there is none."""
+        """Return the message to send for a signal; without one, issue weak acknowledgements."""
         try:
             with self._dependencies.limits.filtering(self._client.subjects[0]) as effort:
                 decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort)

@@ -232,7 +232,7 @@ def test_a_certificate_that_changes_is_shown_to_new_connections_and_a_bad_one_ch
             second = shown(running, trusted)
             certificate = authority.ca.with_name("gateway.pem")
             certificate.write_text("-----BEGIN")
-            eventually(lambda: "goes on with the certificates it has" in caplog.text, "a warning")
+            eventually(lambda: "keeping the current ones" in caplog.text, "a warning")
             assert shown(running, trusted) == second
             open_.send("START-SEND-EVENTS")
             assert open_.recv() == "START-SEND-EVENTS:ACK"
