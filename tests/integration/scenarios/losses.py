@@ -23,7 +23,7 @@ class Losses:
         self._sent: list[tuple[int, int]] = []
         self._confs: list[int] = []
         self._confirmed: tuple[int, int] | None = None
-        link, history = reader._session.link, reader._history
+        link, history = reader._link.link, reader._history
         self._send, self._confirm = link.send, history.confirm
         link.send, history.confirm = self._carry, self._return  # type: ignore[method-assign]
 
