@@ -6,7 +6,7 @@ append. A record that *correlate* wrote again after its own crash is in the ledg
 such copies are recognised by id among the rows of the same query and batch of correlate. That comparison also makes it
 harmless to read the topics again from their start with a new checkpoint. A record of the audit that a gateway had to
 send again is recognised likewise, by the gateway's run and the number. Two archives of one lake that are on different
-systems, where no lease keeps them apart, recognise what the other has committed, if not at the same moment.
+systems, where no lease keeps them apart, recognise rows that the other committed, if not at the same moment.
 
 What an archive remembers of a table (:class:`Written`) makes reading it a rare case. Batches of a query only grow, and
 correlate writes at most its newest batch again. The rows of that batch are recognised by their ids, if this archive has
@@ -93,7 +93,7 @@ class ArchiveFold:
     def write(self, frame: DataFrame, batch_id: int, application: str) -> None:
         """Append the rows of one batch of the ledger, except those that are already in the tables.
 
-        :param application: names the sequence of batches; a new checkpoint needs a new name, or Delta skips its batches
+        ``application`` names the sequence of batches; a new checkpoint needs a new name, or Delta skips its batches.
         """
         records = parse(frame).persist()
         try:
@@ -124,7 +124,7 @@ class ArchiveFold:
                     written.found(span.query_id, span.last_batch)
 
     def _memory(self, spark: SparkSession, table: str, spans: list[BatchSpan], application: str) -> Written:
-        """Return what is known of a table, with the newest batch of each query of the spans."""
+        """Return the memory of a table, with the newest batch of each query of the spans."""
         found = tables.transactions(spark, self._lake, table)
         others = {name: version for name, version in found.items() if name != application}
         if self._others.get(table) != others:
@@ -138,7 +138,7 @@ class ArchiveFold:
         return written
 
     def _fresh(self, records: DataFrame, table: str, spans: list[BatchSpan]) -> DataFrame:
-        """Return the rows of a table, without copies and those that it has: whatever the batch is, by Spark."""
+        """Return the rows of a table, without copies and rows that it has: by Spark, for any batch."""
         fresh = rows(records, table)
         if any(span.copies for span in spans):
             fresh = fresh.dropDuplicates(KEY)
@@ -157,9 +157,9 @@ class ArchiveFold:
 
 @dataclass(frozen=True)
 class BatchSpan:
-    """What one correlate query contributed to a batch; malformed records form a span of their own, without an id.
+    """The share of a correlate query in a batch; malformed records form a span without an id.
 
-    ``copies`` counts the records that are in the batch again; ``rows`` is by table, copies included.
+    ``copies``: records repeated in the batch; ``rows``: by table, copies included.
     """
 
     query_id: str | None

@@ -107,7 +107,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 def read(value: bytes | None, topic: str) -> Record | str:
     """Return the record, or why it is malformed.
 
-    :param topic: that it is in, with the prefix: who may write the one topic writes no rows of the other
+    ``topic``: where it is, with the prefix: who may write the one topic writes no rows of the other.
     """
     if value is None:
         return "it has no value"
@@ -123,11 +123,7 @@ def read(value: bytes | None, topic: str) -> Record | str:
 def malformed(
     reason: str, coordinates: tuple[str, int, int], received_at: int, key: bytes | None, value: bytes | None
 ) -> Record:
-    """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch.
-
-    :param coordinates: topic, partition, offset
-    :param received_at: epoch milliseconds
-    """
+    """Return the dead letter for a malformed record: without query and batch; ``received_at`` is epoch milliseconds."""
     topic, partition, offset = coordinates
     letter = PART_TYPES["dead_letter"](
         reason=f"malformed ledger record: {reason}",
@@ -152,7 +148,7 @@ def plain(text: bytes) -> bytes | None:
 
 
 def _misplaced(record: Record, topic: str) -> str | None:
-    """Return what is wrong with the parts of a record as a whole."""
+    """Return the defect of a record as a whole."""
     parts = _all_parts(record)
     present = len(parts) - parts.count(None)
     if not present:
@@ -182,8 +178,8 @@ PROJECTED = StructType(
         *[StructField(name, BinaryType()) for name in TABLES],
     ]
 )
-"""What is made of some thousand records: a summary by query of correlate, with a hash of each record's identity in 8
-bytes; the rows of each table, null if there are none; and how many bytes these take."""
+"""Some thousand records: a summary by correlate's query, with an 8-byte hash of each record's identity; the rows of
+each table (null: none); and their bytes."""
 
 _ARROW = to_arrow_schema(PROJECTED)
 

@@ -53,7 +53,7 @@ def disposition(
 
 
 def entries(awaited: Iterable[str], arrived: Iterable[AckText], correlation_id: str, timeout_ms: int) -> list[AckText]:
-    """Return one entry per awaited label, in the order of the request; a 408 for what has not arrived in time."""
+    """Return one entry per awaited label, in the order of the request; 408 for a missing acknowledgement."""
     known = {ack.label: ack for ack in arrived}
     return [known.get(label) or _timed_out(label, correlation_id, timeout_ms) for label in awaited]
 
@@ -72,7 +72,7 @@ def _timeout_payload(timeout_ms: int) -> msgspec.Raw:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """How a request ended: combined status, what completed it, the labels that timed out, and the text of the reply."""
+    """How a request ended: combined status, cause, labels that timed out, and text of the reply."""
 
     status: int
     completed_by: Completion
@@ -82,11 +82,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The effect of a record on an open request; the request itself is unchanged.
+    """The effect of a record on an open request, which is unchanged; the accepted of ``received`` are added to it.
 
-    :ivar received: the acknowledgements of the record with their dispositions; the request gets the accepted ones
     :ivar note: why a response does not count, for the text of a later timeout
-    :ivar decide: decides the request once it has the accepted ones; ``None``: it stays open
+    :ivar decide: decides the completed request; ``None``: it stays open
     """
 
     received: list[Disposed]
@@ -95,10 +94,7 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
 
 def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
-    """Apply a record to an open request.
-
-    :raises DittoError: a header of a response has the wrong type
-    """
+    """Apply a record to an open request. Raises DittoError if a header of a response has the wrong type."""
     answer, of_twin = reading.envelope, record.source == TWIN_ACKS
     reason = foreign_to(pending.request, reading.topic, {} if answer is None else answer.headers)
     if reading.kind != "acks" and of_twin != (pending.request.kind in TWIN_KINDS):
@@ -161,17 +157,15 @@ def _fail(error: Envelope, received: Received) -> Applied:
 
 
 def fail(pending: Pending, error: Exception) -> Decision:
-    """Decide a request that cannot be answered as it should be: 500, without what it has received."""
+    """Decide a request that cannot be answered normally: 500, without the received acknowledgements."""
     own = {"correlation-id": pending.correlation_id}
     return _refuse(pending, "error", [], errors.internal_error(type(error).__name__), own)
 
 
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
-    """Return a decision with a reply that fits: instead of one that is too large 424 for an aggregate, else 413.
+    """Return a decision whose reply has at most ``limit`` bytes: else 424 for an aggregate, 413 otherwise.
 
-    The largest acknowledgements of an aggregate become entries with 413, as few as possible.
-
-    :param limit: bytes of a reply
+    As few as possible of the largest acknowledgements of an aggregate become entries with 413.
     """
     if not pending.request.response_required or len(decision.reply) <= limit:
         return decision

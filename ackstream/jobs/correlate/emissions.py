@@ -34,14 +34,11 @@ DUPLICATE = "duplicate"
 """The code of a request whose correlation-id is in use."""
 
 REASON_CHARACTERS = 4_096
-"""How much of a reason a dead letter keeps; it may repeat what was wrong."""
+"""The characters of a reason that a dead letter keeps; it may repeat a faulty value."""
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
-    """One Kafka record to write.
-
-    A reply has the fields from ``reply_id`` on, a dead letter its ``reason``; they become record headers.
-    """
+    """A Kafka record; a reply's fields from ``reply_id`` on and a dead letter's ``reason`` become record headers."""
 
     topic: str
     key: bytes | None
@@ -81,11 +78,7 @@ class Writer:
     def outcome(
         self, pending: Pending, decision: Decision, to: Destination, decided_at: int, row: SignalRow | None
     ) -> None:
-        """Reply to a request if it requires a response, and record how it ended.
-
-        :param to: where the reply goes
-        :param row: the request's signal row if it is not recorded yet
-        """
+        """Reply to a request if it requires that, and record how it ended; ``row``: its signal row if unrecorded."""
         request, topic, reply = pending.request, None, None
         if request.response_required:
             (topic, partition), reply = to, decision.reply
@@ -167,8 +160,7 @@ class Writer:
     ) -> None:
         """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
 
-        :param pending: the request they are measured against; ``None``: they get no latency
-        :param note: why they are invalid
+        ``pending``: the request for their latency, ``None``: without latency; ``note``: why they are invalid.
         """
         for received, disposition in entries:
             if disposition != "accepted":
@@ -181,10 +173,7 @@ class Writer:
         self.unused(reading.correlation_id, [(received, disposition) for received in reading.received], None)
 
     def dead_letter(self, record: Record, code: str, reason: str) -> None:
-        """Record an unusable record in the ledger and copy it, whole, to the dead letter topic.
-
-        :param code: of the reason, by which it is counted
-        """
+        """Record an unusable record in the ledger, copy it whole to the dead letter topic, and count it by ``code``."""
         self.figures.dead_letters[code] += 1
         reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
         correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
@@ -208,10 +197,7 @@ class Writer:
     def _reply(
         self, outcome: OutcomeRow, reply: bytes, partition: int | None, repeated: tuple[bytes | None, bytes | None]
     ) -> None:
-        """Write a reply to the topic that its outcome names.
-
-        :param repeated: Spring's correlation-id and the trace, which the reply has from its request
-        """
+        """Write a reply to its outcome's topic; ``repeated``: Spring's correlation-id and the trace of the request."""
         key, status = outcome.correlation_id.encode(), str(outcome.status)
         spring, trace = repeated
         own = (outcome.reply_id, status, outcome.completed_by, spring, None, trace, partition)
@@ -253,11 +239,7 @@ _CLASSES = range(1, 6)
 
 
 class RequestFigures:
-    """The numbers of one shard in one batch.
-
-    :ivar dispositions: of acknowledgements
-    :ivar dead_letters: by the codes of their reasons
-    """
+    """The numbers of one shard in one batch: dispositions of acknowledgements, dead letters by code."""
 
     def __init__(self) -> None:
         self.dispositions: Counter[str] = Counter()
@@ -274,8 +256,8 @@ class RequestFigures:
     def measure(self, tally: Tally, now_ms: int) -> None:
         """Add the numbers to those of other batches.
 
-        :param now_ms: the time of this machine at the end of the batch, epoch milliseconds. A sender waits until then;
-            the clocks of machine and broker may differ, so that no wait is less than none
+        ``now_ms``: the time of this machine at the end of the batch, epoch milliseconds: a sender waits until then. The
+        clocks of machine and broker may differ, so a negative wait counts as 0.
         """
         for (completed_by, hundreds), times in self._decided.items():
             # a party may answer with any number

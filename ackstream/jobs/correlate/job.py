@@ -82,7 +82,7 @@ OUTPUT_SCHEMA = StructType(
     [StructField(name, ArrayType(FIELD_TYPES.get(name, StringType()))) for name in Emission.__struct_fields__]
 )
 """A row has the emissions of a part of the records, an array for each of their fields: a row for each would cost more
-than to decide and write what it holds."""
+than to decide and write its content."""
 
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
@@ -117,7 +117,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 
 
 def conf(settings: Settings) -> Mapping[str, str]:
-    """Return what decides where the query keeps its state, and when it passes frames on."""
+    """Return where the query keeps its state, and when it passes frames on."""
     provider = f"org.apache.spark.sql.execution.streaming.state.{_PROVIDERS[settings.correlate.state_store]}"
     return {
         SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
@@ -227,17 +227,15 @@ def correlate(
     aside: Aside,
     batch: ShardBatch,
 ) -> Iterator[pd.DataFrame]:
-    """Process the records of a shard; more than :data:`PART_BYTES` of them part by part.
+    """Process the records of a shard, in parts of about :data:`PART_BYTES`.
 
-    No record is earlier than the time that had passed before its batch, whatever its broker's clock says.
-
-    :param slack_ms: how much the clocks of brokers may differ
-    :param aside: where open requests are that nothing concerns for long
+    No record is earlier than the time that passed before its batch, even if the broker's clock was set back.
+    ``slack_ms`` is the possible difference between brokers' clocks; ``aside`` keeps long idle open requests.
     """
     topics = with_present_topics(topics, kafka, limits)
     writer = Writer(topics, batch.query_id, batch.batch_id)
     store = aside.store(batch.key, batch.batch_id)
-    # of a broker whose clock was set back a request would be over before anybody could answer it
+    # of a broker whose clock was set back a request would be over before an answer could arrive
     passed = batch.watermark - (slack_ms if limits.refuse_undeclared else 0)
     with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
         records: list[Record] = []
@@ -289,10 +287,7 @@ def read_records(frame: pd.DataFrame) -> Iterator[Record]:
 
 
 def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
-    """Lay out emissions in rows of about :data:`ROW_BYTES`, each of which goes to Spark in a frame by itself.
-
-    Spark collects frames until they have more than :data:`FRAME_ROWS` rows, however large these are.
-    """
+    """Lay out rows of about :data:`ROW_BYTES`, each in its own frame: Spark fills frames by rows, not bytes."""
     start = size = 0
     for end, emission in enumerate(emissions, start=1):
         size += len(emission.value or b"")
@@ -328,10 +323,7 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """An open request; times in epoch milliseconds of event time.
-
-    ``missing`` are the labels not acknowledged yet; empty if only the response is awaited.
-    """
+    """An open request; times in epoch ms of event time; ``missing`` labels: none if only the response is awaited."""
 
     correlation_id: str
     thing_id: str | None
@@ -344,12 +336,9 @@ ATTEMPTS = 4
 
 
 def inflight(spark: SparkSession, settings: Settings) -> list[InFlight]:
-    """Read the open requests of the last finished batch from the checkpoint, oldest first; the job may be running.
-
-    :raises AckstreamError: if there is no checkpoint yet
-    """
+    """Read the open requests of a checkpoint, oldest first; the job may be running; AckstreamError: none yet."""
     for _ in range(ATTEMPTS - 1):
-        # a job in a hurry deletes what the state names once that is many batches old: a newer one names what is there
+        # a job in a hurry deletes files that an old state names, after many batches: a newer state names existing files
         with suppress(OSError):
             return _read(spark, settings)
     return _read(spark, settings)

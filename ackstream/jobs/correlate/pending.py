@@ -17,21 +17,18 @@ if TYPE_CHECKING:
     from ackstream.spark.pieces import PieceStore
 
 HOT_BYTES = 256 * 1024
-"""So much of them may be in the state of a shard, all of which each batch takes up."""
+"""The most bytes of open requests in the state of a shard, which each batch takes up as a whole."""
 FEW = 2_000
-"""So many are decoded to look for the oldest one, in 2 ms; :data:`HOT_BYTES` has about a thousand."""
+"""Up to this many are decoded to find the oldest one, in 2 ms; :data:`HOT_BYTES` has about a thousand."""
 TOUCHED_BYTES = 1024
-"""Or so much for each correlation-id of the batch: a large batch opens many that the next one closes."""
+"""Or this many bytes for each correlation-id of the batch: a large batch opens many that the next one closes."""
 
 
 class PendingRequests:
     """Finds open requests by correlation-id and by deadline; an untouched one stays encoded."""
 
     def __init__(self, store: PieceStore | None = None) -> None:
-        """Start empty.
-
-        :param store: for more than :data:`HOT_BYTES`; ``None``: all are in the state
-        """
+        """Start empty. ``store``: for more than :data:`HOT_BYTES`; ``None``: all are in the state."""
         self._store = store
         self._hot: dict[str, Pending | bytes] = {}
         self._deadlines: list[tuple[int, str]] = []
@@ -59,7 +56,7 @@ class PendingRequests:
         state.open, state.deadlines, state.pieces = hot, self._deadlines, self._aside.dump()
 
     def _put_aside(self, hot: dict[str, bytes], size: int) -> None:
-        """Take as many bytes out of the state as given, of the requests that nothing concerned for longest."""
+        """Take the given number of bytes out of the state, from the requests that were idle longest."""
         entries = []
         for key, body in list(hot.items()):
             if size <= 0:
@@ -74,7 +71,7 @@ class PendingRequests:
     # -- one request ---------------------------------------------------------------------------------------------------
 
     def recall(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        """Let those be found whose correlation-id has one of the hashes: a batch calls it once, before all else."""
+        """Make the requests of these hashes available: called once per batch, before all else."""
         self._touched += len(hashes)
         self._take_back(self._aside.recall(hashes))
 
@@ -102,17 +99,16 @@ class PendingRequests:
 
     @property
     def next_deadline(self) -> int | None:
-        """No open request has an earlier deadline (epoch milliseconds); ``None``: there is none."""
+        """No open request has an earlier deadline (epoch milliseconds); ``None``: no request is open."""
         found = [self._aside.next_time, self._deadlines[0][0] if self._deadlines else None]
         return min((time for time in found if time is not None), default=None)
 
     @property
     def oldest_start(self) -> int | None:
-        """When the oldest open request began (epoch milliseconds); ``None``: there is none.
+        """The start of the oldest open request (epoch milliseconds); ``None``: no request is open.
 
-        Of those put aside, each piece counts by the one whose deadline comes first: the oldest one, if their timeouts
-        are equal. To look for it among unequal ones would read the whole piece. So do those in the state, where they
-        are more than :data:`FEW`.
+        A piece put aside, and a state of more than :data:`FEW`, counts by the request with its earliest deadline: the
+        oldest, if timeouts are equal. Unequal ones would need the whole piece.
         """
         bodies = [value for value in self._hot.values() if isinstance(value, bytes)]
         if len(bodies) > FEW:

@@ -1,7 +1,7 @@
 """The records that correlate reads, within the limits of the settings, and the topics that it writes.
 
-Clients create and delete topics for replies while the job runs, so workers look them up every few seconds. A reply
-whose topic is missing goes to ``replies``: Spark's sink ends the query for a missing topic, and every later start.
+Reply topics come and go while the job runs, so workers look them up every few seconds. A reply to a missing topic goes
+to ``replies``: Spark's sink ends the query for one, and every later start.
 """
 
 from __future__ import annotations
@@ -67,10 +67,7 @@ INTEGER_BYTES = 4
 
 
 def check_reply_topics(settings: Settings) -> None:
-    """Refuse patterns of reply topics that a topic of the system matches: its records would act upon the system.
-
-    :raises SettingsError: with the pattern and the topic
-    """
+    """Refuse patterns that match a topic of the system (SettingsError): replies there would act upon the system."""
     kafka = settings.kafka
     own = sorted(system_topics(kafka) - {kafka.topic("replies")})
     for pattern in settings.correlate.reply_topics:
@@ -94,10 +91,9 @@ class ReplyAddress(NamedTuple):
 class CorrelateTopics(msgspec.Struct, frozen=True):
     """The topics of the job with their prefix, and the limits of their records, in bytes.
 
-    ``reply_topics`` are the present topics that a request may choose for its reply, with their limits; ``partitions``
-    are the numbers of partitions of these topics and of ``replies``; ``record_bytes`` is the limit of the topics that
-    the job writes itself; ``originator_key`` signs who sent a signal. Whether a choice is valid depends on the settings
-    alone: a batch that is replayed after a topic was deleted decides the same.
+    ``reply_topics``: present topics that a request may choose, with their limits; ``partitions``: their numbers of
+    partitions; ``record_bytes``: limit of the topics that the job writes; ``originator_key`` signs who sent a signal.
+    Choices are judged by the settings alone: a batch replayed after a topic was deleted decides the same.
     """
 
     signals: str = "signals"
@@ -135,10 +131,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         return self.record_bytes - OVERHEAD_BYTES
 
     def destination(self, topic: str, partition: int | None, size: int) -> Destination:
-        """Return where a reply goes: as chosen, else to any partition, or to ``replies``.
-
-        :param size: of the reply in bytes
-        """
+        """Return where a reply of ``size`` bytes goes: as chosen, else to any partition, or to ``replies``."""
         if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
             return self.replies, None
         # a topic that was created anew may have fewer
@@ -153,7 +146,7 @@ _looked_up: dict[tuple[str, str, tuple[str, ...]], tuple[float, _Found]] = {}
 
 
 def with_present_topics(topics: CorrelateTopics, kafka: Kafka, limits: Correlate) -> CorrelateTopics:
-    """Return the topics with the reply topics that exist now, which a worker looks up every :data:`REFRESH_SECONDS`.
+    """Return the topics with the reply topics that exist now, looked up every :data:`REFRESH_SECONDS`.
 
     While Kafka does not answer, the former result counts.
     """
@@ -194,8 +187,8 @@ class InvalidRequestError(Exception):
 class AckReading(msgspec.Struct, frozen=True):
     """An answer of a subscriber or of the twin.
 
-    ``received`` has the entries of a single or aggregated acknowledgement. Of a command response or an error it has
-    one, whose label depends on the request: here it follows from the channel. These have their ``envelope``.
+    ``received`` has the entries of an acknowledgement. A response or an error has one, whose label depends on the
+    request (here: on the channel), and its ``envelope``.
     """
 
     correlation_id: str
@@ -206,7 +199,7 @@ class AckReading(msgspec.Struct, frozen=True):
 
 
 class RecordReader:
-    """Reads signals, and what answers them."""
+    """Reads signals and their answers."""
 
     def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
         """Read by the limits of the settings."""
@@ -215,10 +208,9 @@ class RecordReader:
         self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
 
     def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
-        """Read a command or message from a record of the signals topic.
+        """Read a signal; return its id, ledger row, and request to keep open (``None`` if it awaits no answer).
 
-        :return: its id, its ledger row, and the request to keep open (``None`` if it awaits nothing)
-        :raises InvalidRequestError: with the error for the requester
+        Raises InvalidRequestError with the error for the requester.
         """
         topic = None
         try:
@@ -269,9 +261,9 @@ class RecordReader:
         return signal_id, row, pending
 
     def acknowledgements(self, record: Record) -> AckReading:
-        """Read a record of the topics acks and twin-acks; of the latter, the twin's own, with built-in labels.
+        """Read a record of acks, or of twin-acks: the twin's own, with built-in labels.
 
-        :raises DittoError: with the reason for its dead letter
+        Raises DittoError with the reason for its dead letter.
         """
         value, key = self._value(record), record.correlation_id
         single = read_single(value, key) if key else None
@@ -309,10 +301,7 @@ class RecordReader:
         return ReplyAddress(topic, partition, spring_correlation)
 
     def _reply_topic(self, record: Record) -> str:
-        """Return the topic for the reply: the one the request chose, else the replies topic.
-
-        :raises DittoError: 400 ``header.invalid`` if the settings do not allow it
-        """
+        """Return the chosen reply topic, else ``replies``; DittoError 400 ``header.invalid`` if it is not allowed."""
         for name in (REPLY_TO, SPRING_REPLY_TOPIC):
             chosen = record.headers.get(name)
             if chosen is None:
@@ -330,7 +319,7 @@ class RecordReader:
         return self._topics.replies
 
     def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
-        """Read a request; return it, and what an aggregate repeats of its headers."""
+        """Read a request; return it, and the headers that an aggregate repeats."""
         limits, key = self._limits, record.correlation_id or ""
         default, longest = limits.default_timeout, limits.max_timeout
         shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
@@ -360,10 +349,7 @@ class RecordReader:
 
 
 def _reply_partition(record: Record) -> int | None:
-    """Return the partition that the request chose for its reply; ``None``: any.
-
-    :raises DittoError: 400 ``header.invalid`` if it is no partition number
-    """
+    """Return the partition chosen for the reply; ``None``: any; DittoError 400 ``header.invalid`` for no number."""
     chosen = record.headers.get(SPRING_REPLY_PARTITION)
     if chosen is None:
         return None
@@ -380,10 +366,7 @@ def _reply_partition(record: Record) -> int | None:
 
 
 def _spring_id(record: Record) -> bytes | None:
-    """Return Spring's correlation-id, which the reply repeats.
-
-    :raises DittoError: 400 ``header.invalid`` if it is too long for that
-    """
+    """Return Spring's correlation-id, which the reply repeats; DittoError 400 ``header.invalid`` if it is too long."""
     value = record.headers.get(SPRING_CORRELATION_ID)
     if value is not None and len(value) > MAX_BYTES:
         raise errors.header_too_long(SPRING_CORRELATION_ID, MAX_BYTES)

@@ -59,10 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class CorrelateShard:
-    """The open requests of one shard.
-
-    Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
-    """
+    """The open requests of one shard: :meth:`load`, a :meth:`process` per batch, :meth:`dump`, :attr:`next_timeout`."""
 
     def __init__(
         self,
@@ -74,10 +71,10 @@ class CorrelateShard:
     ) -> None:
         """Start empty; decisions go to ``writer``.
 
-        :param slack_ms: how much older than its claim an acknowledgement may seem, if undeclared labels are refused:
-            the clocks of brokers differ, and after an outage acknowledgements may be stored before the renewal. All
-            time is that much later then, so that claims have been read
-        :param store: for open requests that nothing concerns for long; ``None``: all are in the state
+        :param slack_ms: by how much an acknowledgement may seem older than its claim if undeclared labels are refused
+            (clocks of brokers differ, outages delay acknowledgements); all time is that much later then, so claims are
+            read first
+        :param store: for open requests that are idle for long; ``None``: all are in the state
         """
         self._topics = topics
         self._reply_bytes = topics.value_bytes
@@ -132,7 +129,7 @@ class CorrelateShard:
         return min(ends) + self._slack_ms if ends else None
 
     def measure(self, tally: Tally) -> None:
-        """Set the gauges of what is open, and add what was counted since the start."""
+        """Set the gauges of the open requests, and add the counts since the start."""
         tally.set(OPEN_REQUESTS, value=len(self._pending))
         tally.set(EARLY_ACKS, value=sum(map(len, self._held.values())))
         if len(self._pending) and (deadline := self._pending.next_deadline) is not None:
@@ -184,7 +181,7 @@ class CorrelateShard:
         pending = self._pending.find(key)
         if pending is not None:
             if record.timestamp > self._recent.end(pending):
-                # a new use of the id: it starts when the old one is decided, whatever the order of reading
+                # a new use of the id: it starts when the old one is decided, in any order of reading
                 pending.successors.append(record)
             else:
                 self._writer.duplicate(record)
@@ -260,9 +257,9 @@ class CorrelateShard:
     # -- declared labels ----------------------------------------------------------------------------------------------
 
     def _declare(self, records: Sequence[Record], watermark: int) -> list[Record]:
-        """Take in the declarations; return the other records and what has waited for a declaration.
+        """Take in the declarations; return the other records and those that have waited for a declaration.
 
-        These are taken in one order, as if they had been read together: an answer waits behind none that is later.
+        These are taken in one order, as if they had been read together: an answer never waits behind a later one.
         """
         others, self._undeclared, self._waiting = self._undeclared, [], set()
         self._take(record for record in records if record.source == DECLARATIONS)
@@ -273,10 +270,8 @@ class CorrelateShard:
     def _waits(self, reading: AckReading, record: Record) -> bool:
         """Let an acknowledgement with an undeclared label wait for its declaration; refuse it once none can follow.
 
-        All later answers under its correlation-id wait behind it: which of them count, and which complete the request,
-        must not depend on when a declaration is read.
-
-        :return: whether that is all for now
+        All later answers of its correlation-id wait behind it: which of them count, and which complete the request,
+        must not depend on when a declaration is read. Returns whether the acknowledgement needs no more work for now.
         """
         key = reading.correlation_id
         if key not in self._waiting:
@@ -316,7 +311,7 @@ class CorrelateShard:
         self._writer.unmatched(self._reader.acknowledgements(record), "orphan")
 
     def _close(self, pending: Pending, decide: Decide, decided_at: int) -> None:
-        """Answer a request; if that fails, the answer is an error that says so."""
+        """Answer a request, with an error if that fails."""
         key = pending.correlation_id
         self._pending.remove(key)
         self._decided[pending.hash] = self._recent.remember(pending)

@@ -34,17 +34,15 @@ SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 STATE_VERSION = 5
 _READABLE = (1, 2, 3, 4, STATE_VERSION)
 _TEXTS = 3
-"""Version 1 has neither declared labels nor the topics of acknowledgements, which all came from ``acks``; before
-version 3 the headers of requests and acknowledgements are maps; before version 4 there are no pieces,
-before version 5 no partitions for replies. Pieces have no version of their own: an open request only gains fields."""
+"""Version 1 lacks declared labels and topics of acknowledgements (all ``acks``); before 3, headers are maps; before 4,
+no pieces; before 5, no partitions for replies. Pieces have no version: an open request only gains fields."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One Kafka record of a topic that correlate reads.
+    """A Kafka record that correlate reads.
 
-    ``timestamp`` is the broker's, in epoch milliseconds; ``hash`` is the 64-bit hash of the correlation-id (of the
-    coordinates if it has none); ``size`` is the value's length in bytes, of which ``value`` may hold only the
-    beginning.
+    ``timestamp``: the broker's, epoch ms; ``hash``: 64-bit, of the correlation-id, or else the coordinates; ``size``:
+    bytes of the whole value, of which ``value`` may hold only the beginning.
     """
 
     timestamp: int
@@ -60,10 +58,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True):
-    """An accepted acknowledgement with the coordinates of its record; an error has no label.
-
-    ``payload`` and ``headers`` are JSON text.
-    """
+    """An accepted acknowledgement (JSON text) with the coordinates of its record; an error has no label."""
 
     label: str | None
     status: int
@@ -115,7 +110,7 @@ class Pending(msgspec.Struct, array_like=True):
     note: str | None = None
     # records of a later request with the same correlation-id, which starts when this one is decided
     successors: list[Record] = []
-    # what an aggregate repeats of the request's headers, as JSON text; the request keeps its correlation-id alone
+    # the request's headers that an aggregate repeats, as JSON text; the request keeps its correlation-id alone
     headers: bytes = b"{}"
     # of the reply topic; None: any
     reply_partition: int | None = None
@@ -134,11 +129,9 @@ class PendingHead(msgspec.Struct, array_like=True):
 class ShardState(msgspec.Struct, array_like=True):
     """The content of a shard's blob; open requests are encoded by themselves (see :func:`decode_pending`).
 
-    ``open`` and ``deadlines`` are those that were touched last; the others are in ``pieces``, each found by its hash
-    and its deadline.
-
-    ``declared`` are the times at which labels are declared, ``undeclared`` the acknowledgements that wait for a
-    declaration; both are empty unless undeclared labels are refused.
+    ``open`` and ``deadlines``: the requests touched last; ``pieces``: the others, by hash and deadline. ``declared``:
+    when labels were declared; ``undeclared``: acknowledgements that wait for that (both only if undeclared labels are
+    refused).
     """
 
     open: dict[str, bytes]
@@ -158,10 +151,7 @@ _decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
 def decode_state(version: int, blob: bytes) -> ShardState:
-    """Decode a shard's blob.
-
-    :raises ValueError: if this release cannot read the version
-    """
+    """Decode a shard's blob. Raises ValueError if this release cannot read the version."""
     if version not in _READABLE:
         raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
     state = _decode_state(blob)
@@ -193,10 +183,9 @@ BUCKETS_OF_A_TIMEOUT = 256
 class Recent:
     """Remembers decided requests: 64-bit hashes of their correlation-ids, each until its end (ms of event time).
 
-    A decided request is remembered until its *deadline* plus ``recent_memory``, not until its decision plus
-    ``recent_memory``: the deadline is known from the request alone, so the fate of a later record does not depend on
-    where batches are cut. Ends are rounded up to buckets, of a long timeout to wider ones. A bucket is one sorted array
-    of hashes, kept as bytes: a million remembered requests cost 8 MB and no work per entry.
+    The end is *deadline* plus ``recent_memory``, not decision plus ``recent_memory``: the request alone fixes it, so
+    the fate of a later record does not depend on where batches are cut. Ends are rounded up to buckets, wider ones for
+    long timeouts. A bucket is a sorted array of hashes as bytes: a million requests cost 8 MB, and no work per entry.
     """
 
     def __init__(self, memory_ms: int, buckets: Iterable[tuple[int, bytes]] = ()) -> None:
@@ -258,11 +247,10 @@ def whole(state: ShardState, store: PieceStore | None) -> ShardState:
 
 
 def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = None) -> dict[int, State]:
-    """Divide a state; return the parts by the shard they belong to, without the shards that get nothing.
+    """Divide a state among the new number of ``shards``; return their parts, without the shards that get nothing.
 
-    :param shards: their new number
-    :param store: of the old shard; in the parts are all open requests
-    :raises ValueError: if this release cannot read the version
+    ``store``: of the old shard; the parts have all open requests. Raises ValueError if this release cannot read the
+    version.
     """
     state = whole(decode_state(version, blob), store)
     found: dict[int, ShardState] = {}
@@ -293,7 +281,7 @@ def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = No
 
 
 def _owned(heap: list[Entry], owners: Mapping[str, set[int]]) -> Iterator[tuple[int, Entry]]:
-    """Yield the entries of a heap in order, which is a heap again, with their shards; without those nobody owns."""
+    """Yield the entries of a heap in order, again as heaps, with their shards; without entries of no shard."""
     for entry in sorted(heap):
         for shard in owners.get(entry[1], ()):
             yield shard, entry

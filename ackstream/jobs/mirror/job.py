@@ -63,10 +63,7 @@ def main() -> None:
 
 
 def named(settings: Settings, arguments: Sequence[str]) -> Destination:
-    """Return the destination that the arguments name.
-
-    :raises SettingsError: if they name none, or one that is not in the settings
-    """
+    """Return the destination that the arguments name; SettingsError if it is missing or not in the settings."""
     known = {destination.name: destination for destination in settings.destinations}
     if not known:
         raise SettingsError("There are no destinations: name one in [[destinations]] of the settings.")
@@ -107,10 +104,7 @@ class Mirror:
     """The table of a destination, and the one its rows come from."""
 
     def __init__(self, spark: SparkSession, settings: Settings, destination: Destination) -> None:
-        """Create the destination's table if it is missing.
-
-        :raises StartError: if there are no messages yet, or the table has those of another lake, or was restored
-        """
+        """Create a missing table. Raises StartError: no messages yet, another lake's table, or a restored one."""
         self._spark = spark
         self._here = settings.lake
         self._there = settings.lake.model_copy(update={"path": destination.path})

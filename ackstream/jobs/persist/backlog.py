@@ -166,7 +166,7 @@ class Backlog:
             tally.set(DESTINATION_SYNC, name, value=destination.sync)
 
     def ready(self, most: int) -> list[int]:
-        """Return the batches, at most so many, whose acks may be sent now.
+        """Return the batches, at most ``most``, whose acks may be sent now.
 
         Between them there may be one that does not wait, as its messages are missing.
         """

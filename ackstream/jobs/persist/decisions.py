@@ -62,10 +62,7 @@ class Admission:
     """Applies the limits of the settings; verdicts about names are cached."""
 
     def __init__(self, limits: Persist, queues: Iterable[QueueSettings] = ()) -> None:
-        """Take over the limits.
-
-        :param queues: a message goes to all that take it, or is refused if one of them refuses it
-        """
+        """Take over the limits; a message goes to all ``queues`` that take it, or is refused if one refuses it."""
         self.quota = limits.daily_quota_bytes
         self._limits = limits
         self._closed = tuple(topic for queue in queues if queue.ingress == "refuse" for topic in queue.topics)
@@ -73,10 +70,7 @@ class Admission:
         self._judge_names = lru_cache(maxsize=65_536)(self._names)
 
     def judge(self, client: str, topic: str, size: int, *, expired: bool, stored_today: int) -> Verdict:
-        """Decide about a message with a value of ``size`` bytes.
-
-        :param stored_today: bytes that the client has stored on the message's day
-        """
+        """Decide about a message of ``size`` bytes; ``stored_today``: bytes that the client has stored on its day."""
         verdict = self._judge_names(client, topic)
         if size > self._max_bytes:
             return Verdict(TOO_LARGE, logged=verdict.logged)

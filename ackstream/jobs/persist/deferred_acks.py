@@ -59,11 +59,7 @@ _decode = msgspec.json.Decoder(list[CommandAck]).decode
 
 
 class _BatchAcks(NamedTuple):
-    """The acks of a publisher in a batch, and how it wants them.
-
-    :ivar conflation: in milliseconds
-    :ivar urgent: as :meth:`AckPacing.add` has it
-    """
+    """The acks of a publisher in a batch, and how it wants them; ``conflation`` is in milliseconds."""
 
     client: str
     acks: Sequence[CommandAck]
@@ -76,11 +72,7 @@ class DeferredAcks:
     """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
     def __init__(self, spark: SparkSession, settings: Settings, checkpoint: Checkpoint) -> None:
-        """Restore the acks that waited before the restart.
-
-        :param checkpoint: of the query
-        :raises StartError: if a table's schema is not that of this version
-        """
+        """Restore the acks that waited; StartError if a table's schema is not that of this version."""
         self._spark, self._settings = spark, settings
         sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
         publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)

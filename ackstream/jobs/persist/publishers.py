@@ -48,19 +48,12 @@ MAX_REPEATED = 100_000
 
 
 class PublisherBatch:
-    """The records of one publisher in one batch, applied to its state.
-
-    :ivar urgent: whether the acks are to be sent at once, because their receiver waits
-    """
+    """One publisher's records of a batch, applied to its state; ``urgent`` acks are sent at once: a receiver waits."""
 
     def __init__(
         self, client: str, state: PublisherState | None, admission: Admission, floor_ms: int, newest: int
     ) -> None:
-        """Start from the state before the batch.
-
-        :param state: ``None`` for an unknown publisher
-        :param newest: the timestamp of the newest record of the batch, of all publishers
-        """
+        """Start from ``state`` (``None``: unknown publisher); ``newest``: the batch's newest timestamp, of all."""
         self.rejected: list[RejectedRecord] = []
         self.acks: list[CommandAck] = []
         self.urgent = False
@@ -258,9 +251,9 @@ class PublisherBatch:
     def _log_on(self, message: MessageMetadata) -> None:
         """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps.
 
-        A publisher that would continue with a higher number learns of the gap and may give up: only its next message
-        skips the numbers in between. One that keeps nothing has nothing to fill a hole with: it is skipped at once, and
-        the session begins behind everything that was received.
+        A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
+        it. One that keeps nothing cannot fill a hole: the hole is skipped at once, and the session begins behind
+        everything that was received.
         """
         # these are still for the session before
         self._acknowledge_decided()

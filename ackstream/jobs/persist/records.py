@@ -242,10 +242,7 @@ STORED, NO_ROW = "stored", "no row"
 
 
 class PersistResult(NamedTuple):
-    """The result of a batch; all records that are not rejected are messages to store.
-
-    :ivar urgent: the clients whose acks are not held back
-    """
+    """The result of a batch; records not rejected are stored. The acks of ``urgent`` clients are not held back."""
 
     rejected: list[RejectedRecord]
     acks: list[tuple[str, CommandAck]]
@@ -274,10 +271,7 @@ def state_name(client: str | None) -> str:
 
 
 def message_rows(records: DataFrame, rejected: Sequence[RejectedRecord], query_id: str, batch: int) -> DataFrame:
-    """Return the rows to append to ``messages``: rejected ones with their reason; commands and duplicates dropped.
-
-    :param records: as :func:`projected` gives them
-    """
+    """Return the rows of :func:`projected` records: rejected ones with their reason, no commands or duplicates."""
     own = {"query_id": F.lit(query_id), "batch": F.lit(batch).cast("long")}
     if rejected:
         known = F.broadcast(records.sparkSession.createDataFrame(batches.arrow(rejected, _REJECTED)))

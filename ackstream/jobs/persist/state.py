@@ -107,7 +107,7 @@ class PublisherState(msgspec.Struct):
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
         """Take over the interval and the window that a logon names; return the interval in force if it is another one.
 
-        :param floor_ms: the shortest interval
+        ``floor_ms`` is the shortest interval.
         """
         # digits alone are milliseconds, which earlier producers name
         wanted = read_number(conflation) if (conflation or "").isdecimal() else read_duration(conflation or "")
@@ -183,10 +183,7 @@ class StoredStates:
         self._whole = (F.col("query_id") == query_id) | (F.col("batch") < (last + 1 if newest >= last else last))
 
     def before(self, batch_id: int, clients: Iterable[str] | None = None) -> dict[str, PublisherState]:
-        """Return the states before a batch of this query.
-
-        :param clients: the publishers; ``None``: all that stored something of late
-        """
+        """Return the states before a batch of this query; ``clients`` ``None``: all that stored something of late."""
         rows = tables.read(self._spark, self._lake, "publishers").where(self._whole)
         rows = rows.where(F.col("batch") < self.first + batch_id)
         if clients is not None:

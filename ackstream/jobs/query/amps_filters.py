@@ -1,12 +1,9 @@
 """Filters in AMPS's syntax, ``/order/price > 10 AND /state == 'open'``: from the text to a tree.
 
-A filter is a condition in which a field is a path (``/a/b``) or a name. Parsing rejects an invalid one with a sentence
-before anything runs, and one that is larger than one client may ask of a job that serves all of them.
-
-Regular expressions are those of RE2, whose time grows with the text and with the expression, and never with more: an
-engine that backtracks, as Java's and Python's do, takes hours for some expressions of ten characters. RE2 has no
-backreferences and does not look around. Its time is bounded by the instructions of the compiled expression times the
-bytes of the text, so both are limited here.
+A field is a path (``/a/b``) or a name. Parsing rejects an invalid filter, with a sentence, and one larger than a client
+may ask of a job that serves all. Regular expressions are RE2's, in time bounded by instructions times bytes of text,
+both limited here: a backtracking engine (Java, Python) takes hours for some of ten characters. RE2 has no
+backreferences or lookaround.
 """
 
 from __future__ import annotations
@@ -107,10 +104,7 @@ Expression: TypeAlias = FieldPath | Constant | PatternSearch | Calculation
 
 
 class AmpsFilter(NamedTuple):
-    """A condition in AMPS's syntax.
-
-    :ivar instructions: the sizes of its regular expressions, together
-    """
+    """A condition in AMPS's syntax. ``instructions``: the sizes of its regular expressions, together."""
 
     condition: Expression
     instructions: int = 0
@@ -134,10 +128,7 @@ def _counted(parts: Sequence[Expression]) -> int:
 
 
 def parse_filter(text: str) -> AmpsFilter:
-    """Parse a filter.
-
-    :raises FilterSyntaxError: it is not one, or too large
-    """
+    """Parse a filter. Raises FilterSyntaxError if it is not one, or too large."""
     return _FilterParser(text).parse()
 
 
@@ -360,10 +351,7 @@ def _wrong_expression(pattern: str, why: str) -> FilterSyntaxError:
 
 
 def instructions(pattern: str) -> int:
-    """Return the size of an expression as a program.
-
-    :raises FilterSyntaxError: it is not an expression of RE2, or too large
-    """
+    """Return the size of an expression as a program; FilterSyntaxError if it is too large or not one of RE2."""
     size: int = _compiled(pattern).programsize
     if size > MAX_INSTRUCTIONS:
         raise _wrong_expression(pattern, f"it has {size:,} instructions, and {MAX_INSTRUCTIONS:,} are allowed")
@@ -371,11 +359,7 @@ def instructions(pattern: str) -> int:
 
 
 def found(pattern: str, text: bytes | None, limit: int) -> bool | None:
-    """Return whether a text (UTF-8) has a part that an expression matches.
-
-    :param limit: in bytes; a longer text is not searched
-    :returns: ``None`` for no text, or one that is too long
-    """
+    """Return whether an expression matches part of a UTF-8 text; ``None``: no text, or over ``limit`` bytes."""
     if text is None or len(text) > limit:
         return None
     return _compiled(pattern).search(text) is not None

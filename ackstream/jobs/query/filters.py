@@ -59,10 +59,7 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 @lru_cache(maxsize=8_192)
 def read_filter(text: str) -> Selection:
-    """Parse a filter in AMPS's syntax, or else in RQL.
-
-    :raises FilterSyntaxError: it is neither, or too large
-    """
+    """Parse a filter in AMPS's syntax, or else in RQL. Raises FilterSyntaxError if it is neither, or too large."""
     if len(text) > MAX_LENGTH:
         raise FilterSyntaxError(f"The filter is longer than {MAX_LENGTH:,} characters.")
     if _VARIABLE in text:
@@ -104,10 +101,7 @@ def _below(node: Node) -> Node:
 
 @lru_cache(maxsize=8_192)
 def fits(_context: SparkContext, text: str | None) -> Column:
-    """Return a filter, if there is one, as a condition; kept, since each node of its tree is a call to the JVM.
-
-    :raises FilterSyntaxError: it is not a filter, or too large
-    """
+    """Return a filter as a condition, kept: each node is a call to the JVM; FilterSyntaxError: invalid, too large."""
     if text is None:
         return F.lit(True)  # noqa: FBT003 - Spark's way
     selection = read_filter(text)

@@ -163,10 +163,10 @@ EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 
 
 def execute(plan: SubscriptionPlan, request: QueryRequest, limits: Query, topics: tuple[str, ...] = ()) -> None:
-    """Add the steps of a command to a plan, or the acknowledgements that reject it.
+    """Add a command's steps to a plan, or the acknowledgements that reject it.
 
-    :param limits: who may do what, and the minimum time between bookmarks, which a client cannot lower
-    :param topics: patterns of the topics that exist; any if empty
+    ``limits``: rights, and minimum time between bookmarks, which a client cannot lower; ``topics``: existing patterns,
+    any if empty.
     """
     _Execution(plan, request).run(limits, topics)
 

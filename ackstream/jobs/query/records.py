@@ -95,10 +95,7 @@ class QueryRequest:
 
 
 def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin: str, time: int) -> QueryRequest:
-    """Read a record.
-
-    :raises UnreadableError: it cannot be answered
-    """
+    """Read a record. Raises UnreadableError if it cannot be answered."""
     client = (key or b"").decode("utf-8", "replace")
     if not client:
         raise UnreadableError(NO_CLIENT)
@@ -317,7 +314,7 @@ UNSOUND = "The types of what it compares or calculates do not fit."
 def _sound(session: Any, text: str) -> bool:
     """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit.
 
-    :param session: that of the JVM, which lasts; each batch has a session of Python of its own
+    ``session`` is the JVM's, which lasts; each batch has a session of Python of its own.
     """
     spark = SparkSession(SparkContext.getOrCreate(), session)
     try:

@@ -80,18 +80,13 @@ _decode = msgspec.msgpack.Decoder(_EndpointState).decode
 
 
 class Endpoint:
-    """One queue and the sessions of its consumers.
+    """One queue and its consumers' sessions: :meth:`load`, a :meth:`process` per batch, :meth:`dump`.
 
-    Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump` and :attr:`next_timeout`.
-
-    :ivar unreadable: records that cannot be decoded, and why
+    ``unreadable``: records that cannot be decoded, and why; :attr:`next_timeout` follows :meth:`dump`.
     """
 
     def __init__(self, rules: QueueSettings, session_ms: int) -> None:
-        """Begin empty.
-
-        :param session_ms: how long a consumer may be silent before its session ends
-        """
+        """Begin empty. ``session_ms``: how long a consumer may be silent before its session ends."""
         self._name = rules.name
         self._rules = rules
         self._session_ms = session_ms

@@ -86,10 +86,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
-    """Refuse a new checkpoint beside the rows of an earlier one, whose queues it would forget.
-
-    :raises StartError: naming the table, the checkpoint and the ways out
-    """
+    """Refuse a new checkpoint beside the rows of an earlier one, whose queues it would forget (StartError)."""
     location = settings.lake.checkpoint(NAME)
     if settings.queue.starting == "latest" and is_new_checkpoint(spark, location):
         tables.refuse_rows(spark, settings.lake, "queue_events", location, _ANEW)
@@ -102,10 +99,7 @@ _ANEW = (
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
-    """Make the tables and start the query.
-
-    :raises StartError: if there are no queues
-    """
+    """Make the tables and start the query. Raises StartError if there are no queues."""
     if not settings.queues:
         raise StartError("There are no queues in the settings: add [[queues]] with a name and topics.")
     rules = {queue.name: queue for queue in settings.queues}
@@ -232,10 +226,9 @@ _encode_event = msgspec.json.Encoder().encode
 
 
 def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch) -> Iterator[pd.DataFrame]:
-    """Process the messages and reports of a queue.
+    """Process the messages and reports of a queue, by the ``rules`` of the queues' names.
 
-    :param rules: by the queues' names. Consumers of another queue are rejected, and messages of a queue that is no
-        longer in the settings stay in its state
+    Consumers of another queue are rejected; messages of a queue no longer in the settings stay in its state.
     """
     name = batch.key
     arrivals, reports = read_frames(batch.frames)

@@ -33,8 +33,8 @@ class Queue:
     def __init__(self, rules: QueueSettings, notify: Callable[[Event], None], segments: Segments | None = None) -> None:
         """Begin empty.
 
-        :param notify: called for every delivery, return and exit; it must not call the queue
-        :param segments: where it can put messages aside
+        ``notify`` is called for every delivery, return and exit; it must not call the queue. ``segments``: where it can
+        put messages aside.
         """
         self._rules = rules
         self._notify = notify
@@ -122,7 +122,7 @@ class Queue:
         """Remove a consumer; the messages it holds return to their old positions."""
         removed = self.consumers.pop(consumer, None)
         if not self.consumers:
-            # an empty queue that nobody is bound to has no state
+            # an empty queue without bound consumers has no state
             self._turn = None
         for message in removed.held if removed else ():
             held = self.messages.get(message)
@@ -191,7 +191,7 @@ class Queue:
         """
         self.advance(now)
         settler = self.consumers.get(consumer)
-        # before all else: whatever becomes of the settlement, its event says where the message is from
+        # before all else: the event of any settlement names the source of the message
         found = self.find(message)
         enabled = settler is None or outcome in settler.outcomes or (unavailable and outcome == "rejected")
         if not enabled:
@@ -314,7 +314,7 @@ class Queue:
         self.messages = {message.id: message for message in ordered if message.id in self.messages}
 
     def dump(self) -> QueueState | None:
-        """Return the state for :meth:`load`, without segments; ``None`` if it is empty and nobody is bound."""
+        """Return the state for :meth:`load`, without segments; ``None`` if it is empty without bound consumers."""
         if not (self.depth or self.consumers or self._early):
             return None
         messages, consumers = list(self.messages.values()), list(self.consumers.values())

@@ -100,10 +100,7 @@ Unreadable: TypeAlias = tuple[ConsumerReport, str]
 
 
 def read(report: ConsumerReport) -> QueueRequest:
-    """Read a consumer's record.
-
-    :raises RecordError: it is unreadable
-    """
+    """Read a consumer's record. Raises RecordError if it is unreadable."""
     if report.value is None:
         raise RecordError("The record is too large.")
     return queues.read(report.value)

@@ -253,10 +253,7 @@ class Segments:
     """The messages of a queue that are in segments; one that is given back is in none any more."""
 
     def __init__(self, locations: dict[str, MessageLocation]) -> None:
-        """Begin empty.
-
-        :param locations: of the messages that are in no segment, by their ids: kept up to date
-        """
+        """Begin empty. ``locations``: of the messages that are in no segment, by their ids: kept up to date."""
         self._locations = locations
         self.load(())
 

@@ -62,12 +62,10 @@ OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _FIELDS.it
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
-    """Refuse a new checkpoint beside the rows of an earlier one.
+    """Refuse a new checkpoint beside the rows of an earlier one (StartError).
 
-    The state of the checkpoint that wrote the rows knows the acknowledged samples. A new one would write and publish
-    again all reports that the topics still have, and forget the others.
-
-    :raises StartError: naming the table, the checkpoint and the ways out
+    The earlier state knows the acknowledged samples. A new one would write and publish again all reports that the
+    topics still have, and forget the others.
     """
     if is_new_checkpoint(spark, location := settings.lake.checkpoint(NAME)):
         tables.refuse_rows(spark, settings.lake, "deliveries", location, _ANEW)
@@ -119,10 +117,8 @@ JOB = Job(
 def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataFrame:
     """Project Kafka rows to the operator's input.
 
-    A record goes to the shard of its writer, one that is about a reader alone to all shards, one for queues to none.
-    An unreadable record goes to any shard, which makes a row of it.
-
-    :param keys: of the shards
+    A record goes to its writer's shard, one about a reader alone to all shards (``keys``), one for queues to none, an
+    unreadable one to any, which makes a row of it.
     """
     kafka = settings.kafka
     text = F.make_valid_utf8(F.col("value").cast("string"))

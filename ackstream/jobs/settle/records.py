@@ -159,10 +159,7 @@ def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) ->
 def reader_states(
     reader: str, epoch: int, shard: tuple[int, int], as_of: int, lease_ms: int, writers: Iterable[tuple[str, Retention]]
 ) -> list[ReaderState]:
-    """Return a reader's state for the writers of a shard, in as many parts as needed.
-
-    :param shard: the index of the shard, and the number of shards
-    """
+    """Return a reader's state for the writers of a shard, in parts; ``shard``: its index and the number of shards."""
     parts: list[list[KnownWriter]] = [[]]
     size = 0
     for known in _known(reader, writers):
@@ -196,10 +193,7 @@ def undelivered(writers: Iterable[tuple[str, Retention]]) -> Counter[str]:
 
 
 def known_readers(asked: tuple[str, int], shard: tuple[int, int], found: Sequence[KnownReader]) -> list[KnownReaders]:
-    """Return the readers that a shard knows, in as many parts as needed.
-
-    :param asked: the name under which an operator asks, and the number of the question
-    """
+    """Return the readers that a shard knows, in parts; ``asked``: the operator's name and its question's number."""
     name, question = asked
     parts = [tuple(found[start : start + _READERS_IN_PART]) for start in range(0, len(found), _READERS_IN_PART)] or [()]
     return [KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
@@ -210,8 +204,7 @@ def writer_states(
 ) -> list[WriterState]:
     """Return how far a writer's samples are acknowledged.
 
-    :param own_roles: those that the writer itself requires
-    :param lease_ms: how long they are remembered; ``None``: for ever
+    ``own_roles``: required by the writer itself; remembered for ``lease_ms`` (``None``: for ever).
     """
     released, written = retention.released, retention.written
     waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()

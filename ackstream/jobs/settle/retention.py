@@ -47,10 +47,7 @@ class Ignored(msgspec.Struct, frozen=True):
 
 
 class ReportReceipt(msgspec.Struct, frozen=True):
-    """The effects of a report; without ``conf`` the reader sends it again.
-
-    :ivar done: the samples that became done
-    """
+    """The effects of a report; without ``conf`` the reader sends it again. ``done``: the samples that became done."""
 
     events: tuple[ApplicationAcknowledged, ...] = ()
     done: tuple[Interval, ...] = ()
@@ -98,11 +95,9 @@ class Retention:
     def __init__(
         self, writer: str, required: Mapping[str, int] | None = None, *, start: int = 1, max_holes: int | None = None
     ) -> None:
-        """Begin with no samples and no readers.
+        """Begin empty, with the quorum of each ``required`` role.
 
-        :param required: the quorum of each required role
-        :param max_holes: the limit of holes in one reader's acknowledgements; intervals that would exceed it wait
-            until some are filled
+        ``max_holes``: of one reader's acknowledgements; intervals beyond it wait until some holes are filled.
         """
         self._writer = writer
         self._required = dict(required or {})

@@ -64,10 +64,7 @@ class SettleShard:
     """The writers of one shard. Use: :meth:`load`, one :meth:`process` per batch, then :meth:`dump`."""
 
     def __init__(self, rules: Settle, index: int = 0) -> None:
-        """Begin empty.
-
-        :param index: which of the ``rules.shards`` it is
-        """
+        """Begin empty. ``index``: which of the ``rules.shards`` it is."""
         self._rules = rules
         self._index = index
         self._restore(SettleState())
@@ -115,10 +112,7 @@ class SettleShard:
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def process(self, records: Sequence[ReportRecord], watermark: int = 0) -> Settled:
-        """Process the records of a batch in the order of their times.
-
-        :param watermark: every record before this time was read in an earlier batch
-        """
+        """Process records in the order of their times; those before ``watermark`` were read in an earlier batch."""
         self._begin()
         for writer in self._early.writers:
             self._review(writer, watermark - SKEW_MS)

@@ -105,10 +105,7 @@ _decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(
 
 
 def decode(version: int, blob: bytes) -> SettleState:
-    """Read the state of a shard.
-
-    :raises ValueError: if this release cannot read the version
-    """
+    """Read the state of a shard. Raises ValueError if this release cannot read the version."""
     if version not in (WITHOUT_IDLE, WITHOUT_REQUIRED, STATE_VERSION):
         raise ValueError(f"The state has version {version}; this release reads versions 2 to {STATE_VERSION}.")
     state = _decode(blob)

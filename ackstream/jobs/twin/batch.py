@@ -69,9 +69,8 @@ log = logging.getLogger(__name__)
 
 _COORDINATES = attrgetter("timestamp", "partition", "offset")
 PART_BYTES = 64 * 1024 * 1024
-"""The size of a result from which on the next command begins another part: what the driver lays out at once, and what
-Spark sends in one task (at most 128 MB). A batch at hand must be finished before this changes: its parts are cut by it.
-"""
+"""The bytes of a result after which the next command begins another part: the driver lays out a part at once, Spark
+sends it in one task (at most 128 MB). Finish any batch before changing this: it cuts the parts."""
 COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
 """A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
 
@@ -205,7 +204,7 @@ class _TwinBatch:
         headers = read_headers(envelope.headers)
         check_headers(headers)
         if search.concerns_many(envelope):
-            # the other half of what correlate accepts is for the headers of the answer
+            # correlate accepts twice this: the other half is for the headers of the answer
             limit = self._settings.correlate.max_value_bytes // 2
             value = search.answer(envelope, self._things, record.timestamp, limit)
             self._send(self._answer(request, response(envelope, request, OK, value), record))
@@ -240,7 +239,7 @@ class _TwinBatch:
         self._result.messages += messages
 
     def _fail(self, command: Envelope, request: Request, error: DittoError, record: SignalRecord) -> None:
-        """Send the error, whatever is awaited; a failed precondition reports the current entity tag."""
+        """Send the error even if no answer is awaited; a failed precondition reports the current entity tag."""
         tag = None
         if error.error.startswith("things:precondition."):
             tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
@@ -280,7 +279,7 @@ def response(
 ) -> Envelope:
     """Return the response to a successful command or query: its own topic and path, with a status.
 
-    :param revision: of the thing; a query over many things has neither that nor a tag
+    A query over many things has neither ``revision`` nor tag.
     """
     headers = {
         ENTITY_REVISION: revision,
@@ -298,9 +297,9 @@ def response(
 
 
 def event(command: Envelope, request: Request, result: CommandResult) -> Envelope:
-    """Return the event of a change; its requested acknowledgements are those that subscribers issue.
+    """Return the event of a change, which requests only the acknowledgements of subscribers.
 
-    If none of the requested ones is left, the header is omitted; an explicit ``[]`` stays.
+    If no requested one is left, the header is omitted; an explicit ``[]`` stays.
     """
     topic = command.topic
     custom = [label for label in request.awaited if label not in BUILT_IN]
@@ -316,11 +315,10 @@ def event(command: Envelope, request: Request, result: CommandResult) -> Envelop
 
 
 def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visible: bool | None) -> TwinMessage:
-    """Return the acknowledgement that a change is in the search index.
+    """Return the acknowledgement of a change in the search index, a weak one if it is invisible there.
 
     :param reply_id: of the reply to the command that made the change
-    :param visible: whether the change is visible in the index; if not, the acknowledgement is a weak one; ``None``:
-        indexing failed
+    :param visible: ``None``: indexing failed
     """
     status = {None: 500, True: 204, False: 200}[visible]
     ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})

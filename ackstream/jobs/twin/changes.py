@@ -1,10 +1,8 @@
 """Things as the twin keeps them, the change that a command makes to one, and their usage of quotas.
 
-Pure: thing and command in, result out. A command that fails raises and changes nothing. The usage derives from the
-things alone, so a batch that is replayed decides the same, wherever batches are cut.
-
-Source of the rules: Eclipse Ditto, the strategies of ``things/service/…/strategies/commands`` and
-``ThingConditionValidator``.
+Pure: thing and command in, result out; a command that fails changes nothing. Usage derives from the things alone, so
+replayed batches decide the same wherever they are cut. Source: Eclipse Ditto, strategies of
+``things/service/…/strategies/commands``, and ``ThingConditionValidator``.
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ encode = msgspec.json.Encoder().encode
 class Thing(msgspec.Struct, frozen=True, gc=False):
     """A thing after its last change; times in epoch milliseconds.
 
-    ``content`` is its JSON (thingId, policyId, definition, attributes, features), ``None`` once it is deleted: a thing
-    that is created again continues with the next revision.
+    ``content``: its JSON (thingId, policyId, definition, attributes, features); ``None``: deleted. Created again, it
+    continues with the next revision.
     """
 
     revision: int
@@ -80,8 +78,8 @@ def instant(milliseconds: int) -> str:
 class CommandResult(msgspec.Struct, frozen=True):
     """The result of a successful command: status, value and entity tag of the response, and the thing.
 
-    ``event`` is the action of a change's event (``created``, ``modified``, ``merged``, ``deleted``), ``change`` its
-    value, if any; ``visible`` is false if the thing's content is the same as before. A retrieve has no event.
+    ``event``: action of a change's event (``created``, ``modified``, ``merged``, ``deleted``; none of a retrieve),
+    ``change``: its value, if any; ``visible``: the content differs from before.
     """
 
     status: int
@@ -94,11 +92,9 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
-    """Apply a command to a thing.
+    """Apply a command to a thing (``None``: it never existed), whose JSON may have ``max_bytes``.
 
-    :param thing: ``None`` if it never existed
-    :param max_bytes: the limit of a thing's JSON
-    :raises DittoError: 404, 409, 412, 304, 400 also for a condition that takes too much effort, 413
+    DittoError: 404, 409, 412, 304, 413; 400 also for a condition that takes too much effort.
     """
     if thing is None or thing.content is None:
         return _create(thing, command, max_bytes)
@@ -198,10 +194,7 @@ def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
 
 
 def _check_equal(command: TwinCommand, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Reject a modify or merge that would change nothing, if it is to be skipped.
-
-    :raises DittoError: 412 ``things:precondition.failed``
-    """
+    """Reject a change without effect that is to be skipped: DittoError 412 ``things:precondition.failed``."""
     if command.if_equal in (SKIP, SKIP_MINIMIZING_MERGE) and _is_same(before, now):
         raise nothing_changed(command.if_equal)
 
@@ -266,12 +259,10 @@ def _tag(part: Resource, found: Any, thing: Thing) -> str | None:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch (RFC 7396): objects are merged, null removes, everything else replaces.
+    """Apply a JSON merge patch (RFC 7396; Ditto, ``JsonMergePatch``) to a copy of the target.
 
-    Target and patch are not modified. Source of the rules: Eclipse Ditto, ``JsonMergePatch``.
-
-    :raises DittoError: 400 ``things:merge.invalid`` for Ditto's ``{{/expression/}}: null``, which removes all matching
-        keys there and would silently remove none here
+    Raises DittoError 400 ``things:merge.invalid`` for Ditto's ``{{/expression/}}: null``, which removes all matching
+    keys there and would silently remove none here.
     """
     if not isinstance(patch, dict):
         return patch
@@ -287,10 +278,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return the value that a patch creates from nothing: Ditto then removes nulls from arrays, too.
-
-    Source of the rules: Eclipse Ditto, ``ModifyToCreateThingTransformer``.
-    """
+    """Return the value that a patch creates, arrays without nulls; as Ditto's ``ModifyToCreateThingTransformer``."""
     if isinstance(value, dict):
         return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
@@ -331,10 +319,7 @@ class QuotaUsage:
         self._used = other._used
 
     def check(self, thing_id: str, before: Thing | None, after: Thing) -> None:
-        """Reject a change for which a quota has no room; one that uses no more is none of its business.
-
-        :raises DittoError: 403 ``things:quota.exceeded``
-        """
+        """Reject a change that a quota has no room for, if it uses more: DittoError 403 ``things:quota.exceeded``."""
         more = _difference(before, after)
         for number in self._counting(thing_id):
             quota, used = self._quotas[number], self._used[number]

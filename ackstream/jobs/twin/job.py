@@ -1,11 +1,11 @@
 """The twin: commands folded over the things, and the index of the things; two queries with a checkpoint each.
 
-The twin query folds signals on the driver over the things in its memory. A batch makes one commit, an append to the
-journal, before anything is answered. A batch that is replayed after a crash starts from the things it started from
-before: it gives the same rows, which the journal refuses to store twice, and the same messages, which are sent again.
+The twin query folds signals on the driver over the things in memory. A batch makes one commit, an append to the
+journal, before answering. Replayed after a crash, it starts from the same things: the journal refuses its same rows,
+and its same messages are sent again.
 
-The index query merges the journal into ``things`` and ``things_search``, and acknowledges ``search-persisted``. It is
-slower and apart, so that an acknowledgement that a change is stored never waits for the index.
+The index query merges the journal into ``things`` and ``things_search`` and acknowledges ``search-persisted``. It is
+slower and apart, so that acknowledgements of stored changes never wait for the index.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ROWS = pa.schema(
     ]
 )
 FETCH_BYTES = 256 * 1024 * 1024
-"""What the driver fetches at once, of signals and of things; Spark refuses a result of more than 1 GiB."""
+"""The bytes of signals or things that the driver fetches at once; Spark refuses a result of more than 1 GiB."""
 
 ACKS_AT_ONCE = 10_000
 LATE_MS = 86_400_000
@@ -73,15 +73,12 @@ LATE_MS = 86_400_000
 
 SMALL_FILE_BYTES, COMPACT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 MAX_DELETED_RATIO = 0.3
-"""The small files of merges are compacted among themselves, 50 at a time, and larger ones once so many rows are gone:
-a changed row is copied about four times. The others are left to maintenance."""
+"""Merges' small files are compacted together, 50 at a time, larger ones once this share of rows is gone: a changed row
+is copied about four times. Maintenance compacts the others."""
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
-    """Refuse a new checkpoint on another topic than the journal's: its offsets would skip commands or repeat them.
-
-    :raises StartError: naming the topic, both ids and the ways out
-    """
+    """Refuse a new checkpoint (StartError) on another topic than the journal's: it would skip or repeat commands."""
     if settings.twin.starting != "journal" or Checkpoint(spark, settings.lake.checkpoint(NAME)).planned is not None:
         return
     known, ours = things.origin(spark, settings.lake), topic_ids(settings.kafka, ["signals"])
@@ -126,7 +123,7 @@ def build_index(spark: SparkSession, settings: Settings, trigger: Trigger) -> St
 def index_conf(settings: Settings) -> dict[str, str]:
     """Limit the cores of a merge: it takes all it can get for seconds, and the twin waits for one.
 
-    A merge writes what has changed, as a small file; many of them would slow down the next merges.
+    A merge writes the changes as a small file; many of them would slow down the next merges.
     """
     count = str(settings.twin.index_partitions)
     compaction = "spark.databricks.delta.autoCompact"
@@ -141,7 +138,7 @@ def index_conf(settings: Settings) -> dict[str, str]:
 
 
 REFUSALS = ("correlate.max_value_bytes", "correlate.max_labels", "correlate.reply_topics")
-"""The settings by which correlate refuses what the twin must not carry out then."""
+"""The settings by which correlate refuses commands that the twin then must not carry out."""
 
 JOB = Job(
     name=NAME,
@@ -154,7 +151,7 @@ JOB = Job(
     keeps=CheckpointRules(
         committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
         decides=("twin.max_thing_bytes", "quotas", *REFUSALS),
-        # 2: what Ditto understands and the twin does not is refused, and errors are sent whatever is awaited 3: changes
+        # 2: commands that only Ditto supports are refused, and errors are always sent 3: changes
         # that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches and
         # searches have limits, and a search has another order of values of several kinds 4: Spring's random UUID is
         # hexadecimal, also where it happens to be text 5: a change from 1 to true is one; a command that correlate
@@ -232,15 +229,15 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
 
 
 def commands(signals: DataFrame, settings: Settings) -> DataFrame:
-    """Return the records of the signals topic that may be twin commands, in the columns of :class:`SignalRecord`.
+    """Return the possible twin commands of the signals topic, in the columns of :class:`SignalRecord`.
 
-    Small values are in ``small``; ``value`` has all of them, and ``size`` their bytes. It is applied to the stream,
-    which is analysed once, and not to each batch.
+    ``small`` holds small values, ``value`` all, ``size`` their bytes. Applied to the stream, it is analysed once, not
+    per batch.
     """
     value = F.col("value")
     marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
     spring = F.coalesce(F.length(header(record_headers.SPRING_CORRELATION_ID)), F.lit(0))
-    # what is larger is refused by correlate
+    # correlate refuses larger records
     found = signals.where((F.length(value) <= settings.correlate.max_value_bytes) & (spring <= MAX_BYTES) & marked)
     chosen = F.coalesce(header(record_headers.REPLY_TO), header(record_headers.SPRING_REPLY_TOPIC))
     return found.select(
@@ -261,10 +258,7 @@ def small_bytes(settings: Settings) -> int:
 
 
 def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]:
-    """Bring the records of a batch of :func:`commands` to the driver, in order.
-
-    Large values are fetched only when it is their turn, several at a time.
-    """
+    """Bring a batch of :func:`commands` to the driver, in order; large values are fetched in turn, a few at a time."""
     records, sizes = [], {}
     for *fields, size in batches.collect(found.drop("value")):
         record = SignalRecord(*fields)
@@ -329,11 +323,9 @@ def _correlation_id() -> Column:
 
 
 def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _batch_id: int, query_id: str) -> None:
-    """Merge rows of the journal, then acknowledge ``search-persisted`` to their requesters.
+    """Merge rows of the journal, then acknowledge ``search-persisted``; a failed merge sends 500 and ends the query.
 
-    If the merge fails they get a 500, and the query ends; started again it retries.
-
-    :param session: the one that started the query and knows whether it is being stopped
+    Started again it retries. ``session`` started the query and knows whether it is being stopped.
     """
     spark = frame.sparkSession
     events = frame.persist()
@@ -353,7 +345,7 @@ def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _ba
 
 
 def _acknowledge(spark: SparkSession, settings: Settings, events: DataFrame, *, failed: bool) -> None:
-    # a new checkpoint reads the whole journal, for most of which nobody waits any more
+    # a new checkpoint reads the whole journal, for most of which no requester waits any more
     since = time.time_ns() // 1_000_000 - settings.correlate.max_timeout - LATE_MS
     wanted = events.where("search_persisted").where(F.unix_millis("modified_at") >= since)
     columns = ("thing_id", "visible", "correlation_id", "topic", "partition", "offset")

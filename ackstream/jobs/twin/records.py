@@ -56,8 +56,8 @@ _TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
 class TwinCommand(msgspec.Struct, frozen=True):
     """A command for one thing.
 
-    ``value`` is decoded JSON, ``UNSET`` for retrieve and delete; ``timestamp`` is the broker's, in epoch milliseconds;
-    ``fields`` is the selector of a retrieve, ``if_equal`` what becomes of a change that would change nothing.
+    ``value``: decoded JSON, ``UNSET`` for retrieve and delete; ``timestamp``: the broker's, epoch milliseconds;
+    ``fields``: a retrieve's selector; ``if_equal``: how to treat a change without effect.
     """
 
     thing_id: str
@@ -73,11 +73,9 @@ class TwinCommand(msgspec.Struct, frozen=True):
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:
-    """Reject the (read) headers of a command that demands what the twin does not do.
+    """Reject headers with unsupported demands: DittoError 501, 405 ``things:live.channelcondition.notallowed``.
 
     A query with a live-channel-condition never gets here: correlate refuses it.
-
-    :raises DittoError: 501, 405 ``things:live.channelcondition.notallowed``
     """
     check_available(headers)
     if LIVE_CHANNEL_CONDITION in headers:
@@ -85,12 +83,7 @@ def check_headers(headers: Mapping[str, Any]) -> None:
 
 
 def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int, max_bytes: int) -> TwinCommand:
-    """Read a command for one thing.
-
-    :param headers: its headers, as ``read_headers`` returns them
-    :param max_bytes: the limit of a thing's JSON
-    :raises DittoError: 400 if its id, path, value or a header is invalid; 413
-    """
+    """Read a command, ``headers`` from ``read_headers``; DittoError 400 (id, path, value, header) or 413."""
     topic = envelope.topic
     action = topic.action
     if action not in ACTIONS:
@@ -123,7 +116,7 @@ def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resou
         check_storable(value)
     except OverflowError as error:
         raise json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
-    # of things that were stored with another one only what is sent now is judged
+    # a thing stored with another policy id is checked only for the values sent now
     if part.kind == "policyId":
         things.check_policy_id(value, thing_id)
     elif part.kind == "thing" and isinstance(value, dict):
@@ -165,10 +158,7 @@ def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
 
 
 def read_tags(header: str, text: str) -> tuple[str, ...]:
-    """Read the entity tags of a header: ``*``, or ``"rev:1"`` and ``W/"rev:1"``, separated by commas.
-
-    :raises DittoError: 400 ``header.invalid``
-    """
+    """Read the entity tags of a header: ``*``, or ``"rev:1", W/"rev:1"``; DittoError 400 ``header.invalid``."""
     tags: list[str] = []
     position = 0
     while position < len(text) or not tags:

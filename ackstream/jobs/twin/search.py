@@ -8,7 +8,7 @@ who want all pages: each is as large as an answer may be. Source of the rules: E
 and ``search_page``.
 
 In the order of ids a page ends its search, so all pages together look at each thing once; any other order is that of
-all things found, for each page anew. What a search may spend on each thing is limited, whatever it asks for.
+all things found, for each page anew. The effort of a search on each thing is limited.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 SEARCH, COUNT = "/search/things", "/search/things/count"
 MAX_IDS = 5_000
 STEPS_PER_THING = 20
-"""Of a search: it takes about as long as reading the thing does, whatever the filter and the order are."""
+"""The effort of a search per thing: about as long as reading the thing takes, for any filter and order."""
 
 _READ = 10
 """How many times the size of an answer is read for it."""
@@ -149,10 +149,7 @@ def _by_keys(query: SearchQuery, page: SearchPage, scope: _Scope) -> Iterator[di
 
 
 def _filtered(query: SearchQuery, ids: Iterable[str], scope: _Scope) -> Iterator[dict[str, Any]]:
-    """Find the things that a query matches, in the order of the ids.
-
-    :raises DittoError: 400, at once, for an invalid filter
-    """
+    """Find the things that a query matches, in the order of the ids; DittoError 400, at once, for an invalid filter."""
     tree = None if query.filter is None else checked(parse(query.filter))
     time = datetime.fromtimestamp(scope.now / 1000, timezone.utc)
     namespaces, only = None if query.namespaces is None else frozenset(query.namespaces), query.only

@@ -62,10 +62,7 @@ class SearchCursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, text: str) -> SearchCursor:
-        """Read a cursor.
-
-        :raises DittoError: 400
-        """
+        """Read a cursor. Raises DittoError 400."""
         try:
             return msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -73,7 +70,7 @@ class SearchCursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class SearchPage(msgspec.Struct):
-    """The requested page: the sort keys and what they were read from, the size, and where it begins."""
+    """The requested page: the sort keys and their source text, the size, and its beginning."""
 
     sort: tuple[tuple[json.Keys, bool], ...] = ()
     sort_text: str = ""
@@ -123,7 +120,7 @@ def read_options(options: Iterable[str]) -> SearchPage:
 def resume(query: SearchQuery, page: SearchPage, cursor: SearchCursor) -> None:
     """Complete a query with the search of its cursor, from which it must not differ.
 
-    :raises DittoError: 400 ``thing-search:search.option.invalid``
+    Raises DittoError 400 ``thing-search:search.option.invalid``.
     """
     if query.filter not in (None, cursor.filter):
         raise cursor_invalid(_DIFFERS.format("parameter 'filter'"))
@@ -142,10 +139,7 @@ def resume(query: SearchQuery, page: SearchPage, cursor: SearchCursor) -> None:
 
 
 def place_of(thing_id: str, found: Iterable[Position]) -> Position:
-    """Return the position of a thing that the search finds: where another one would be is not the requester's business.
-
-    :raises DittoError: 400, it is not found
-    """
+    """Return the position of a found thing; DittoError 400 for others: their place is not for the requester to know."""
     for position in found:
         if position[-1] == thing_id:
             return position
@@ -168,10 +162,7 @@ def _sort_key(argument: str) -> tuple[json.Keys, bool]:
 
 
 def place(thing: dict[str, Any], page: SearchPage, effort: Effort | None = None) -> Position:
-    """Return the place of a thing in the order of a page.
-
-    :raises DittoError: as ``Effort.spend`` does
-    """
+    """Return the place of a thing in the order of a page. Raises DittoError as ``Effort.spend`` does."""
     keys = [next(scalars(find(field, thing, effort).values), None) for field, _ in page.sort]
     if effort is not None:
         effort.spend(sum(1 + len(key) // CHARACTERS if isinstance(key, str) else 1 for key in keys))
@@ -188,7 +179,7 @@ def is_before(one: Position, other: Position, page: SearchPage) -> bool:
 
 
 def rank(value: str | float | None) -> tuple[int, Any]:
-    """Return what puts values in order: none, numbers, texts as in RQL, false, true, as in Ditto's database."""
+    """Return the sort key of a value: none, numbers, texts as in RQL, false, true, as in Ditto's database."""
     match value:
         case None:
             return 0, None
