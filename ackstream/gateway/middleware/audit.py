@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from ackstream.gateway.errors import unavailable
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import AccessDeniedError, DittoError
@@ -62,6 +64,15 @@ class Sender(NamedTuple):
         return cls(subjects, peer and peer.host, connection.scope.get("method", "WEBSOCKET"))
 
 
+class Action(msgspec.Struct, frozen=True):
+    """The subject of a record: a command, or the path of a request or file."""
+
+    correlation_id: str | None = None
+    command: str | None = None
+    thing_id: str | None = None
+    path: str | None = None
+
+
 class Attempt:
     """One command of a client, from the check of its rights until it is sent.
 
@@ -92,15 +103,13 @@ class Attempt:
 
     def _write(self, correlation_id: str | None, **how: Any) -> None:
         topic = self._command.topic
-        self._audit.write(
-            self._event,
-            self._sender,
-            correlation_id=correlation_id,
+        action = Action(
+            correlation_id,
             command="/".join(filter(None, (topic.channel, topic.criterion, topic.action or topic.subject))),
             thing_id=None if topic.namespace == "_" else topic.thing_id,
             path=self._command.path,
-            **how,
         )
+        self._audit.write(self._event, self._sender, action, **how)
 
 
 class Audit:
@@ -150,7 +159,7 @@ class Audit:
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
         """Record that a WebSocket was opened."""
-        self.write(SIGN_IN, Sender.of(connection, subjects), command=connection.scope["path"], allowed=True)
+        self.write(SIGN_IN, Sender.of(connection, subjects), Action(command=connection.scope["path"]), allowed=True)
 
     def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
         """Record, or count, a failed sign-in.
@@ -180,30 +189,27 @@ class Audit:
         with self._lock:
             recorded = self._failures.take(event, sender.address, self._clock())
         if recorded:
-            path, reason = connection.scope["path"], error.message
-            self.write(event, sender, command=path, allowed=False, status=error.status, reason=reason)
+            action = Action(command=connection.scope["path"])
+            self.write(event, sender, action, allowed=False, status=error.status, reason=error.message)
 
     def turn(self, *, closing: bool = False) -> None:
         """Record the failures that were counted; to be called from time to time, in any thread."""
         with self._lock:
             due = self._failures.due(self._clock(), everything=closing)
         for event, address, count in due:
-            self.write(event, Sender((), address), allowed=False, count=count, reason=_REPEATED)
+            self.write(event, Sender((), address), Action(), allowed=False, count=count, reason=_REPEATED)
 
     def read_rules(self, name: str, problem: str | None) -> None:
         """Record that the access file was read again, or refused."""
-        self.write("rules", Sender(()), path=name, allowed=problem is None, reason=problem)
+        self.write("rules", Sender(()), Action(path=name), allowed=problem is None, reason=problem)
 
-    def write(  # noqa: PLR0913 - the fields of a record
+    def write(
         self,
         event: str,
         sender: Sender,
+        action: Action,
         *,
         allowed: bool,
-        correlation_id: str | None = None,
-        command: str | None = None,
-        thing_id: str | None = None,
-        path: str | None = None,
         count: int = 1,
         status: int | None = None,
         reason: str | None = None,
@@ -219,10 +225,10 @@ class Audit:
             roles=roles,
             address=_cut(sender.address),
             method=_cut(sender.method),
-            correlation_id=_cut(correlation_id),
-            command=_cut(command),
-            thing_id=_cut(thing_id),
-            path=_cut(path),
+            correlation_id=_cut(action.correlation_id),
+            command=_cut(action.command),
+            thing_id=_cut(action.thing_id),
+            path=_cut(action.path),
             allowed=allowed,
             count=count,
             status=status,
