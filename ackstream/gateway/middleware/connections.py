@@ -20,7 +20,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_connections, too_many_of_address
-from ackstream.gateway.middleware.limits import Tally, network
+from ackstream.gateway.middleware.limits import ConcurrencyCounter, network
 from ackstream.settings.access import file_state
 from ackstream.settings.security import is_loopback
 
@@ -127,7 +127,7 @@ class Doors:
         """Admit as many; one of the addresses of proxies may have all of them."""
         self._most = most
         self._proxies = [ipaddress.ip_network(address) for address in proxies]
-        self._open = Tally()
+        self._open = ConcurrencyCounter()
         self._all = 0
 
     @property

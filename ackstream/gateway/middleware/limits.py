@@ -88,7 +88,7 @@ class Rate:
             del self._even[key]
 
 
-class Tally:
+class ConcurrencyCounter:
     """The numbers of open connections, searches and others, by key."""
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class Limits:
         self._max_sockets, self._max_per_address = settings.max_sockets, settings.max_sockets_per_address
         self._requests = Rate(most, most * BURST_SECONDS)
         self._steps = Rate(STEPS_PER_SECOND, MAX_STEPS)
-        self._sockets = Tally()
-        self._searches = Tally()
-        self._stories = Tally()
+        self._sockets = ConcurrencyCounter()
+        self._searches = ConcurrencyCounter()
+        self._stories = ConcurrencyCounter()
 
     def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
         """Count a request of an address, before its sender is known.
@@ -214,18 +214,20 @@ def network(host: str) -> str | None:
 
 
 @contextmanager
-def _counted(tally: Tally, most: Mapping[str, int], error: Callable[[str, int], DittoError]) -> Iterator[None]:
+def _counted(
+    counter: ConcurrencyCounter, most: Mapping[str, int], error: Callable[[str, int], DittoError]
+) -> Iterator[None]:
     """Count keys for the time of the block, or raise ``error`` if one of them is at its maximum."""
     for key, maximum in most.items():
-        if tally[key] >= maximum:
+        if counter[key] >= maximum:
             raise error(key, maximum)
     for key in most:
-        tally.add(key)
+        counter.add(key)
     try:
         yield
     finally:
         for key in most:
-            tally.remove(key)
+            counter.remove(key)
 
 
 Kind = Literal["requests", "sockets"]

@@ -16,10 +16,10 @@ from ackstream.gateway.middleware.limits import (
     STEPS_PER_SECOND,
     STEPS_PER_SIGNAL,
     STORIES,
+    ConcurrencyCounter,
     Limits,
     OpenCounts,
     Rate,
-    Tally,
     network,
 )
 from ackstream.observe.meter import RequestOutcome
@@ -84,7 +84,7 @@ def test_keys_whose_time_is_over_are_forgotten() -> None:
 
 
 def test_a_tally_keeps_no_key_of_which_nothing_is_open() -> None:
-    tally = Tally()
+    tally = ConcurrencyCounter()
     for _ in range(2):
         tally.add("a")
     tally.remove("a")
