@@ -71,10 +71,7 @@ class Exchange:
         self._interrupted = False
 
     async def receive(self, body: Coroutine[Any, Any, T], seconds: float) -> T:
-        """Await the rest of a request from its client.
-
-        :raises DittoError: 408, it did not arrive within ``seconds``; 503, the gateway is shutting down
-        """
+        """Await the rest of a request from its client; raises 408 after ``seconds``, 503 during a shutdown."""
         found = await self.within(body, seconds, not_sent)
         if found is None:
             raise body_incomplete(seconds)
@@ -83,10 +80,7 @@ class Exchange:
     async def within(
         self, what: Coroutine[Any, Any, T], seconds: float, interrupted: Callable[[], DittoError] = shutting_down
     ) -> T | None:
-        """Await something for a client; return ``None`` if it does not happen within ``seconds``.
-
-        :raises DittoError: 503, the gateway is shutting down
-        """
+        """Await something for a client; return ``None`` after ``seconds``; raises 503 during a shutdown."""
         if self._interrupted:
             what.close()
             raise interrupted()
@@ -113,10 +107,7 @@ class Exchange:
             await self._wait(self._requester.publish(command))
 
     async def settle(self, command: Envelope, seconds: float) -> RequestOutcome | None:
-        """Send a request that requires no response, and return its outcome, or ``None`` after ``seconds``.
-
-        :param command: with its correlation-id
-        """
+        """Send a request that requires no response, and return its outcome, or ``None`` after ``seconds``."""
         self._check()
         with (
             _as_http(),
@@ -192,12 +183,7 @@ def _as_http() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """The parts of one gateway, given to every route.
-
-    ``authenticator`` identifies the subjects of an HTTP request or WebSocket, ``access`` has their rights,
-    ``exchange`` sends requests and awaits replies, ``live`` feeds the page, ``streaming`` feeds WebSockets, and
-    ``audit`` records their actions.
-    """
+    """The parts of one gateway, given to every route."""
 
     settings: Settings
     authenticator: Authenticator
@@ -218,10 +204,7 @@ class Dependencies:
         return Limits(self.settings.gateway)
 
     async def admit(self, connection: HTTPConnection) -> Identity:
-        """Return who sends a request or opens a WebSocket.
-
-        :raises DittoError: as ``Authenticator.admit`` does; 429, its address or subject sends too many
-        """
+        """Return who sends; raises as ``Authenticator.admit`` does, and 429: its address or subject sends too many."""
         with self.audit.refusals(connection):
             self.limits.arrive(connection)
         identity = await self.authenticator.admit(connection)
@@ -238,7 +221,7 @@ class Dependencies:
     def socket(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> Iterator[None]:
         """Count a WebSocket or an event stream for the time of the block.
 
-        :raises DittoError: 429 ``too.many.requests``: the subject, its address or its tenant has as many as it may have
+        :raises DittoError: 429: the subject, its address or its tenant has as many as it may have
         """
         with ExitStack() as opened:
             with self.audit.refusals(connection, subjects):

@@ -251,8 +251,7 @@ class _Wait:
     def look(self, step: object, unread: int, now: float) -> None:
         """Begin again if the client has done something: a step, or it has read.
 
-        Above the high-water mark nothing is written: more unread bytes mean that the client has read and more has come
-        after it.
+        Above the high-water mark nothing is written: more unread bytes mean that it has read and more has come.
         """
         read = unread < self.unread or (self.unread >= _HIGH_WATER and unread != self.unread)
         if step != self.step or read:
@@ -281,10 +280,9 @@ class Stalls:
 
 
 def _state(connection: Any) -> tuple[object, int, float | None]:
-    """Return the step of a connection, the number of bytes its client does not read, and how long it may owe something.
+    """Return the step of a connection, which never comes twice, the unread bytes, and how long it may owe something.
 
-    A step never comes twice. Of a WebSocket only one that is blocked or closing counts: until then a little is written
-    between two looks, and pings end it.
+    A WebSocket counts only if blocked or closing: until then a little is written between two looks, and pings end it.
     """
     transport = connection.transport
     unread = transport.get_write_buffer_size()

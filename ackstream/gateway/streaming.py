@@ -57,10 +57,7 @@ class UnreadTotal:
 
 
 class UnreadMessages:
-    """The messages to one client; for the event loop that serves it.
-
-    A text that is still being made has no length yet: it counts from when it is there.
-    """
+    """Messages to one client, for the loop that serves it; a text still being made counts from when it is there."""
 
     def __init__(self, overflow: Callable[[], None], total: UnreadTotal) -> None:
         """Begin without messages; ``overflow`` is called at the limit."""
@@ -168,10 +165,7 @@ class Streaming(Closing):
     """The hub; created in any thread, used in the event loop of the gateway."""
 
     def __init__(self, settings: Settings, ask: Callable[[Envelope], Awaitable[Reply]]) -> None:
-        """Connect; signals written from now on are read.
-
-        :raises UnreachableError: no broker, or a topic is missing
-        """
+        """Connect; signals written from now on are read. ``UnreachableError``: no broker, or a topic is missing."""
         self._ask = ask
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[Stream, set[Listener]] = {}
@@ -233,10 +227,7 @@ class Streaming(Closing):
         self._worker.outbox.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)
 
     async def enrich(self, thing_id: str, fields: str, signal: Publication) -> dict[str, Any]:
-        """Return current fields of a thing, retrieved once for all sessions that need them for a signal.
-
-        :raises DittoError: they cannot be retrieved; a missing thing has no fields
-        """
+        """Return current fields of a thing ({} if missing), once per signal for all sessions; raises ``DittoError``."""
         key = (thing_id, fields, signal.correlation_id, signal.envelope.revision)
         task = self._extra.get(key)
         if task is None:

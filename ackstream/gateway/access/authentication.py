@@ -39,9 +39,8 @@ UNAUTHORIZED = 401
 
 
 class Identity(NamedTuple):
-    """Who a client is, and for how long.
+    """Who a client is: itself first, then its roles (``role:PREFIX:NAME``), and for how long.
 
-    :ivar subjects: the client itself first, then its roles (``role:PREFIX:NAME``)
     :ivar expires: when its credentials do (epoch seconds); ``None``: not by themselves
     :ivar stamp: of a user: another one once password or roles have changed
     """
@@ -100,17 +99,11 @@ class Authenticator(Closing):
         return () if self._tokens is None else self._tokens.files
 
     async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
-        """Return the subjects of an HTTP request.
-
-        :raises DittoError: as :meth:`admit` does
-        """
+        """Return the subjects of an HTTP request; raises as :meth:`admit` does."""
         return (await self.admit(connection)).subjects
 
     async def admit(self, connection: HTTPConnection) -> Identity:
-        """Return the subjects of an HTTP request or a WebSocket, and how long its credentials are valid.
-
-        :raises DittoError: 401 ``gateway:authentication.failed``; 503, credentials cannot be checked at the moment
-        """
+        """Return the subjects of a connection, and how long they are valid; raises 401, or 503: not checkable now."""
         if not self.required:
             return Identity((ANONYMOUS,))
         try:
@@ -130,10 +123,7 @@ class Authenticator(Closing):
         raise self._refused(connection, "The request has no credentials of an accepted scheme.")
 
     async def renew(self, connection: HTTPConnection, token: str) -> Identity:
-        """Return the subjects of a token, and how long it is valid.
-
-        :raises DittoError: as :meth:`admit` does
-        """
+        """Return the subjects of a token, and how long it is valid; raises as :meth:`admit` does."""
         if not self.required:
             return Identity((ANONYMOUS,))
         if self._tokens is None:
@@ -147,10 +137,7 @@ class Authenticator(Closing):
             raise
 
     def replace_users(self, users: Mapping[str, User]) -> None:
-        """Let these users in from now on, and have sessions look whether theirs has changed; from another thread.
-
-        The users have been checked; there is authentication by password.
-        """
+        """Let these checked users in from now on, and have sessions look for changes of theirs; from another thread."""
         if self._passwords is not None:
             self._passwords.replace(users)
         for look in tuple(self._changed):
@@ -188,10 +175,7 @@ class Authenticator(Closing):
 
 
 def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
-    """Return the access rules; without authentication everything is open.
-
-    :raises SettingsError: authentication is on, but there are no rules
-    """
+    """Return the access rules: everything is open without authentication; with it and no rules, ``SettingsError``."""
     if not authenticator.required:
         return OPEN
     if not settings.access:
@@ -203,10 +187,7 @@ def access_of(settings: Gateway, authenticator: Authenticator) -> Access:
 
 
 def watched_files(settings: Gateway, authenticator: Authenticator, access: Access) -> Iterable[WatchedFile]:
-    """Return the files that may change while the gateway runs.
-
-    :param settings: without the content of the access file
-    """
+    """Return the files that may change while the gateway runs; ``settings`` are without the access file's content."""
     for keys in authenticator.key_files:
         yield WatchedFile(keys.path, keys.reload)
     if settings.access_file is not None:

@@ -1,11 +1,9 @@
 """Users and their passwords, checked beside the event loop and never more at once than the processor bears.
 
-Password hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64.
-
-After wrong passwords an address, and a user from any address, waits before the next attempt. The client waits on its
-own side: the refusal has the seconds, and no password is compared before. Guessing costs the gateway little, and many
-connections guess no faster than one. An address from which a user has signed in does not wait for guesses from
-elsewhere.
+Hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64. After wrong passwords an address, and a user
+from any address, waits before the next attempt, on its own side: the refusal has the seconds, and no password is
+compared before. Guessing costs the gateway little, and many connections guess no faster than one. An address from which
+a user has signed in does not wait for guesses from elsewhere.
 """
 
 from __future__ import annotations
@@ -64,10 +62,7 @@ class Attempts:
         self._signed_in: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def begin(self, user: str, address: str, now: float) -> float:
-        """Count an attempt as wrong until it turns out right, and return 0; or return the seconds until it may be made.
-
-        :param address: of the client; of all on this machine it may be the same
-        """
+        """Count an attempt as wrong until it turns out right, and return 0; or return the seconds until it may be."""
         keys = self._keys(user, address)
         wait = max(self._wait(key, free, now) for key, free in keys.items())
         if wait > 0:
@@ -166,9 +161,8 @@ class Passwords:
         return self._accounts.get(name)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
-        """Return the name in the credentials of HTTP Basic (RFC 7617), and whether they are right.
+        """Return the name in credentials of HTTP Basic (RFC 7617), and whether they are right.
 
-        :param address: of the client
         :raises DittoError: 429, too many wrong ones came before; 503, too many passwords are being checked
         """
         try:
@@ -222,9 +216,8 @@ class Passwords:
 
 
 def check_users(users: Mapping[str, User], where: str) -> None:
-    """Refuse users that could not sign in, or whose password could be found too easily.
+    """Refuse users that could not sign in, or whose password is found too easily; ``where`` is for the sentence.
 
-    :param where: the users are, for the sentence
     :raises SettingsError: with the name of the user, without its hash
     """
     for name, user in users.items():
@@ -240,10 +233,7 @@ def check_users(users: Mapping[str, User], where: str) -> None:
 
 
 def check_hash(hashed: str) -> None:
-    """Refuse a malformed hash, and one from which its password is found too easily.
-
-    :raises ValueError: with the reason, and nothing of the hash
-    """
+    """Refuse a malformed or weak hash by a ``ValueError`` that has the reason, and nothing of the hash."""
     n, r, p, salt, expected = _parts(hashed)
     if n < N or r < R or p < P:
         raise ValueError(f"its cost is below N={N}, R={R}, P={P}")
@@ -262,10 +252,7 @@ def hash_password(password: str, salt: bytes | None = None) -> str:
 
 
 def matches(password: str, hashed: str) -> bool:
-    """Return whether the password matches the hash.
-
-    :raises ValueError: ``hashed`` is not a password hash
-    """
+    """Return whether the password matches the hash; ``ValueError``: ``hashed`` is not a password hash."""
     n, r, p, salt, expected = _parts(hashed)
     return hmac.compare_digest(_hash(password, salt, n, r, p), expected)
 

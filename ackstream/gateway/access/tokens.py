@@ -91,11 +91,7 @@ def read_key_set(text: str | bytes, *, published: bool) -> KeySet:
 
 
 def read_key(text: str, algorithms: Iterable[str]) -> KeySet:
-    """Read a public key in PEM, or a shared secret.
-
-    :param algorithms: that a token may be signed with, at least one
-    :raises ValueError: it is too weak or does not fit, with the reason
-    """
+    """Read a public key in PEM, or a shared secret, for at least one algorithm; ``ValueError``: it is weak or unfit."""
     text = text.strip()
     known = jwt.algorithms.get_default_algorithms()
     for algorithm in algorithms:
@@ -120,10 +116,7 @@ def _check_strength(key: Any, algorithm: str) -> None:
 
 
 class FileKeys:
-    """Keys in a file.
-
-    :raises SettingsError: they cannot be read, with the reason
-    """
+    """Keys in a file; ``SettingsError`` has the reason why they cannot be read."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
@@ -225,10 +218,7 @@ def _begun() -> Future[None]:
 
 
 def fetch_keys(issuer: Issuer) -> KeySet:
-    """Fetch the keys of an issuer, by its discovery document unless the settings have their URL.
-
-    :raises ValueError: with the reason
-    """
+    """Fetch an issuer's keys, by its discovery document or the URL of the settings; ``ValueError`` has the reason."""
     context = Tls(ca=issuer.ca).client_context()
     with httpx.Client(verify=context, timeout=FETCH_SECONDS) as client:
         url = issuer.jwks_url or _discover(client, issuer.issuer)
@@ -302,9 +292,7 @@ class Tokens:
     async def read(self, token: str) -> tuple[tuple[str, ...], float]:
         """Return the subjects and roles of a token, and when it expires (epoch seconds).
 
-        An unknown key is requested once from the issuer.
-
-        :raises DittoError: 401 ``gateway:authentication.failed``; 503, there are no keys of its issuer yet
+        An unknown key is requested once from the issuer. Raises 401, or 503: there are no keys of its issuer yet.
         """
         try:
             # an unverified claim selects the keys, nothing else

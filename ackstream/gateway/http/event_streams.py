@@ -1,7 +1,4 @@
-"""Server-sent events: changes of things, messages, and the things that a search finds.
-
-Source of the rules: Eclipse Ditto, ``ThingsSseRouteBuilder``; the HTML standard for the format.
-"""
+"""Server-sent events, by the rules of Eclipse Ditto, ``ThingsSseRouteBuilder``; format: the HTML standard."""
 
 from __future__ import annotations
 
@@ -104,10 +101,7 @@ def event_response(
 
 
 class SignalEvents:
-    """The changes of things, or the messages to and from them, that one client receives.
-
-    A client that reads too slowly is disconnected rather than skipping some.
-    """
+    """Changes of things, or messages to and from them, for one client; if it reads too slowly, it is disconnected."""
 
     def __init__(
         self,
@@ -117,10 +111,9 @@ class SignalEvents:
         identify: Callable[[], Awaitable[tuple[str, ...]]],
         subjects: tuple[str, ...],
     ) -> None:
-        """Read the request of the client.
+        """Read the request; raises 400 for an invalid filter, id or selector, 404 for a thing that is not visible.
 
         :param identify: returns the subjects, as they are; raises once the credentials are no longer valid
-        :raises DittoError: 400 for an invalid filter, id or selector, 404 for a thing that the client may not see
         """
         self._dependencies, self._match = dependencies, match
         self._identify, self._subjects = identify, subjects
@@ -273,12 +266,7 @@ class SearchEvents:
         identify: Callable[[], Awaitable[tuple[str, ...]]],
         limit: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Search with a command.
-
-        :param new_id: returns the correlation-id of the command for a page
-        :param identify: raises once the credentials are no longer valid
-        :param limit: counts a search of the subject for the time of a block, or raises 429
-        """
+        """Search; ``identify`` raises on ended credentials, ``limit`` counts a search for a block, or raises 429."""
         self._exchange, self._command, self._new_id, self._identify = exchange, command, new_id, identify
         self._limit = limit
         self._query: dict[str, Any] = msgspec.json.decode(command.value)  # type: ignore[arg-type]  # a search has one
@@ -287,11 +275,7 @@ class SearchEvents:
         self._cursor: str | None = None
 
     async def begin(self, last_id: str | None) -> Reply:
-        """Retrieve the first page, behind the thing that the client had last.
-
-        :raises DittoError: 400 for the options cursor and limit, which are for single pages; 429, the subject has as
-            many searches open as it may
-        """
+        """Retrieve the first page after a thing; raises 400 for cursor and limit (of single pages), 429."""
         options: list[str] = self._query.get("options", [])
         if any(option.strip().startswith(("cursor", "limit")) for option in options):
             raise option_invalid(

@@ -28,9 +28,8 @@ EventKind = Literal["events", "messages", "search"]
 class Operation:
     """One method of one resource.
 
-    ``pointer`` is the part of the template after the thing, a JSON pointer. ``parameters`` lists the query parameters
-    other than those that stand for headers. ``events`` is the kind of server-sent events of the resource, if any,
-    with ``event_parameters``.
+    ``pointer`` is the part of the template after the thing. ``parameters`` are the query parameters other than those
+    that stand for headers. ``events`` is the kind of server-sent events, if any, with ``event_parameters``.
     """
 
     method: str
@@ -140,12 +139,9 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def find(method: str, raw_path: str) -> Match:
-    """Find the operation of a request.
-
-    HEAD finds the operation of GET.
+    """Find the operation of a request: 404 for an unknown path, 405 for a method. HEAD finds that of GET.
 
     :param raw_path: below :data:`PREFIX`, percent-encoded; a trailing slash is ignored
-    :raises DittoError: 404 for an unknown path, 405 for an unsupported method
     """
     wanted = "GET" if method == "HEAD" else method
     for operation, found in _at(raw_path):
@@ -156,10 +152,7 @@ def find(method: str, raw_path: str) -> Match:
 
 
 def methods(raw_path: str) -> list[str]:
-    """Return the methods of a resource.
-
-    :raises DittoError: 404 for an unknown path
-    """
+    """Return the methods of a resource; raises 404 for an unknown path."""
     found = [operation.method for operation, _ in _at(raw_path)]
     if not found:
         raise not_found(PREFIX + raw_path)

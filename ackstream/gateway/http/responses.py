@@ -1,7 +1,6 @@
 """Turn replies, outcomes and errors into HTTP responses.
 
-Source of the rules: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgements``,
-``UriForLocationHeaderSupplier``.
+Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgements``, ``UriForLocationHeaderSupplier``.
 """
 
 from __future__ import annotations
@@ -73,10 +72,7 @@ def of_error(error: DittoError, correlation_id: str | None = None) -> Response:
 
 
 def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
-    """Convert the reply to a command.
-
-    :param correlation_id: of the client
-    """
+    """Convert the reply to a command; the correlation-id is that of the client."""
     envelope = reply.envelope
     headers = {**envelope.headers, CORRELATION_ID: correlation_id}
     path = "" if command.path == "/" else command.path

@@ -119,10 +119,9 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
 
 
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
-    """Reject parameters that a resource does not have: a misspelt one would change the meaning of the request.
+    """Reject parameters unknown to a resource: a misspelt one would change the meaning of the request.
 
     :param headers: those that stand for headers are accepted, too
-    :raises DittoError: 400 ``gateway:parameter.invalid``
     """
     for name in given:
         if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
@@ -133,12 +132,11 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
 
 
 def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:
-    """Convert a request to a command or message.
+    """Convert a request to a command or message; raises 400, or 415 for an unsupported media type.
 
     :param headers: as :func:`read_request_headers` returns them, with the correlation-id
     :param query: with a namespace, if a thing is to be created
     :param content_type: as sent by the client, or empty
-    :raises DittoError: 400 for an invalid request, 415 for an unsupported media type
     """
     kind = match.operation.kind
     given = {**headers, "version": _SCHEMA_VERSION}
@@ -166,10 +164,7 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
 
 
 def subscribed(match: Match, correlation_id: str) -> Envelope:
-    """Describe a stream of server-sent events by a message that is received on it.
-
-    :raises DittoError: 400 ``things:id.invalid``
-    """
+    """Describe a stream of server-sent events by a message that is received on it; raises 400 for an invalid id."""
     messages = match.operation.events == "messages"
     channel, criterion = ("live", "messages") if messages else ("twin", "events")
     thing_id = match.values.get("thingId")
@@ -220,10 +215,7 @@ def pieces(query: QueryParams, name: str) -> list[str]:
 
 
 def thing_ids(query: QueryParams) -> list[str]:
-    """Return the ids of the parameter ``ids``, each once.
-
-    :raises DittoError: 400 ``things:id.invalid``, or ``gateway:parameter.invalid`` without an id, or with too many
-    """
+    """Return the ids of the parameter ``ids``, each once; raises 400 for an invalid one, for none, or too many."""
     ids = list(dict.fromkeys(pieces(query, "ids")))
     if len(ids) > MAX_IDS:
         raise parameter_invalid("ids", f"has more than {MAX_IDS} ids")
@@ -236,10 +228,9 @@ def thing_ids(query: QueryParams) -> list[str]:
 
 
 def fields_in(query: QueryParams, name: str = "fields", *, whole: bool = True) -> str | None:
-    """Return the field selector of a parameter.
+    """Return the field selector of a parameter; raises as ``check_fields_of_thing`` does.
 
     :param whole: it selects from a whole thing
-    :raises DittoError: as ``check_fields_of_thing`` does
     """
     fields = ",".join(pieces(query, name)) or None
     if fields is not None and whole:
@@ -268,10 +259,7 @@ def _message(match: Match, headers: dict[str, Any], content_type: str, body: byt
 
 
 def payload(kind: str, content_type: str, body: bytes) -> Raw:
-    """Convert a message payload to JSON: JSON as is, text as a string, anything else in base64.
-
-    :raises DittoError: 400 ``json.invalid``
-    """
+    """Convert a payload to JSON: JSON as is (or 400), text as a string, anything else in base64."""
     if is_json(kind):
         _parse(body)
         return Raw(body)

@@ -1,8 +1,8 @@
 """The admission of a client's command, for HTTP and WebSockets: headers, rights, condition, order; then its reply.
 
-Headers restrict how a command is carried out: not every command takes each of them. A device does not know the twin, so
-the gateway asks the twin whether the condition of a live command or message holds, and whether a query goes to the
-device. Source of the rules: Eclipse Ditto, ``SupervisorLiveChannelDispatching``,
+Not every command takes each header. A device does not know the twin, so the gateway asks the twin whether the condition
+of a live command or message holds, and whether a query goes to the device.
+Source of the rules: Eclipse Ditto, ``SupervisorLiveChannelDispatching``,
 ``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
 """
 
@@ -93,10 +93,7 @@ class Deadline:
         return cls(DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS))
 
     def limit(self, command: Envelope) -> None:
-        """Set the timeout of a command to the time left.
-
-        :raises DittoError: 408, nothing is left
-        """
+        """Set the timeout of a command to the time left; raises 408 if nothing is left."""
         if not self._timeout_ms:
             return
         left = self._timeout_ms - int((monotonic() - self._began) * 1000)
@@ -111,9 +108,8 @@ def is_live(command: Envelope) -> bool:
 
 
 def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, live: bool = False) -> None:
-    """Reject headers that a request of this kind would leave without effect.
+    """Reject headers that a request of this kind, or a live event, would leave without effect.
 
-    :param kind: or a live event
     :param headers: as ``read_headers`` returns them
     :param live: it is for a device, or from one, regardless of its headers
     :raises DittoError: 400, 405 for a live-channel-condition, 501
@@ -129,10 +125,7 @@ def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, 
 def with_defaults(
     kind: Kind | Literal["event"], own: Mapping[str, Any], defaults: Mapping[str, Any], *, live: bool
 ) -> dict[str, Any]:
-    """Return the headers of a message with those of its connection, as far as they fit its kind.
-
-    :param own: the message's; all stay, for ``check_headers``
-    """
+    """Return a message's headers, which all stay for ``check_headers``, with those of its connection that fit."""
     headers = {**defaults, **own}
     unfit = _unfit(kind, headers, live=live).keys() - own.keys()
     return {name: value for name, value in headers.items() if name not in unfit}
@@ -181,10 +174,8 @@ async def ask_either_channel(
 ) -> Reply:
     """Ask the device if the twin matches the live-channel-condition of a query, else the twin.
 
-    The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more.
-
-    :param new_id: returns the correlation-id of a question
-    :raises DittoError: as :func:`check_condition` does
+    The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more. Each
+    question gets a new id. Raises as :func:`check_condition` does.
     """
     matched = await _holds(exchange, query, LIVE_CHANNEL_CONDITION, deadline)
     strategy = query.headers.get(LIVE_CHANNEL_TIMEOUT_STRATEGY)
@@ -235,10 +226,7 @@ async def _holds(exchange: Exchange, command: Envelope, header: str, deadline: D
 
 
 class AdmittedCommand:
-    """A command that its sender may send, and whose condition holds.
-
-    Each time it is sent it gets a correlation-id of its own, which is remembered from then on.
-    """
+    """A command that its sender may send, and whose condition holds; each sending has a remembered id of its own."""
 
     def __init__(
         self,
@@ -265,8 +253,7 @@ class AdmittedCommand:
     async def ask(self) -> Reply:
         """Send the command, and return the part of its reply that the sender may read.
 
-        :raises DittoError: as ``Exchange.ask`` and ``conceal`` do; 408, nothing of its timeout is left to carry it out;
-            429, its sender has as many open requests as a quota allows
+        Raises as ``Exchange.ask`` and ``conceal`` do; 408: no time is left; 429: a quota of open requests is used up.
         """
         with self._open():
             if LIVE_CHANNEL_CONDITION in self._command.headers:
@@ -282,10 +269,7 @@ class AdmittedCommand:
         await self._exchange.publish(self._sent())
 
     async def settle(self, seconds: float) -> RequestOutcome | None:
-        """Send the command, which requires no response; return its outcome, ``None`` after ``seconds``.
-
-        :raises DittoError: 429, as ``ask`` does
-        """
+        """Send the command, which requires no response; return its outcome, ``None`` after ``seconds``; raises 429."""
         with self._open():
             return await self._exchange.settle(self._sent(), seconds)
 
@@ -302,14 +286,11 @@ class AdmittedCommand:
 async def admit(
     parts: Dependencies, subjects: tuple[str, ...], kind: Kind, command: Envelope, new_id: Callable[[], str]
 ) -> AdmittedCommand:
-    """Admit a command, whose headers fit its kind (``check_headers``).
-
-    A command without a condition is admitted without waiting.
+    """Admit a command whose headers fit its kind (``check_headers``), without waiting if it has no condition.
 
     :param command: its fields are narrowed to those its sender may read
     :param new_id: returns a correlation-id that correlate does not take for a repeated one
-    :raises DittoError: 403, 404, its sender may not send it; 412, its condition does not hold; 408, it took too long to
-        find out
+    :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: finding out took too long
     """
     admitted = AdmittedCommand(parts, subjects, kind, command, new_id)
     await admitted.check()
@@ -328,9 +309,7 @@ class AdmissionOrder:
     async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:
         """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time.
 
-        A command that the caller sends without waiting is sent before any later one.
-
-        :raises DittoError: as ``admission`` does
+        A command that the caller sends without waiting is sent before any later one. Raises as ``admission`` does.
         """
         before = self._last.get(thing_id)
         own = self._last[thing_id] = asyncio.Event()

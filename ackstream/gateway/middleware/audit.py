@@ -1,9 +1,9 @@
 """The audit: actions at the gateway, and refusals, as records that no text of a client can forge.
 
-Recorded are refusals, sign-ins that fail, WebSockets that open, changes of the access file, and commands that are
-carried out: those that change something, or all (``gateway.audit``). Events that need no right to cause, failed
-sign-ins and requests that are refused unread, is counted where it is too much. Each part of a record has a field of its
-own, cut to a length; unverified names of clients are in none.
+Recorded are refusals, failed sign-ins, WebSockets that open, changes of the access file, and commands that are carried
+out: those that change something, or all (``gateway.audit``). Failed sign-ins and requests refused unread need no right
+to cause, so they are counted where they are too many. Each part of a record has a field of its own, cut to a length;
+unverified names of clients are in none.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class Attempt:
-    """One command of a client, from the check of its rights until it is sent.
-
-    As a context it records a refusal that is raised within; :meth:`sent` records that it was allowed.
-    """
+    """One command of a client, from the check of its rights until it is sent; as a context it records a refusal."""
 
     def __init__(self, audit: Audit, sender: Sender, kind: Kind, command: Envelope, event: str) -> None:
         self._audit, self._sender, self._command, self._event = audit, sender, command, event
@@ -122,19 +119,12 @@ class Audit:
         full: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Give records to ``take``; see also :meth:`store`.
-
-        :param level: ``gateway.audit``
-        :param clock: epoch seconds
-        """
+        """Give records to ``take`` at a level, ``gateway.audit``; the clock is in epoch seconds. See :meth:`store`."""
         self.level, self._take, self._full, self._clock = level, take, full, clock
         self._failures, self._lock = FailureCounts(), threading.Lock()
 
     def store(self, take: Callable[[AuditRow], None], full: Callable[[], bool]) -> None:
-        """Give records to ``take`` from now on.
-
-        :param full: whether too many records wait to be stored to do anything that needs another one
-        """
+        """Give records to ``take`` from now on; ``full``: too many wait to be stored to allow what needs another."""
         self._take, self._full = take, full
 
     def records(self, *, reading: bool) -> bool:
@@ -142,19 +132,12 @@ class Audit:
         return self.level == "all" or (self.level == "changes" and not reading)
 
     def check(self) -> None:
-        """Refuse an action that could not be recorded.
-
-        :raises DittoError: 503
-        """
+        """Refuse an action that could not be recorded, with 503."""
         if self.level != "off" and self._full():
             raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
 
     def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Attempt:
-        """Return the context that records a command.
-
-        :param kind: decides whether it is recorded like a change or like a query
-        :param command: with the client's correlation-id
-        """
+        """Return the context that records a command (with the client's correlation-id) as its kind: change or query."""
         return Attempt(self, sender, kind, command, event)
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
@@ -162,17 +145,11 @@ class Audit:
         self.write(SIGN_IN, Sender.of(connection, subjects), Action(command=connection.scope["path"]), allowed=True)
 
     def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
-        """Record, or count, a failed sign-in.
-
-        :param user: its user, if known; an unknown name may be a password
-        """
+        """Record, or count, a failed sign-in of a user, if known; an unknown name may be a password."""
         self._fail(SIGN_IN, connection, error, () if user is None else (f"user:{user}",))
 
     def refused(self, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...] = ()) -> None:
-        """Record, or count, a request or WebSocket that is refused unread: for its names, a label, or a limit.
-
-        :param subjects: empty if the sender is not known
-        """
+        """Record, or count, what is refused unread: for its names, a label, or a limit; the sender may be unknown."""
         self._fail(REQUEST, connection, error, subjects)
 
     @contextmanager

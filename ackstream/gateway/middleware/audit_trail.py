@@ -37,16 +37,10 @@ RESEND_SECONDS = 1.0
 
 
 class AuditTrail(clients.Closing):
-    """Stores records in the order in which they were given, without making anyone wait.
-
-    A run of the gateway numbers its records, so that one that is lost is missed; they share a partition.
-    """
+    """Stores records in order without making anyone wait, in one partition and numbered, so that a gap shows."""
 
     def __init__(self, kafka: Kafka) -> None:
-        """Connect.
-
-        :raises UnreachableError: no broker, or the topic is missing
-        """
+        """Connect; ``UnreachableError``: no broker, or the topic is missing."""
         self._topic = kafka.topic(TOPIC)
         self._run_id = f"gateway-{secrets.token_hex(8)}"
         self._number = 0
@@ -132,10 +126,7 @@ class AuditTrail(clients.Closing):
 
 @contextmanager
 def recording(audit: Audit, kafka: Kafka) -> Iterator[None]:
-    """Store the records of the audit, for the time of the block.
-
-    :raises UnreachableError: no broker, or the topic is missing
-    """
+    """Store the records for the time of the block; ``UnreachableError``: no broker, or the topic is missing."""
     if audit.level == "off":
         yield
         return

@@ -1,7 +1,7 @@
 """Connections of clients: how many there may be at a time, of one address and in all, and their TLS.
 
-A connection counts from its first moment, before any TLS and before its client is known, until it has ended. One too
-many gets a response with the limit and is closed at once.
+A connection counts from its first moment, before TLS and before its client is known, until it has ended. One too many
+gets a response with the limit and is closed at once.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ class Certificates:
     """The certificates of new connections; open connections keep theirs."""
 
     def __init__(self, tls: GatewayTls) -> None:
-        """Read the files.
-
-        :raises SettingsError: one of them is missing or unfit
-        """
+        """Read the files; ``SettingsError``: one of them is missing or unfit."""
         self._tls = tls
         self._stamps = [*map(file_state, tls.files)]
         try:
@@ -90,10 +87,7 @@ def common_name(transport: BaseTransport) -> str | None:
 
 
 def check_transport(settings: Gateway, *, authenticated: bool) -> None:
-    """Refuse to listen where others could read the credentials of clients.
-
-    :raises SettingsError: with the remedy
-    """
+    """Refuse to listen where others could read credentials of clients; ``SettingsError`` has the remedy."""
     encrypted = settings.tls.certificate is not None or settings.proxy.addresses
     if authenticated and not encrypted and not is_loopback(settings.host):
         raise SettingsError(

@@ -3,10 +3,9 @@
 ``X-Forwarded-For`` and ``-Proto`` name the client and the scheme behind a proxy of the settings, and its own header
 names the client that it has authenticated. From any other address these headers have no effect.
 
-A browser names the site of a page in the header Origin and adds the credentials that it has; other clients send no such
-header. Pages of the sites in the settings may use the gateway (CORS), others may not. The header Host must be a name of
-the gateway, or a site could let its own name point here and be of the same origin. Response headers allow a browser to
-display a response and nothing else.
+A browser names the site of a page in the header Origin and adds its credentials; other clients send no such header.
+Pages of the sites in the settings may use the gateway (CORS), others may not. The header Host must be a name of the
+gateway, or a site could let its own name point here. Responses allow a browser to display them and nothing else.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ class ResponseCounter:
 
 
 def is_probe(scope: Scope) -> bool:
-    """Return whether a request asks for the gateway's health: under any name of the gateway, as probes of a cluster do.
-
-    The answer is the same for all clients, and names none of them.
-    """
+    """Return whether a request asks for the health, whose answer names no client: allowed under any name (probes)."""
     return scope["type"] == "http" and scope["path"] in (LIVE, READY)
 
 
@@ -102,7 +98,7 @@ def _answer(status: int, body: bytes) -> Response:
 
 
 def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:
-    """Read gauges when metrics are requested, and expect the gateway's signs of life, until :func:`unfollow`.
+    """Read gauges when metrics are requested, and expect the signs of life, until :func:`unfollow`.
 
     :param unread: characters
     :param oldest_ms: age of the oldest open request
@@ -174,10 +170,7 @@ class ProxyCheck:
 
 
 def proxied_subjects(connection: HTTPConnection) -> tuple[str, ...] | None:
-    """Return the subjects and roles of a client that the proxy has authenticated, ``None`` if it has not.
-
-    :raises DittoError: 401, the headers of the proxy are ambiguous
-    """
+    """Return subjects and roles a proxy has authenticated, ``None`` if it has not; raises 401 on ambiguous headers."""
     found: Proxied | None = connection.scope.get(_FOUND)
     if found is None:
         return None
@@ -216,11 +209,7 @@ _HEADERS = (
 def origin_middleware(
     settings: Gateway, *, authenticated: bool, refused: Callable[[HTTPConnection, DittoError], None]
 ) -> list[Middleware]:
-    """Return the middleware of the application, outermost first.
-
-    :param authenticated: whether clients must authenticate
-    :param refused: called with each request or WebSocket that is refused, and the error
-    """
+    """Return the middleware of the application, outermost first; ``refused`` is called with each refusal."""
     allowed, hosts = settings.allowed_origins, Hosts(settings, authenticated=authenticated)
     own = Middleware(OriginCheck, allowed=frozenset(allowed), hosts=hosts, refused=refused)
     if not allowed:

@@ -1,6 +1,6 @@
 """Limits of one subject, one address and one tenant, so that enough of the gateway is left for all others.
 
-Everything here is counted in the event loop of one gateway, and pure: the callers give the time, in monotonic seconds.
+All is counted in the event loop of one gateway, and pure: the callers give the time, in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -121,18 +121,12 @@ class Limits:
         self._stories = ConcurrencyCounter()
 
     def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
-        """Count a request of an address, before its sender is known.
-
-        :raises DittoError: 429 ``too.many.requests``
-        """
+        """Count a request of an address, before its sender is known; raises 429 ``too.many.requests``."""
         if (address := address_of(connection)) is not None:
             self._request(f"address {address}", now)
 
     def admit(self, subject: str, now: float | None = None) -> None:
-        """Count a request of a subject.
-
-        :raises DittoError: 429 ``too.many.requests``
-        """
+        """Count a request of a subject; raises 429 ``too.many.requests``."""
         if subject != ANONYMOUS:
             self._request(f"subject {subject}", now)
 
@@ -143,37 +137,25 @@ class Limits:
         return self._requests.reserve(f"subject {subject}", monotonic() if now is None else now)
 
     def socket(self, connection: HTTPConnection, subject: str) -> AbstractContextManager[None]:
-        """Count a WebSocket or an event stream for the time of the block.
-
-        :raises DittoError: 429 ``too.many.requests``: the subject or the address has as many as it may have
-        """
+        """Count a WebSocket or event stream for the block; raises 429 at the maximum of its subject or address."""
         most = {} if subject == ANONYMOUS else {f"subject {subject}": self._max_sockets}
         if (address := address_of(connection)) is not None:
             most[f"address {address}"] = self._max_per_address
         return _counted(self._sockets, most, too_many_sockets)
 
     def search(self, subject: str) -> AbstractContextManager[None]:
-        """Count a search for the time of the block.
-
-        :raises DittoError: 429 ``too.many.requests``
-        """
+        """Count a search for the time of the block; raises 429 ``too.many.requests``."""
         text = f"The subject {subject} has {SEARCHES} searches open, which is the maximum."
         return _counted(self._searches, {subject: SEARCHES}, lambda *_: too_many_requests(text, 1))
 
     def story(self, subject: str) -> AbstractContextManager[None]:
-        """Count a look into the tables for the time of the block.
-
-        :raises DittoError: 429 ``too.many.requests``
-        """
+        """Count a look into the tables for the time of the block; raises 429 ``too.many.requests``."""
         text = f"The tables are being read for the subject {subject} {STORIES} times already."
         return _counted(self._stories, {subject: STORIES}, lambda *_: too_many_requests(text, 1))
 
     @contextmanager
     def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:
-        """Yield the effort a filter of a subject may spend on one signal, and count its use.
-
-        :raises DittoError: 429 ``too.many.requests``: the filters of the subject have taken too much, all together
-        """
+        """Yield the effort of a filter on one signal, and count it; raises 429: its subject's filters took too much."""
         key, moment = f"subject {subject}", monotonic() if now is None else now
         if self._steps.take(key, moment, 0):
             raise too_many_requests(f"The filters of the {key} take too much time.", 1)
@@ -190,10 +172,7 @@ class Limits:
 
 
 def address_of(connection: HTTPConnection) -> str | None:
-    """Return the address of a client, or the network that it is in; ``None``: it is on this machine.
-
-    Behind a local proxy, the forwarded client address is used.
-    """
+    """Return a client's address or its network, behind a local proxy the forwarded one; ``None``: this machine."""
     client = connection.client
     return None if client is None else network(client.host)
 
@@ -245,11 +224,7 @@ class OpenCounts:
 
     @contextmanager
     def one(self, subjects: Iterable[str]) -> Iterator[None]:
-        """Count one more for the time of the block.
-
-        :param subjects: of the one who opens it; each quota that names one of them counts it once
-        :raises DittoError: 429 ``too.many.requests``: a quota has no room for it
-        """
+        """Count one more for the block, once in each quota that names a subject; raises 429 if one is full."""
         subjects = tuple(subjects)
         counting = [number for number, (quota, _) in enumerate(self._limits) if quota.has_subject(subjects)]
         for number in counting:

@@ -146,11 +146,7 @@ class Control(msgspec.Struct, frozen=True):
         return f"{self.name}:ACK"
 
     def change(self) -> tuple[Stream, Subscription | None]:
-        """Return the stream and the wanted subscription of it, ``None`` to end that.
-
-        :raises DittoError: 400, the filter or the extra fields cannot be read, or a parameter is unknown; 501, there is
-            no such stream here
-        """
+        """Return the stream and its wanted subscription, ``None`` to end it; raises 400, 501 without such a stream."""
         stream = _CONTROLS[self.name]
         if stream is None:
             raise stream_unavailable(self.name)
@@ -206,10 +202,8 @@ class Answering:
     def admit(self, incoming: Incoming, subjects: tuple[str, ...]) -> None:
         """Admit an answer, whose correlation-id becomes that of the signal, or a live event.
 
-        A live command or message that came to the client on another way needs, as a live event does, the right to
-        write.
-
-        :raises DittoError: 404, the client may not send it, or was not sent the signal that it acknowledges
+        A live command or message that came to it on another way needs, as a live event does, the right to write. Raises
+        404: the client may not send it, or was not sent the signal that it acknowledges.
         """
         envelope = incoming.envelope
         identity = str(envelope.headers[CORRELATION_ID])

@@ -81,10 +81,7 @@ class Searches:
         self._ended = RecentIds(ENDED_SECONDS)
 
     def take(self, envelope: Envelope) -> None:
-        """Handle a search command.
-
-        :raises DittoError: it cannot be read, or the client has too many searches
-        """
+        """Handle a search command; raises if it cannot be read, or the client has too many searches."""
         match read_search(envelope):
             case Subscribe() as wanted:
                 if len(self._open) >= MAX_OPEN_SEARCHES:

@@ -1,7 +1,4 @@
-"""The session of one WebSocket: signals of the client go to Kafka, replies and subscribed signals come back.
-
-All messages to the client pass through one queue, which keeps them in order.
-"""
+"""The session of one WebSocket: signals go to Kafka, replies and subscribed signals come back in one ordered queue."""
 
 from __future__ import annotations
 
@@ -342,10 +339,7 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
 
 
 def check_labels(access: Access, subjects: tuple[str, ...], labels: frozenset[str]) -> None:
-    """Reject labels that no rule lets the subjects declare.
-
-    :raises DittoError: 403 ``acknowledgement:label.notallowed``
-    """
+    """Reject labels that no rule lets the subjects declare: 403 ``acknowledgement:label.notallowed``."""
     for label in sorted(labels):
         if not access.may_declare(subjects, label):
             raise label_not_allowed(label)
