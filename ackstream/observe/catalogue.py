@@ -19,9 +19,8 @@ HTTP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 
 
 class Metric(NamedTuple):
-    """One metric.
+    """One metric, with the names of its labels in the order of their values.
 
-    :ivar labels: their names, in the order of their values
     :ivar buckets: upper bounds of a histogram, without infinity
     :ivar merge: how the values of a gauge that several shards report become one
     """

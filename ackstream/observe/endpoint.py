@@ -67,10 +67,7 @@ def family(metric: Metric, samples: Iterable[Sample]) -> Family:
 
 
 def registry(figures: Figures) -> CollectorRegistry:
-    """Return the registry to render: figures, and the collectors of Python and of the process.
-
-    :raises MissingExtraError: the extra ``metrics`` is not installed
-    """
+    """Return the registry to render: figures, Python and the process; raises without the extra ``metrics``."""
     import prometheus_client as prometheus  # noqa: PLC0415 - of the extra
 
     found = prometheus.CollectorRegistry()
@@ -121,10 +118,7 @@ class Health:
         self._lock = threading.Lock()
 
     def expect(self, name: str, limit: float, *, vital: bool = False) -> None:
-        """Expect a sign at least every ``limit`` seconds.
-
-        :param name: subject of a sentence, such as ``Kafka``
-        """
+        """Expect a sign at least every ``limit`` seconds; the name is a subject of sentences, such as ``Kafka``."""
         with self._lock:
             self._pulses[name] = Pulse(limit, vital)
 
@@ -208,10 +202,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def application(figures: Figures, health: Health) -> WSGIApplication:
-    """Return the WSGI application.
-
-    :raises MissingExtraError: the extra ``metrics`` is not installed
-    """
+    """Return the WSGI application; raises ``MissingExtraError`` without the extra ``metrics``."""
     from prometheus_client import make_wsgi_app  # noqa: PLC0415 - of the extra
 
     metrics = make_wsgi_app(registry(figures))
@@ -237,7 +228,6 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
 def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health: Health = HEALTH) -> Iterator[int]:
     """Serve the endpoint until the block ends, if the settings give it a port; give the port, or 0.
 
-    :param program: its name, such as ``correlate``
     :raises MissingExtraError: the extra ``metrics`` is not installed
     :raises SettingsError: the port is in use, or the address is not one of this machine
     """

@@ -42,11 +42,7 @@ class TopicFeed(Closing):
     """Reads topics without a consumer group, leaving no trace on the broker; a context manager."""
 
     def __init__(self, settings: Settings, topics: Iterable[str], since: int) -> None:
-        """Connect, to read the records since a time in epoch milliseconds.
-
-        :param topics: their names without the prefix
-        :raises AckstreamError: the broker is unavailable or a topic is missing
-        """
+        """Connect, to read topics (no prefix) since epoch milliseconds; raises if one or the broker is missing."""
         self._settings = settings
         kafka = settings.kafka
         self.names = {kafka.topic(name): name for name in topics}
@@ -75,10 +71,7 @@ class TopicFeed(Closing):
         return []
 
     def read_all(self, take: Callable[[Any], None]) -> None:
-        """Give all present records to a function.
-
-        :raises KafkaError: the broker is unavailable
-        """
+        """Give all present records to a function; ``KafkaError``: the broker is unavailable."""
         ends = kafka_topics.ends(self._admin, self._partitions) if self._partitions else {}
         for _ in range(END_POLLS):
             while records := self.records():
@@ -95,10 +88,7 @@ SILENT_MS = 15_000
 
 
 def clock_warning(signed_at: int | None, now: int) -> str:
-    """Return a sentence if the clock of requests stands still, else an empty text.
-
-    :param signed_at: its last sign of life in epoch milliseconds, ``None`` without one
-    """
+    """Return a warning if the clock of requests stands still, else ""; ``signed_at``: epoch ms, ``None``: no sign."""
     if signed_at is not None and now - signed_at < SILENT_MS:
         return ""
     signs = "no sign of life yet"
@@ -111,10 +101,7 @@ class LedgerFeed(TopicFeed):
     """Reads the ledger, and checks the clock of requests."""
 
     def __init__(self, settings: Settings, since: int) -> None:
-        """Connect, to read the records since a time in epoch milliseconds.
-
-        :raises AckstreamError: the broker is unavailable or a topic is missing
-        """
+        """Connect, to read since epoch milliseconds; raises if the broker is unavailable or a topic is missing."""
         super().__init__(settings, ["ledger"], since)
 
     def entries(self) -> Iterator[LedgerEntry]:
@@ -124,10 +111,7 @@ class LedgerFeed(TopicFeed):
                 yield entry
 
     def read_to_end(self, meter: Meter) -> None:
-        """Count all present records.
-
-        :raises KafkaError: the broker is unavailable
-        """
+        """Count all present records; ``KafkaError``: the broker is unavailable."""
 
         def take(record: Any) -> None:
             if (entry := _entry(record)) is not None:
@@ -136,10 +120,7 @@ class LedgerFeed(TopicFeed):
         self.read_all(take)
 
     def warning(self) -> str:
-        """Return a sentence if the clock of requests stands still, else an empty text.
-
-        :raises KafkaError: the broker is unavailable
-        """
+        """Return a warning if the clock of requests stands still, else ""; ``KafkaError``: no broker."""
         signs = TopicPartition(self._settings.kafka.topic("correlate-lease"), 0)
         try:
             latest = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
@@ -175,11 +156,7 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class JobSign(msgspec.Struct, frozen=True):
-    """A job that has run at some time: the age of its last sign of life, and its lag.
-
-    :ivar silent: milliseconds since its last sign of life
-    :ivar lags: one per topic for which its group has committed offsets
-    """
+    """A job that has run at some time: milliseconds since its last sign of life, and the lag per topic it committed."""
 
     job: str
     silent: int
@@ -191,10 +168,7 @@ class PlaneFeed(TopicFeed):
     """Reads those topics of all planes that exist."""
 
     def __init__(self, settings: Settings, since: int) -> None:
-        """Connect, to read the records since a time in epoch milliseconds.
-
-        :raises AckstreamError: the broker is unavailable
-        """
+        """Connect, to read the records since epoch milliseconds; raises if the broker is unavailable."""
         with connect_admin(settings.kafka) as admin:
             self._existing = set(admin.list_topics())
         super().__init__(settings, [name for name in TOPICS if settings.kafka.topic(name) in self._existing], since)
@@ -215,17 +189,11 @@ class PlaneFeed(TopicFeed):
             planes.take(self.names[record.topic], record)
 
     def read_to_end(self, planes: Planes) -> None:
-        """Give all present records to the planes.
-
-        :raises KafkaError: the broker is unavailable
-        """
+        """Give all present records to the planes; ``KafkaError``: the broker is unavailable."""
         self.read_all(lambda record: planes.take(self.names[record.topic], record))
 
     def signs(self) -> list[JobSign]:
-        """Return the jobs that have run at some time.
-
-        :raises KafkaError: the broker is unavailable
-        """
+        """Return the jobs that have run at some time; ``KafkaError``: the broker is unavailable."""
         topic = self._settings.kafka.topic
         leases = {TopicPartition(topic(f"{job}-lease"), 0): job for job in JOBS}
         wanted = {one: OffsetSpec.MAX_TIMESTAMP for one in leases if one.topic in self._existing}
@@ -260,10 +228,7 @@ class PlaneFeed(TopicFeed):
 
 
 class PlaneWatch(Closing):
-    """Follows the planes in a thread of its own, but only while it is looked at: reports of readers cost the gateway.
-
-    The view begins one window before the first look.
-    """
+    """Follows the planes in a thread, from a window before the first look; only if looked at: reports cost time."""
 
     def __init__(self, settings: Settings) -> None:
         """Begin; nothing is connected before the first look."""

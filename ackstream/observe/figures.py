@@ -25,7 +25,7 @@ Key = tuple[str, ...]
 
 
 class Sample(NamedTuple):
-    """One series: the value of a counter or gauge, or the counts of a histogram's buckets and their sum.
+    """One series: a counter's or gauge's value, or a histogram's sum and counts.
 
     :ivar counts: not cumulative, one more than the metric has bounds
     """

@@ -39,10 +39,9 @@ STORY_BYTES = 8_000_000
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
 
-    For a message the ``label`` is the publisher, reader or consumer. A request has its ``traceparent``, if it came with
-    one.
-
-    ``request`` is the correlation-id on the wire: different for two requests whose clients chose the same id.
+    For a message the ``label`` is the publisher, reader or consumer. A request has the ``traceparent`` it came with.
+    ``request`` is the correlation-id on the wire:
+    different for two requests whose clients chose the same id.
     """
 
     at: int
@@ -171,10 +170,7 @@ class Journal:
         return True
 
     def tallies(self, now: int, *, parties: bool = False) -> list[LabelTally]:
-        """Return the counts in the window per label or per party, those with most failures first.
-
-        A party is the part of a label before the colon.
-        """
+        """Return the counts in the window per label, or per party (its part before the colon), most failures first."""
         self._forget(now)
         groups: dict[str, list[_Seen]] = defaultdict(list)
         for seen in self._seen:
@@ -204,10 +200,7 @@ def traced(wanted: str, happenings: Iterable[Happening]) -> list[TracedRequest]:
 
 
 def stored(lake: Lake, correlation_id: str) -> list[Happening]:
-    """Return the history of a request from the tables; empty if they do not exist yet.
-
-    :raises Exception: the tables cannot be read; the type depends on the storage
-    """
+    """Return the history of a request from the tables, empty without them; errors are those of the storage."""
     return [_stored(row) for row in reading.rows(lake, "story", {"correlation_id": correlation_id})]
 
 
@@ -219,11 +212,7 @@ def _stored(row: dict[str, Any]) -> Happening:
 
 
 def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
-    """Return the history of a message from the tables; empty if they do not exist yet.
-
-    :param values: those of the question ``message_story``
-    :raises Exception: as :func:`stored` does
-    """
+    """Return the history of the message of a question ``message_story``; as :func:`stored` for the rest."""
     found = []
     for row in reading.rows(lake, "message_story", values):
         at, detail = _milliseconds(row["occurred_at"]), _words(row["place"], row["detail"])
@@ -232,12 +221,7 @@ def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
 
 
 def stored_trace(lake: Lake, wanted: str) -> list[TracedRequest]:
-    """Return the requests of a trace from the tables, by its id; empty if they do not exist yet.
-
-    At most 10,000 of them: clients choose their traces, and may use one for all requests.
-
-    :raises Exception: as :func:`stored` does
-    """
+    """Return at most 10,000 requests of a trace from the tables, as :func:`stored`: clients choose their traces."""
     found = []
     for row in reading.rows(lake, "trace", {"trace_id": wanted}):
         at, name, trace = _milliseconds(row["received_at"]), shown_id(row["correlation_id"]), row["traceparent"]

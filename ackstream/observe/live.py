@@ -94,10 +94,7 @@ class Live(Closing):
     """Follows the ledger from one window before its start."""
 
     def __init__(self, settings: Settings) -> None:
-        """Connect and start following.
-
-        :raises AckstreamError: the broker is unavailable or a topic is missing
-        """
+        """Connect and start following; raises if the broker is unavailable or a topic is missing."""
         self._settings = settings
         window = settings.gateway.page_window
         self._meter = Meter(window)
@@ -147,10 +144,7 @@ class Live(Closing):
         return replace(view, planes=planes, jobs=jobs, note=" ".join(filter(None, (view.note, note))))
 
     def message(self, argument: str) -> Story:
-        """Return the history of a message, ``CLIENT/SEQ``, from the tables; reading these takes a moment.
-
-        :raises InputError: it is not named like that
-        """
+        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), from the tables; this takes a moment."""
         values = questions.parameters("message_story", argument)
         found, note = self._stored(partial(stored_message, values=values))
         return Story(argument, found, note)
@@ -211,11 +205,7 @@ class Watching(Closing):
     """Follows requests and all other planes in the thread of its caller."""
 
     def __init__(self, settings: Settings, window: int) -> None:
-        """Connect.
-
-        :param window: milliseconds of recent counts
-        :raises AckstreamError: the broker is unavailable, or there is no ledger
-        """
+        """Connect, with a window of recent counts in milliseconds; raises if broker or ledger is missing."""
         self._meter, self._planes = Meter(window), Planes(window)
         self._jobs: list[JobSign] = []
         self._note = ""
@@ -230,10 +220,7 @@ class Watching(Closing):
         self._connected.close()
 
     def read_to_end(self) -> None:
-        """Read all present records.
-
-        :raises KafkaError: the broker is unavailable
-        """
+        """Read all present records; ``KafkaError``: the broker is unavailable."""
         self._ledger.read_to_end(self._meter)
         self._topics.read_to_end(self._planes)
         self._jobs, self._note = self._topics.signs(), self._ledger.warning()

@@ -110,7 +110,7 @@ REPEAT_SECONDS = 10.0
 class _Repetitions(logging.Filter):
     """Lets each statement of the Kafka library log once per period; the next line has the number of dropped ones.
 
-    Lines are compared by statement and not by text, which has a socket or a number that differs each time.
+    Lines are compared by statement: their texts have a socket or a number that differs each time.
     """
 
     def __init__(self) -> None:
@@ -133,12 +133,10 @@ class _Repetitions(logging.Filter):
 
 
 def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:
-    """Let this process log to standard error, in place of any earlier configuration.
+    """Let this process log to standard error or ``stream``, in place of any earlier configuration.
 
-    Libraries log one level higher than the product, because their INFO lines are about their own internals.
-
-    :param stream: instead of standard error
-    :param fields: context of all lines, such as ``program``
+    Libraries log one level higher than the product, because their INFO lines are about their own internals. The
+    ``fields`` are the context of all lines, such as ``program``.
     """
     level = LEVELS[settings.level]
     handler = logging.StreamHandler(stream or sys.stderr)

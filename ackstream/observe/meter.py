@@ -177,10 +177,7 @@ class Meter:
     """Counts requests as they are opened and decided; the window is in ms, times are epoch ms of one clock."""
 
     def __init__(self, window: int) -> None:
-        """Count requests over a window.
-
-        :ivar newest: the broker's time of the newest record
-        """
+        """Count requests over a window; ``newest`` is the broker's time of the newest record."""
         self._window = window
         self._open: dict[str, int] = {}
         self._recent: deque[tuple[int, Verdict, int]] = deque()
@@ -193,8 +190,7 @@ class Meter:
     def take(self, entry: LedgerEntry) -> None:
         """Count a record of the ledger.
 
-        The latency is that of the answer: from the broker's time of the request to the broker's time of this record,
-        which is sent together with the reply.
+        The latency is that of the answer, sent together with this record: between the broker's times of both.
         """
         record, written_at = entry.content, entry.at
         signal, outcome = record.signal, record.outcome
@@ -251,10 +247,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
 
 def read_outcome(value: bytes, thing_id: str) -> RequestOutcome | None:
-    """Return the outcome in a record of the ledger, ``None`` if it has none, or one of a request about another thing.
-
-    :raises msgspec.MsgspecError: it is not a record of the ledger
-    """
+    """Return the outcome in a ledger record, ``None`` without one or about another thing; raises if malformed."""
     record = ledger.decode(value)
     decided, used = record.outcome, record.accepted
     # of a request that could not be read the thing is unknown
@@ -272,16 +265,10 @@ def read_outcome(value: bytes, thing_id: str) -> RequestOutcome | None:
 
 
 class Outcomes(Closing):
-    """Follows the ledger with one thread; decodes only records that someone waits for.
-
-    Requests with response-required false get no reply: their outcome is only in the ledger.
-    """
+    """Follows the ledger by one thread, for requests without a response; decodes only records that someone awaits."""
 
     def __init__(self, kafka: Kafka) -> None:
-        """Connect; every outcome from now on is seen.
-
-        :raises UnreachableError: no broker, or a topic is missing
-        """
+        """Connect; every outcome from now on is seen. ``UnreachableError``: no broker, or a topic is missing."""
         self._waiting: dict[bytes, tuple[Future[RequestOutcome], str]] = {}
         self._reader = TopicReader.at_end(kafka, kafka.topic("ledger"))
         self._reader.start("ackstream-outcomes", self._look)

@@ -46,11 +46,7 @@ class DestinationLine(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record of the topic of dead letters, with the beginning of its content as text.
-
-    :ivar origin: the topic that it came from, or the queue
-    :ivar size: bytes of its value
-    """
+    """A dead letter, with the beginning of its content as text; ``size`` is in bytes, ``origin`` a topic or queue."""
 
     at: int
     reason: str
@@ -105,11 +101,7 @@ class Planes:
         }
 
     def take(self, topic: str, record: Any) -> None:
-        """Take a record of one of :data:`TOPICS`; unreadable ones are ignored.
-
-        :param topic: its name without the prefix
-        :param record: with ``key``, ``value``, ``headers`` and ``timestamp``
-        """
+        """Take a record of one of :data:`TOPICS` (without the prefix); unreadable ones are ignored."""
         try:
             self._take[topic](record)
         except ValueError:

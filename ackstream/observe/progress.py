@@ -48,7 +48,7 @@ class PublisherLine(msgspec.Struct, frozen=True):
 class ReaderLine(msgspec.Struct, frozen=True):
     """A reader: the writers it has acknowledged messages of, acknowledgements in the window, and its lag.
 
-    :ivar behind: stored messages that it has not acknowledged, as far as the feed goes back; ``None``: unknown
+    :ivar behind: stored messages not acknowledged, as far as the feed goes back; ``None``: unknown
     :ivar at: its last record
     """
 
@@ -73,7 +73,7 @@ class _Publisher:
     def lacking(self, acknowledged: Intervals) -> int:
         """Return the number of messages that are stored and not acknowledged.
 
-        The refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one.
+        Refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one.
         """
         first = max(acknowledged.start, min(self.since or 0, acknowledged.highest + 1))
         if first > self.last:
