@@ -117,7 +117,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
 
 
 def conf(settings: Settings) -> Mapping[str, str]:
-    """Return where the query keeps its state, and when it passes frames on."""
+    """Return Spark's settings for the place of the query's state and the size of its frames."""
     provider = f"org.apache.spark.sql.execution.streaming.state.{_PROVIDERS[settings.correlate.state_store]}"
     return {
         SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),

@@ -49,25 +49,18 @@ MAX_NODES: Final = 200
 """Fields, constants and operations of a filter, each as often as it is evaluated; a field counts as several."""
 FIELD_NODES: Final = 5
 """To find a field, the whole message is read: 2 ms for a megabyte."""
-
 MAX_INSTRUCTIONS: Final = 2_000
 """Maximum of all regular expressions of one filter together: ``[a-z]{100}`` has about a hundred."""
-
 MAX_STEPS: Final = 10_000_000
 """Instructions times bytes: 50 ms at worst. A search that would take more steps matches nothing."""
-
 _MAX_MEMORY: Final = 1 << 20
 """Bytes of the states that an expression keeps; many may be in use at a time."""
-
 _SHOWN = 60
 """Characters of a filter that a sentence repeats."""
 
 
 class FilterSyntaxError(AckstreamError):
     """A filter is invalid or too large; the text has the reason and the place."""
-
-
-# -- the tree ----------------------------------------------------------------------------------------------------------
 
 
 class FieldPath(NamedTuple):
@@ -124,9 +117,6 @@ def _counted(parts: Sequence[Expression]) -> int:
     return nodes
 
 
-# -- the parser --------------------------------------------------------------------------------------------------------
-
-
 def parse_filter(text: str) -> AmpsFilter:
     """Parse a filter. Raises FilterSyntaxError if it is not one, or too large."""
     return _FilterParser(text).parse()
@@ -146,8 +136,6 @@ class _FilterParser:
             raise self._wrong("the end")
         return AmpsFilter(condition, self._instructions)
 
-    # -- tokens ----------------------------------------------------------------------------------------------------
-
     def _peek(self) -> tuple[str, str]:
         return self._tokens[self._index] if self._index < len(self._tokens) else ("end", "")
 
@@ -165,8 +153,6 @@ class _FilterParser:
     def _wrong(self, wanted: str) -> FilterSyntaxError:
         found = self._peek()[1] or "the end"
         return FilterSyntaxError(f"The filter {_shown(self._text)} has {found[:_SHOWN]} where {wanted} is expected.")
-
-    # -- grammar ---------------------------------------------------------------------------------------------------
 
     def _chain(self, level: int) -> Expression:
         """Read parts joined by signs of one level; each level of brackets costs seven frames here."""
@@ -328,9 +314,6 @@ def _unquoted(text: str) -> str:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-# -- regular expressions -----------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)

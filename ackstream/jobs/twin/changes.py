@@ -1,8 +1,7 @@
 """Things as the twin keeps them, the change that a command makes to one, and their usage of quotas.
 
-Pure: thing and command in, result out; a command that fails changes nothing. Usage derives from the things alone, so
-replayed batches decide the same wherever they are cut. Source: Eclipse Ditto, strategies of
-``things/service/…/strategies/commands``, and ``ThingConditionValidator``.
+Pure: a failed command changes nothing, and usage derives from the things alone: replays decide the same wherever
+batches are cut. Source: Ditto, ``things/service/…/strategies/commands``, ``ThingConditionValidator``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Quota
 
 CREATED, OK, NO_CONTENT = 201, 200, 204
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 decode = msgspec.json.Decoder().decode
@@ -48,10 +46,9 @@ encode = msgspec.json.Encoder().encode
 
 
 class Thing(msgspec.Struct, frozen=True, gc=False):
-    """A thing after its last change; times in epoch milliseconds.
+    """A thing after its last change; times in epoch milliseconds. Created again, it continues with the next revision.
 
-    ``content``: its JSON (thingId, policyId, definition, attributes, features); ``None``: deleted. Created again, it
-    continues with the next revision.
+    ``content``: its JSON (thingId, policyId, definition, attributes, features); ``None``: it is deleted.
     """
 
     revision: int
@@ -78,8 +75,8 @@ def instant(milliseconds: int) -> str:
 class CommandResult(msgspec.Struct, frozen=True):
     """The result of a successful command: status, value and entity tag of the response, and the thing.
 
-    ``event``: action of a change's event (``created``, ``modified``, ``merged``, ``deleted``; none of a retrieve),
-    ``change``: its value, if any; ``visible``: the content differs from before.
+    ``event`` is the action of a change's event (``created``, ``modified``, ``merged``, ``deleted``), none of a
+    retrieve; ``change`` its value, if any; ``visible`` is false if the thing's content is the same as before.
     """
 
     status: int
@@ -92,10 +89,7 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
-    """Apply a command to a thing (``None``: it never existed), whose JSON may have ``max_bytes``.
-
-    DittoError: 404, 409, 412, 304, 413; 400 also for a condition that takes too much effort.
-    """
+    """Apply a command to a thing (``None``: never existed); DittoError 304, 404, 409, 412, 413, 400 (or effort)."""
     if thing is None or thing.content is None:
         return _create(thing, command, max_bytes)
     content = decode(thing.content)
@@ -261,8 +255,8 @@ def _tag(part: Resource, found: Any, thing: Thing) -> str | None:
 def merge_patch(target: Any, patch: Any) -> Any:
     """Apply a JSON merge patch (RFC 7396; Ditto, ``JsonMergePatch``) to a copy of the target.
 
-    Raises DittoError 400 ``things:merge.invalid`` for Ditto's ``{{/expression/}}: null``, which removes all matching
-    keys there and would silently remove none here.
+    DittoError 400 ``things:merge.invalid``: ``{{/expression/}}: null`` removes matching keys in Ditto, would remove
+    none here.
     """
     if not isinstance(patch, dict):
         return patch

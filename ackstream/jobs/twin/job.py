@@ -1,8 +1,8 @@
 """The twin: commands folded over the things, and the index of the things; two queries with a checkpoint each.
 
 The twin query folds signals on the driver over the things in memory. A batch makes one commit, an append to the
-journal, before answering. Replayed after a crash, it starts from the same things: the journal refuses its same rows,
-and its same messages are sent again.
+journal, before any answer. A replay starts from the same things: the journal refuses its rows, its messages are sent
+again.
 
 The index query merges the journal into ``things`` and ``things_search`` and acknowledges ``search-persisted``. It is
 slower and apart, so that acknowledgements of stored changes never wait for the index.
@@ -66,7 +66,6 @@ _ROWS = pa.schema(
 )
 FETCH_BYTES = 256 * 1024 * 1024
 """The bytes of signals or things that the driver fetches at once; Spark refuses a result of more than 1 GiB."""
-
 ACKS_AT_ONCE = 10_000
 LATE_MS = 86_400_000
 """An acknowledgement that is later than the longest timeout by more than this is not sent: more than clocks differ."""
@@ -121,10 +120,7 @@ def build_index(spark: SparkSession, settings: Settings, trigger: Trigger) -> St
 
 
 def index_conf(settings: Settings) -> dict[str, str]:
-    """Limit the cores of a merge: it takes all it can get for seconds, and the twin waits for one.
-
-    A merge writes the changes as a small file; many of them would slow down the next merges.
-    """
+    """Limit the cores of a merge: it takes all for seconds while the twin waits, and many small files slow the next."""
     count = str(settings.twin.index_partitions)
     compaction = "spark.databricks.delta.autoCompact"
     return {
@@ -151,11 +147,10 @@ JOB = Job(
     keeps=CheckpointRules(
         committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
         decides=("twin.max_thing_bytes", "quotas", *REFUSALS),
-        # 2: commands that only Ditto supports are refused, and errors are always sent 3: changes
-        # that a quota has no room for are refused, and a policy that is not the thing's own; filters, patches and
-        # searches have limits, and a search has another order of values of several kinds 4: Spring's random UUID is
-        # hexadecimal, also where it happens to be text 5: a change from 1 to true is one; a command that correlate
-        # refuses for its reply topic is not carried out
+        # 2: commands that only Ditto supports are refused, and errors are always sent; 3: changes that a quota has no
+        # room for are refused, and a policy that is not the thing's own; filters, patches and searches have limits,
+        # and a search has another order of values of several kinds; 4: Spring's random UUID is hexadecimal, also where
+        # it happens to be text; 5: a change from 1 to true is one; a command refused for its reply topic is ignored
         rules=5,
     ),
 )
@@ -231,8 +226,8 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
 def commands(signals: DataFrame, settings: Settings) -> DataFrame:
     """Return the possible twin commands of the signals topic, in the columns of :class:`SignalRecord`.
 
-    ``small`` holds small values, ``value`` all, ``size`` their bytes. Applied to the stream, it is analysed once, not
-    per batch.
+    ``small`` has small values, ``value`` all, ``size`` their bytes; applied to the stream: analysed once, not per
+    batch.
     """
     value = F.col("value")
     marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
@@ -334,7 +329,7 @@ def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _ba
         things.merge_values(spark, settings.lake, events)
     except Exception:
         query = session.streams.get(query_id)
-        # a stop looks the same from within
+        # a stop looks the same from within; the session that started the query knows
         if query is not None and query.isActive:
             _acknowledge(spark, settings, events, failed=True)
         raise
