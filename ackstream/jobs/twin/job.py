@@ -318,10 +318,7 @@ def _correlation_id() -> Column:
 
 
 def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _batch_id: int, query_id: str) -> None:
-    """Merge rows of the journal, then acknowledge ``search-persisted``; a failed merge sends 500 and ends the query.
-
-    Started again it retries. ``session`` started the query and knows whether it is being stopped.
-    """
+    """Merge changes, then acknowledge ``search-persisted``; a failure sends 500, ends the query; a restart retries."""
     spark = frame.sparkSession
     events = frame.persist()
     try:
