@@ -228,7 +228,10 @@ class PlaneFeed(TopicFeed):
 
 
 class PlaneWatch(Closing):
-    """Follows the planes in a thread, from a window before the first look; only if looked at: reports cost time."""
+    """Follows the planes in a thread, from one window before the first look.
+
+    Only while it is looked at: reports of readers cost the gateway.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Begin; nothing is connected before the first look."""

@@ -137,7 +137,10 @@ class Authenticator(Closing):
             raise
 
     def replace_users(self, users: Mapping[str, User]) -> None:
-        """Let these checked users in from now on, and have sessions look for changes of theirs; from another thread."""
+        """Let these checked users in from now on, and have sessions look whether theirs has changed.
+
+        Called from another thread, and only with authentication by password.
+        """
         if self._passwords is not None:
             self._passwords.replace(users)
         for look in tuple(self._changed):

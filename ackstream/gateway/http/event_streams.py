@@ -1,4 +1,4 @@
-"""Server-sent events, by the rules of Eclipse Ditto, ``ThingsSseRouteBuilder``; format: the HTML standard."""
+"""Server-sent events: changes, messages, found things; rules: Ditto, ``ThingsSseRouteBuilder``, the HTML standard."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class SearchEvents:
         self._cursor: str | None = None
 
     async def begin(self, last_id: str | None) -> Reply:
-        """Retrieve the first page after a thing; raises 400 for cursor and limit (of single pages), 429."""
+        """Retrieve the first page after a thing; 400: cursor and limit are for single pages, 429: too many searches."""
         options: list[str] = self._query.get("options", [])
         if any(option.strip().startswith(("cursor", "limit")) for option in options):
             raise option_invalid(

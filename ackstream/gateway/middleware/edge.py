@@ -5,7 +5,8 @@ names the client that it has authenticated. From any other address these headers
 
 A browser names the site of a page in the header Origin and adds its credentials; other clients send no such header.
 Pages of the sites in the settings may use the gateway (CORS), others may not. The header Host must be a name of the
-gateway, or a site could let its own name point here. Responses allow a browser to display them and nothing else.
+gateway, or a site could let its own name point here and be of the same origin. Response headers allow a browser to
+display a response and nothing else.
 """
 
 from __future__ import annotations
