@@ -123,7 +123,10 @@ def read(value: bytes | None, topic: str) -> Record | str:
 def malformed(
     reason: str, coordinates: tuple[str, int, int], received_at: int, key: bytes | None, value: bytes | None
 ) -> Record:
-    """Return the dead letter for a malformed record: without query and batch; ``received_at`` is epoch milliseconds."""
+    """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch.
+
+    ``coordinates``: topic, partition, offset; ``received_at``: epoch milliseconds.
+    """
     topic, partition, offset = coordinates
     letter = PART_TYPES["dead_letter"](
         reason=f"malformed ledger record: {reason}",

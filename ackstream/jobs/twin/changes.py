@@ -89,7 +89,8 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
-    """Apply a command to a thing (``None``: never existed); DittoError 304, 404, 409, 412, 413, 400 (or effort)."""
+    """Apply a command to a thing (``None``: it never existed). Raises DittoError 304, 400, 404, 409, 412, 413."""
+    # 400 also for a condition that takes too much effort
     if thing is None or thing.content is None:
         return _create(thing, command, max_bytes)
     content = decode(thing.content)
