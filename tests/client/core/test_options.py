@@ -69,7 +69,9 @@ class Awaited:
 async def awaited(_argument: object) -> None: ...
 
 
-@pytest.mark.parametrize("function", [awaited, Awaited(), partial(awaited, 1), "print"], ids=repr)
+@pytest.mark.parametrize(
+    "function", [awaited, Awaited(), partial(awaited, 1), "print"], ids=["function", "object", "partial", "text"]
+)
 def test_a_function_that_would_not_run_is_refused(function: Any) -> None:
     with pytest.raises(BadParameterError, match=r"^on_ack is .*: (use the client in|give a function)"):
         check_callables(handler=None, filter=len, on_ack=function)
