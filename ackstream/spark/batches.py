@@ -1,7 +1,7 @@
-"""The shell of a query that folds on the driver, commits, then speaks: one function writes each batch.
+"""The shell of a query that folds on the driver, commits, then sends: one function writes each batch.
 
-A batch that is replayed after a crash has the number it had before, so tables refuse its rows (``lake.tables.append``)
-and its messages go out again with the same ids.
+A batch that is replayed after a crash keeps its number, so tables refuse its rows (``lake.tables.append``) and its
+messages are sent again with the same ids.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""The local properties in which Spark names the query and the batch that a thread or a task works for."""
+"""Spark's local properties with the query and the batch of a thread or a task."""
 
 
 def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigger) -> StreamingQuery:
-    """Start a query that hands each batch to ``write``; it runs until it is stopped.
+    """Start a query that passes each batch to ``write``; it runs until it is stopped.
 
     :param name: of the query, and of its checkpoint in the lake
-    :param write: gets the batch (an empty one, too), its number, which grows within the query, and the query's id. A
+    :param write: gets the batch (also an empty one), its number, which grows within the query, and the query's id. A
         new checkpoint has a new id, and numbers from 0
-    :param trigger: keyword arguments of Spark's ``trigger``
     """
     return (
         stream.writeStream.queryName(name)
@@ -60,10 +59,10 @@ def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigg
 
 
 class _Writer:
-    """Calls ``write``, and frees what it leaves behind.
+    """Calls ``write``, and collects garbage after it.
 
     Data frames are in reference cycles, and each keeps its batch in the JVM until Python collects it: after a minute of
-    full batches there was no heap left. What the first batch has loaded stays, so it is never looked at again.
+    full batches no heap was left. Objects of the first batch stay, so they are frozen and never examined again.
     """
 
     def __init__(self, name: str, write: Write) -> None:
@@ -83,17 +82,17 @@ class _Writer:
 
 @contextmanager
 def threads(spark: SparkSession, count: int) -> Iterator[Callable[[Work], Future[None]]]:
-    """Give a function that starts work beside the batch; the block ends when all of it has ended.
+    """Yield a function that starts work beside the batch; the block ends when all work has ended.
 
     The threads keep the query's job group, so that stopping the query stops them.
     """
     with ThreadPoolExecutor(count, thread_name_prefix="ackstream-batch") as pool:
-        # what the log says about this thread it says about them, too
+        # the log fields of this thread apply to them, too
         yield lambda work: pool.submit(copy_context().run, inheritable_thread_target(spark)(work))
 
 
 def at_once(spark: SparkSession, works: Sequence[Work]) -> None:
-    """Do some work in parallel; the first error is raised when all of it has ended."""
+    """Do work in parallel; raise the first error when all work has ended."""
     if works:
         with threads(spark, len(works)) as submit:
             running = [submit(work) for work in works]
@@ -109,11 +108,11 @@ def repeating(
     patience: float = math.inf,
     give_up: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Do the work that ``connect`` gives, each interval, in a thread that ends with the block.
+    """Do the work that ``connect`` yields at an interval of seconds, in a thread that ends with the block.
 
-    A failure is logged and retried with new connections: a broker may be away.
+    A failure is logged and retried with new connections: a broker may be unreachable.
 
-    :param patience: after so many seconds of failures the thread gives up
+    :param patience: the seconds of failures after which the thread gives up
     :param give_up: called then, or when the work raises a StoppedError; the block ends with that error
     """
     stop = threading.Event()
@@ -158,7 +157,7 @@ def collect(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
 
 
 def arrow(rows: Iterable[Iterable[Any]], schema: pa.Schema) -> pa.Table:
-    """Lay out rows, at least one, in the columns of a schema."""
+    """Return at least one row as a table with a schema."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)

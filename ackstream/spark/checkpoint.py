@@ -1,8 +1,8 @@
-"""What a checkpoint rests on, and a start must find again: the topics it counts offsets of, and the tables it fills.
+"""The files of a checkpoint, and the conditions of a start: same topics, same fixed settings, no newer tables.
 
-Offsets mean nothing in another topic of the same name, one that was created anew or is on another cluster; Kafka gives
-each topic an id. And tables skip the batches that they have already: beside an older copy of the checkpoint (restored,
-or after a power failure) they would skip other records under the same numbers, in silence.
+Offsets are valid in one topic only: a topic that was created anew, or is on another cluster, has another topic id.
+Tables skip batches that they already have: with an older copy of the checkpoint (restored, or after a power failure),
+they would silently skip other records under the same batch numbers.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     Unite = Callable[[Iterable[State]], State]
 
 REMEMBERED = "ackstream.json"
-"""The file in a checkpoint that remembers the settings it was made with; starting it with others is refused."""
+"""The file in a checkpoint with the settings it was created with; a start with other settings is refused."""
 TOPIC_ID = "topic-id:"
-"""With a topic's real name the key under which a checkpoint remembers the topic's id."""
+"""The prefix of a topic's real name in the key of the topic's id in :data:`REMEMBERED`."""
 RULES, RUNS, DECIDES = "rules", "runs", "decides"
-"""The keys in :data:`REMEMBERED` for the rules of the job that started last, for its run (beside the run whose batch it
-replays, with the offset behind the ticks of that batch), and for the settings that it decides by."""
+"""The keys in :data:`REMEMBERED` of the last started job: the number of its rules, its run (with the run whose batch it
+replays, and the offset after the ticks of that batch), and the settings that it decides by."""
 DRAFT = ".migrated"
-"""The end of the name of a checkpoint that is to replace another one."""
+"""The suffix of a checkpoint that will replace another one."""
 
 
 @dataclass(frozen=True)
 class Resharding:
-    """How a room divides its states among other shards; pure functions.
+    """Two pure functions that move states to another number of shards.
 
-    :ivar divide: from their new number, version and blob of an old shard, and its pieces, to parts by the number of the
-        new shard, which name no pieces
+    :ivar divide: from (new number of shards, version, blob, pieces) of an old shard to parts by new shard, without
+        pieces
     :ivar unite: from the parts of a new shard, in any order, to its state
     """
 
@@ -58,16 +58,15 @@ class Resharding:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRules:
-    """What a job's checkpoint rests on.
+    """The conditions under which a job may continue its checkpoint.
 
-    :ivar fixed: the keys of settings that cannot change under it
-    :ivar movable: those of them that ``ackstream migrate`` can change
-    :ivar decides: the keys of settings that the job decides records by, which cannot change within a batch
-    :ivar shards: the settings key of the number of the job's shards, if they are numbered
-    :ivar resharding: how the job divides its states among other shards
-    :ivar otherwise: the remedy if another setting has to change, as the end of a sentence
-    :ivar committed: returns the newest batch of a query (its id) in the job's tables, as the query numbers it; or -1
-    :ivar rules: the number of the job's rules, one more with each release that may decide a batch differently
+    :ivar fixed: the keys of settings that cannot change under the checkpoint
+    :ivar movable: the keys in ``fixed`` that ``ackstream migrate`` can change
+    :ivar decides: the keys of settings that decide records; they cannot change within a batch
+    :ivar shards: the settings key of the number of shards; ``None`` if the shards are not numbered
+    :ivar otherwise: the remedy for a setting that is not movable, as the end of a sentence
+    :ivar committed: returns the newest batch of a query (by its id) in the job's tables; -1 without one
+    :ivar rules: one more with each release that may decide a batch differently
     """
 
     fixed: tuple[str, ...] = ("kafka.topic_prefix",)
@@ -81,26 +80,26 @@ class CheckpointRules:
 
 
 class Planned(NamedTuple):
-    """The query of a checkpoint, and the newest batch that it has planned."""
+    """The id of a checkpoint's query, and its newest planned batch."""
 
     query_id: str
     batch: int
 
 
 class Checkpoint:
-    """The files of a checkpoint, on whatever file system Hadoop knows.
+    """The files of a checkpoint on a file system of Hadoop; their names and formats come from Spark.
 
-    Source of their names and forms: Spark's ``StreamExecution``, ``OffsetSeqLog`` and ``CommitLog``.
+    Source: Spark's ``StreamExecution``, ``OffsetSeqLog`` and ``CommitLog``.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        """Name a checkpoint, which may not exist."""
+        """Name a checkpoint, which need not exist."""
         self.location = location
         self._spark = spark
         self._files, _ = locate(spark, location)
 
     def at(self, location: str) -> Checkpoint:
-        """Return another checkpoint."""
+        """Return the checkpoint at another location."""
         return Checkpoint(self._spark, location)
 
     def path(self, name: str) -> str:
@@ -112,7 +111,7 @@ class Checkpoint:
         return bool(self._files.exists(self._path(name)))
 
     def last(self, log: str) -> int:
-        """Return the last batch in a log, ``offsets`` or ``commits``; -1 if there is none."""
+        """Return the last batch in the log ``offsets`` or ``commits``; -1 if the log is empty."""
         if not self.exists(log):
             return -1
         names = [entry.getPath().getName() for entry in self._files.listStatus(self._path(log))]
@@ -124,13 +123,13 @@ class Checkpoint:
             return bytes(stream.readAllBytes()).decode()
 
     def write(self, name: str, text: str) -> None:
-        """Write a text file, over what it may have been."""
+        """Write a text file, or replace it."""
         overwrite = True
         with closing(self._files.create(self._path(name), overwrite)) as out:
             out.write(text.encode())
 
     def delete(self, name: str = "") -> None:
-        """Delete a file or a directory, the whole checkpoint by default, if it exists."""
+        """Delete a file or directory if it exists; by default the whole checkpoint."""
         recursive = True
         self._files.delete(self._path(name), recursive)
 
@@ -141,21 +140,18 @@ class Checkpoint:
         util.copy(self._files, self._path(name), self._files, to, delete_source, conf)
 
     def move(self, location: str) -> None:
-        """Rename the checkpoint.
-
-        :raises StartError: if the file system does not do it
-        """
+        """Rename the checkpoint; raise a StartError if the file system refuses."""
         if not self._files.rename(self._path(), locate(self._spark, location)[1]):
             raise StartError(f"{self.location} cannot be renamed to {location}: rename it by hand.")
 
     @property
     def remembered(self) -> dict[str, Any]:
-        """What it remembers; nothing if no query has been started with it yet."""
+        """The content of :data:`REMEMBERED`; empty before the first start of a query."""
         found: dict[str, Any] = json.loads(self.read(REMEMBERED)) if self.exists(REMEMBERED) else {}
         return found
 
     def remember(self, values: Mapping[str, object]) -> None:
-        """Replace what it remembers, at once: a job may be killed at any moment."""
+        """Replace the content of :data:`REMEMBERED` atomically: a job may be killed at any moment."""
         draft = f".{REMEMBERED}.draft"
         self.write(draft, json.dumps(dict(values)))
         gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001 - there is no public way
@@ -168,18 +164,18 @@ class Checkpoint:
 
     @property
     def planned(self) -> Planned | None:
-        """How far it is; ``None`` if no query has planned a batch with it yet."""
+        """The query and its newest planned batch; ``None`` before the first batch."""
         if not self.exists("metadata"):
             return None
         query_id, batch = json.loads(self.read("metadata"))["id"], self.last("offsets")
         return None if batch < 0 else Planned(query_id, batch)
 
     def is_unfinished(self, batch: int) -> bool:
-        """Return whether the newest batch that it has planned will be replayed by the next start."""
+        """Return whether the next start replays a batch, the newest planned one."""
         return not self.exists(f"commits/{batch}")
 
     def planned_end(self, batch: int, topic: str) -> int:
-        """Return the offset behind the last record that a batch reads of a topic with one partition; 0 if of none."""
+        """Return the offset after the last record that a batch reads from a topic with one partition; 0 without one."""
         _, _, *sources = self.read(f"offsets/{batch}").splitlines()
         ends = [json.loads(source).get(topic, {}).get("0", 0) for source in sources if source.startswith("{")]
         return max(ends, default=0)
@@ -189,17 +185,14 @@ class Checkpoint:
 
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
-    """Return whether no query has been started with a checkpoint yet."""
+    """Return whether no query was started with a checkpoint."""
     return not Checkpoint(spark, location).remembered
 
 
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:
-    """Refuse a checkpoint that is older than the tables.
+    """Raise a StartError if the newest batch in the tables is later than the newest planned batch, ``batch``.
 
-    :param batch: the newest batch that the checkpoint has planned
-    :param committed: the newest batch of its query in the tables; the one that is planned may be replayed
-    :param remedy: as the end of a sentence
-    :raises StartError: with both numbers and the ways out
+    An equal ``committed`` is accepted: the planned batch may be replayed.
     """
     if committed > batch:
         raise StartError(
@@ -210,7 +203,7 @@ def compare_batches(location: str, batch: int, committed: int, remedy: str) -> N
 
 
 def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
-    """Return the ids of topics (without the prefix) that exist, by :data:`TOPIC_ID` and their real names."""
+    """Return the ids of existing topics (given without the prefix) by :data:`TOPIC_ID` and their real names."""
     real = [kafka.topic(name) for name in names]
     if not real:
         return {}
@@ -220,13 +213,11 @@ def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
 
 
 def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], whose: str, remedy: str) -> None:
-    """Refuse topics that are not the ones of a checkpoint or a table, although they have their names.
+    """Raise a StartError if a topic's present id (:func:`topic_ids`) differs from the remembered one.
 
-    :param ours: the ids of the topics now (:func:`topic_ids`)
-    :param theirs: those that were remembered; a topic that was not remembered yet is accepted
-    :param whose: what remembers them, as the beginning of a sentence
+    :param theirs: the remembered ids; a topic without one is accepted
+    :param whose: the checkpoint or table that remembers them, as the beginning of a sentence
     :param remedy: as the end of a sentence
-    :raises StartError: naming the topic, both ids and the ways out
     """
     for key, identity in ours.items():
         if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
@@ -246,8 +237,8 @@ def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
 
 
 def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
-    """Return settings, or parts of them, by their full keys, as JSON has them; ``None`` for a default."""
-    # without defaults, of which a later release may add some
+    """Return the JSON values of settings, or of parts of them, by their full keys; ``None`` for a default."""
+    # without defaults: a later release may add some
     written = settings.model_dump(mode="json", exclude_defaults=True)
     defaults = Settings()
     found: dict[str, object] = {}
@@ -272,14 +263,14 @@ def guard_checkpoint(
     run: str = ANY_RUN,
     end: int | None = None,
 ) -> str | None:
-    """Compare the settings with those the checkpoint was made with; write them down on the first start.
+    """Compare the settings with those in the checkpoint, and remember them.
 
-    :param ours: the settings that cannot change under the checkpoint, by their full keys, and the number of the rules
-    :param remedy: returns the remedy for a key that has to change, as the end of a sentence
-    :param decides: the settings by which records are decided
-    :param stored: whether a table has the newest batch already
+    :param ours: the fixed settings by their full keys, the ids of the topics, and the number of the rules
+    :param remedy: returns the remedy for a key, as the end of a sentence
+    :param decides: the settings that decide records
+    :param stored: whether a table already has the newest batch
     :param run: the run whose ticks count from now on
-    :param end: the offset behind the ticks of the batch to replay; ``None``: the newest batch is finished
+    :param end: the offset after the ticks of the batch to replay; ``None``: the newest batch is finished
     :return: the run that planned the batch to replay, whose ticks count in it; ``None`` if unknown
     :raises StartError: a setting differs, a migration was interrupted, or other rules or settings began the last batch
     """
@@ -296,7 +287,7 @@ def guard_checkpoint(
             f"The migration of the checkpoint {location} was interrupted: repeat `ackstream migrate`, or delete "
             f"{location}{DRAFT} to start with a new checkpoint."
         )
-    # a run that only replays a batch has no ticks in it: they are behind its end
+    # a run that only replays a batch has no ticks in it: its ticks come after the batch
     ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
     former: str | None = None if end is None else ends.get(end, ends.get(None))
     runs = {run: None} if former is None else {former: end, run: None}
@@ -305,11 +296,8 @@ def guard_checkpoint(
 
 
 def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
-    """Refuse to decide a batch again by other rules: it could be answered differently under the same id.
-
-    :raises StartError: with the way out
-    """
-    # the first releases did not write their number
+    """Raise a StartError if other rules would replay the batch: its answers could differ under the same ids."""
+    # the first releases wrote no number
     if theirs.get(RULES, 1) != ours.get(RULES, 1):
         raise StartError(
             f"The checkpoint {location} ends with a batch that another release has begun, and this one decides by other"
@@ -321,10 +309,7 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
 
 
 def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], location: str) -> None:
-    """Refuse to decide a batch again by other settings: tables have it, and its answers would say something else.
-
-    :raises StartError: naming the first key, both values and the way out
-    """
+    """Raise a StartError if other settings would replay a stored batch: its answers would contradict the tables."""
     for key, value in ours.items():
         if key in theirs and theirs[key] != value:
             before, now = ("its default" if one is None else json.dumps(one) for one in (theirs[key], value))
@@ -338,10 +323,7 @@ def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], 
 def compare_values(
     ours: Mapping[str, object], theirs: Mapping[str, object], location: str, remedy: Callable[[str], str]
 ) -> None:
-    """Refuse values that differ from those of the checkpoint.
-
-    :raises StartError: naming the first key, both values and the ways out
-    """
+    """Raise a StartError that names the first key whose value differs from the checkpoint's."""
     for key, value in ours.items():
         if key in theirs and theirs[key] != value:
             raise StartError(

@@ -1,20 +1,19 @@
-"""The clock of a query: the ticks that move its event time on, when something waits for time.
+"""The clock of a query: it sends the ticks that advance the event time when a deadline is due.
 
-A tick says: everything before this time has been read by the end of the batch that reads the tick. While the query
-keeps up that is the broker's present time; while some partition lags, it is the time of the oldest unread record. So a
-backlog never causes a false timeout. What the running batch reads counts as read: a tick is in a later batch.
+A tick at time t asserts: by the end of the batch that reads the tick, the query has read every record before t. That is
+the broker's time while the query keeps up, and the time of the oldest unread record while a partition lags. So a
+backlog never causes a false timeout. Records of the running batch count as read: a tick belongs to a later batch.
 
-The broker's time is taken from a sign of life on the lease topic (:mod:`ackstream.spark.lease`); only then are the
-partitions and their ends looked up, and only then is the tick sent. A record that arrives in between has a later time
-than the tick, whatever the order in which the query reads them. Where partitions are on several brokers, whose clocks
-differ, and which show a record only once its followers have it, time stays ``clock.slack`` behind. A broker's clock
-that jumps is followed slowly (:class:`Pace`).
+The broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the
+ends of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in
+any order of reading. If partitions are on several brokers, time stays ``clock.slack`` behind: their clocks differ, and
+a broker shows a record only once its followers have it. A jump of a broker's clock is followed slowly (:class:`Pace`).
 
-A tick is sent when a deadline has come, of which the shards tell the driver, and now and then while records are read,
-so that what is remembered can be forgotten. Each shard tells its earliest deadline alone, the next one in the batch
-that reads the tick: until that has ended the clock goes on looking, so that it can send the next tick at once. Nothing
-is sent while nothing waits: an idle query has no batches. Ticks are keyed by their run, and the query counts those of
-its own run alone, up to their own append time.
+The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
+expire entries. A shard reports only its earliest deadline, and the next one in the batch that reads the tick; the clock
+keeps looking until that batch has ended, so that it can send the next tick at once. It sends nothing while no shard
+waits: an idle query has no batches. The run is the key of its ticks; a query counts only those of its own run, up to
+their append time.
 """
 
 from __future__ import annotations
@@ -41,26 +40,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
-"""How long a clock may fail before its job ends; the longer of both, as for the lease."""
+"""A clock may fail for the longer of both before its job ends, as for the lease."""
 
 LOOK_SECONDS = 0.03
-"""How often it looks whether a deadline has come; that costs a comparison."""
-
+"""The interval of the checks for a due deadline; a check costs a comparison."""
 RETRY_SECONDS = 0.1
-"""How long a deadline that has come waits for the next look at the broker; what it saw last may pass sooner."""
-
+"""The shortest interval of lookups on the broker; the query may pass ends that are already known sooner."""
 REST_SECONDS = 10.0
-"""How often time moves on while records are read and nothing waits for it."""
-
+"""The interval of ticks while records are read and no deadline is due."""
 BEHIND_MS, LOOK_PAUSES = 1_000, 5
-"""If what was looked up before has not let a deadline pass for so long, the unread records themselves are looked at;
-that takes long, so that the pause after it is this number of times longer."""
+"""If the known ends have held back a deadline for this time, the clock reads the unread records themselves. That is
+slow: the pause after it is this number of times longer."""
 
 MARKS = 32
 FETCH_MS = 2_000
 GAIN = 0.1
-"""How much faster than time itself the clock may catch up with a broker's clock that is ahead of it."""
-
+"""The clock may go faster by this share of the elapsed time, to catch up with a broker's clock that is ahead."""
 JUMP_MS = 1_000
 
 
@@ -73,13 +68,11 @@ def next_tick(
     broker_time: int,
     timestamp_at: Callable[[Hashable, int, int], int | None],
 ) -> int:
-    """Decide up to which time, in epoch milliseconds, everything has been read.
+    """Return the time, in epoch milliseconds, before which every record has been read.
 
-    :param consumed: for each partition the next offset the query will read; a missing partition has not been read
-    :param ends: for each partition its end, looked up after ``broker_time``
-    :param broker_time: the broker's time
-    :param timestamp_at: gives the timestamp of the first record from an offset up to an end; ``None`` where all those
-        have been deleted
+    :param consumed: the next offset of each partition; a missing partition has not been read
+    :param ends: the end of each partition, looked up after ``broker_time``
+    :param timestamp_at: gives the timestamp of the first record from an offset up to an end; ``None``: all are deleted
     """
     unread = [
         timestamp_at(partition, offset, end)
@@ -90,20 +83,20 @@ def next_tick(
 
 
 class Mark(NamedTuple):
-    """A time, and ends of the partitions that were looked up after it: what is behind them is later."""
+    """A time, and the ends of the partitions after it: records behind the ends are later than the time."""
 
     time: int
     ends: Mapping[Hashable, int]
 
     def passed(self, consumed: Mapping[Hashable, int]) -> bool:
-        """Return whether everything before the time has been read."""
+        """Return whether every record before the time has been read."""
         return all(consumed.get(partition, 0) >= end for partition, end in self.ends.items())
 
 
 class Pace:
-    """Follows a broker's clock, hardly faster than time passes, so that no leap of it ends anybody's deadline.
+    """Follows a broker's clock, at most by :data:`GAIN` faster than time passes: a jump expires no deadline.
 
-    One that is set back is believed; time stands still for the query until it has caught up.
+    A clock that is set back is followed; the query's time stands still until it has caught up.
     """
 
     def __init__(self) -> None:
@@ -111,15 +104,13 @@ class Pace:
         self._ahead = False
 
     def follow(self, broker_time: int, asked: float, answered: float) -> int:
-        """Return how much of the broker's time is believed.
+        """Return the accepted time for a broker's time, both in epoch milliseconds.
 
-        :param broker_time: epoch milliseconds
-        :param asked: when it was asked for, in seconds of :func:`passing`
-        :param answered: when it was known
+        :param asked: the time of the request, in seconds of :func:`passing`; ``answered`` is that of the response
         """
         latest, before = self._known or (broker_time, asked)
         believed = min(broker_time, int(latest + (answered - before) * 1000 * (1 + GAIN)))
-        # follows a broker's clock that goes slower, but not at once one that is set back for a moment
+        # follows a slower clock, but not at once a clock that is set back for a moment
         self._known = max(believed, latest + (asked - before) * 1000 * (1 - GAIN)), asked
         ahead = broker_time - believed > JUMP_MS
         if ahead and not self._ahead:
@@ -129,22 +120,18 @@ class Pace:
 
 
 class Watched(NamedTuple):
-    """What a clock sees of a query whose time it moves.
-
-    :ivar consumed: gives the next offset of each partition after those that its newest batch reads
-    :ivar told: gives what its shards have told
-    """
+    """The query that a clock follows: its next offsets, after its newest batch, and the reports of its shards."""
 
     consumed: Callable[[], Mapping[Any, int]]
     told: Callable[[], Told]
 
 
 class ClockReading(NamedTuple):
-    """A clock as its operator sees it.
+    """The state of a clock in figures.
 
-    :ivar signed_ago: seconds since its last sign of life; ``None``: there was none yet
-    :ivar tick_ms: its last tick, epoch milliseconds; 0: none
-    :ivar overdue_ms: for how long the earliest deadline has been due, which the query has not let pass
+    :ivar signed_ago: seconds since the last sign of life; ``None`` before the first
+    :ivar tick_ms: the last tick in epoch milliseconds; 0 before the first
+    :ivar overdue_ms: how long the earliest deadline has been due, in milliseconds
     """
 
     signed_ago: float | None
@@ -156,11 +143,7 @@ class QueryClock:
     """The clock of one run of a query, and the run's lease."""
 
     def __init__(self, lease: Lease, slack_ms: int, interval: float) -> None:
-        """Prepare a run.
-
-        :param slack_ms: how far time stays behind where partitions are on several brokers
-        :param interval: seconds between signs of life
-        """
+        """Prepare a run; ``slack_ms`` counts with several brokers, ``interval`` (s) is that of signs of life."""
         self._lease, self._slack, self._interval = lease, slack_ms, interval
         self._pace = Pace()
         self._watched: Watched | None = None
@@ -180,23 +163,19 @@ class QueryClock:
         return self._lease.run
 
     def follow(self, watched: Watched | None, stop: Callable[[], object]) -> None:
-        """Begin to move the time of a query on.
-
-        :param watched: ``None``: it has no event time
-        :param stop: stops it when the clock cannot go on
-        """
+        """Follow a query (``None``: it has no event time), which ``stop`` ends when the clock cannot continue."""
         self._watched, self._stop = watched, stop
         if self._ended:
             stop()
 
     def give_up(self) -> None:
-        """Stop the query, or the one that will be followed."""
+        """Stop the query that is followed, or will be."""
         self._ended = True
         if self._stop is not None:
             self._stop()
 
     def step(self, broker: ClockBroker) -> None:
-        """Give a sign of life and tick, as far as it is time to.
+        """Send a sign of life and a tick, each if due.
 
         :raises StoppedError: another run has taken over
         """
@@ -220,7 +199,7 @@ class QueryClock:
         self._lease.end(broker.lease)
 
     def reading(self) -> ClockReading:
-        """Return its state at this moment; for any thread."""
+        """Return the present state; for any thread."""
         now = passing()
         if self._signed == float("-inf"):
             return ClockReading(None, 0, 0)
@@ -229,26 +208,26 @@ class QueryClock:
         return ClockReading(now - self._signed, self._last, overdue)
 
     def _present(self, now: float) -> float:
-        """Return the time up to which nothing may be open, in epoch milliseconds."""
+        """Return the time, in epoch milliseconds, before which no deadline may be open."""
         return self._believed + (now - self._signed) * 1000 - self._behind
 
     def _wanted(self, now: float) -> int | None:
-        """Return the time that has come and must pass for something to happen, as far as is known without asking."""
+        """Return the deadline that is due, without a request to the broker; ``None``: no deadline is due."""
         if self._watched is None:
             return None
         told = self._watched.told()
         if not told.asked:
             return self._last if now >= self._ticked + self._interval else None
-        # of what the last tick has passed the batch that reads it will tell
+        # the batch that reads the last tick reports on deadlines before that tick
         due = told.due(self._last)
         return due if due is not None and due < self._present(now) else None
 
     def _earliest(self) -> int | None:
-        """Return the earliest deadline that the query has not let pass."""
+        """Return the earliest open deadline of the query."""
         return None if self._watched is None else self._watched.told().due(0)
 
     def _untold(self) -> bool:
-        """Return whether what comes after the last tick is not known yet: the batch that reads it will tell."""
+        """Return whether the next deadline is unknown: the batch that reads the last tick will report it."""
         due = self._earliest()
         return due is not None and due < self._last
 
@@ -268,21 +247,21 @@ class QueryClock:
         self._pass(broker, tick, least)
 
     def _passed(self) -> int:
-        """Return the latest time, of those looked up, before which everything has been read."""
+        """Return the latest known time before which every record has been read."""
         if self._watched is not None:
-            # between two batches Spark knows of none
+            # Spark has no planned offsets between two batches
             self._consumed = {**self._consumed, **self._watched.consumed()}
         return max((mark.time for mark in self._marks if mark.passed(self._consumed)), default=0)
 
     def _progress(self) -> Mapping[Any, int]:
-        """Return how far those partitions have been read that existed at the last look."""
+        """Return the next offsets of the partitions that existed at the last lookup."""
         return {partition: self._consumed.get(partition, 0) for partition in self._marks[-1].ends}
 
     def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
-        """Send a tick if it is later than a time."""
+        """Send a tick if it is later than ``least``."""
         if tick > least:
             read = self._progress()
-            # it has been sent once the broker has it, and counts up to the broker's time of it
+            # a tick counts up to its append time
             self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read
 
 
@@ -290,34 +269,30 @@ class QueryClock:
 
 
 class ClockBroker:
-    """What a clock needs of Kafka; for one thread."""
+    """The connection of a clock to Kafka; for one thread."""
 
     def __init__(self, lease: LeaseLog, settings: Settings, ticks: str | None, topics: Iterable[str]) -> None:
-        """Take a connection.
-
-        :param ticks: the topic of the ticks, without the prefix
-        :param topics: the topics whose records time must not pass before they are read, without the prefix
-        """
+        """Take a connection; time never passes an unread record of ``topics``. Topics come without the prefix."""
         kafka = settings.kafka
         self.lease = lease
         self._ticks = ticks and kafka.topic(ticks)
         self._read = {kafka.topic(topic) for topic in topics}
 
     def tick(self, key: bytes, time_ms: int) -> int:
-        """Send a tick, and wait until the broker has it; return the broker's time of it, epoch milliseconds."""
+        """Send a tick, wait until the broker has it, and return its append time in epoch milliseconds."""
         return int(self.lease.send(key, str(time_ms).encode(), self._ticks).get(timeout=SEND_SECONDS).timestamp)
 
     def ends(self) -> tuple[dict[TopicPartition, int], bool]:
-        """Return the end of each partition that exists now, and whether they are on several brokers."""
+        """Return the end of each existing partition, and whether they are on several brokers."""
         own = {self.lease.partition.topic, self._ticks or ""}
         replicas = kafka_topics.replicas(self.lease.admin, [*filter(None, own), *self._read])
         ends = kafka_topics.ends(self.lease.admin, [one for one in replicas if one.topic in self._read])
         return ends, len(set().union(*replicas.values())) > 1
 
     def timestamp_at(self, partition: TopicPartition, offset: int, end: int) -> int | None:
-        """Return the timestamp of the first record from an offset up to an end; ``None`` where all are deleted.
+        """Return the timestamp of the first record from an offset up to an end; ``None``: all are deleted.
 
-        Of a record that this Python cannot unpack, the broker knows the time.
+        The broker is asked for the time of a record that this Python cannot decompress.
         """
         beginnings = self.lease.admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})
         first = max(offset, beginnings[partition].offset)
@@ -331,7 +306,7 @@ class ClockBroker:
         return records[0].timestamp if records and reader.unreadable == unreadable else self._search(partition, first)
 
     def _search(self, partition: TopicPartition, offset: int) -> int:
-        """Find the latest time of which a record at an offset or before it is: that of the record."""
+        """Find the timestamp of the record at an offset: the latest time whose first record is not after it."""
         low, high = 0, 1 << 42
         while low < high:
             middle = (low + high + 1) // 2
@@ -342,13 +317,12 @@ class ClockBroker:
 
 @contextmanager
 def clock(settings: Settings, lease: str, ticks: str | None, topics: Iterable[str]) -> Iterator[QueryClock]:
-    """Run a clock until the block ends.
+    """Run a clock until the block ends; the topics come without the prefix.
 
-    :param lease: the lease topic of the job, without the prefix, as are all
     :param ticks: the topic of the ticks, which no other query may use; ``None``: a job without event time
-    :param topics: the topics whose records time must not pass before they are read
+    :param topics: time never passes an unread record of these
     :raises StartError: another process runs the same job
-    :raises StoppedError: at the end of the block, if the clock could not go on
+    :raises StoppedError: at the end of the block, if the clock could not continue
     """
     interval, topics, name = settings.clock.interval / 1000, list(topics), settings.kafka.topic(lease)
     own_lease = Lease(name, max(LEASE_SECONDS, LEASE_INTERVALS * interval))
@@ -359,7 +333,7 @@ def clock(settings: Settings, lease: str, ticks: str | None, topics: Iterable[st
         with ExitStack() as stack:
             broker = ClockBroker(LeaseLog(stack, settings.kafka, name), settings, ticks, topics)
             yield lambda: own.step(broker)
-            # stopped in order: the next run need not wait
+            # after a shutdown in order, the next run need not wait
             own.end(broker)
 
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""The life of a job: topics, checkpoint and tables are checked, its query runs, beside it clock and offsets.
+"""The life of a job: it checks topics, checkpoint and tables, and runs the query beside its clock and its offsets.
 
-A room of ``ackstream.jobs`` describes its query as a :class:`Job`; this is what starts and stops it, in a process of
-its own (:func:`main`), or with others in one session.
+A room of ``ackstream.jobs`` describes its query as a :class:`Job`. It runs in a process of its own (:func:`main`), or
+with others in one session.
 """
 
 from __future__ import annotations
@@ -54,39 +54,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
-"""How long the batch at hand may take to finish when a job is stopped."""
+"""The time for the running batch to finish when a job is stopped."""
 
 AWAIT_SECONDS = 1
 DRIVER, SILENT_SECONDS = "The driver", 120.0
-"""Whose sign of life is that it asks the JVM about its queries."""
+"""Its sign of life is that it asks the JVM about its queries."""
 
 DATA_LOSS = "failOnDataLoss"
-"""The option that every message of Spark about deleted records names, whether driver or executor found them."""
+"""The option that Spark names in every message about deleted records, of driver and executors."""
 _LOSS = (
     "Kafka deleted records before the job read them, because it was away or behind for longer than retention.ms of "
     "their topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
     "then says how many they were."
 )
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
-"""What a broker says to Spark's clients if an ACL is missing."""
+"""The error of a broker in Spark's clients if an ACL is missing."""
 POOL = "spark.scheduler.pool"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is particular to a job.
+    """The description of a job.
 
     :ivar name: of the query and of its checkpoint
-    :ivar build: makes the tables and starts the query with a trigger, in a session of its own
+    :ivar build: creates the tables and starts the query with a trigger, in a session of its own
     :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
     :ivar topics: the topics it reads and writes, without the prefix
-    :ivar reads: those whose offsets its checkpoint counts, without its clock's
-    :ivar ticks: the topic of its clock, which never passes an unread record of the topics it reads
-    :ivar lease: the topic on which it shows that it runs, so that no second one does
-    :ivar conf: what it needs of its Spark session
-    :ivar answers: whether clients wait for its results: its tasks go before those of other jobs in its session
-    :ivar check: refuses inconsistent settings, before anything is written
-    :ivar keeps: the rules of its checkpoint
+    :ivar reads: the topics whose offsets its checkpoint counts, without that of its clock
+    :ivar ticks: the topic of its clock, which never passes an unread record of ``reads``
+    :ivar lease: the topic of its signs of life, so that no second process runs it
+    :ivar conf: entries for its Spark session
+    :ivar answers: whether clients wait for its results: its tasks precede those of other jobs in the session
+    :ivar check: refuses inconsistent settings before the first write
     """
 
     name: str
@@ -104,13 +103,13 @@ class Job:
     def start(
         self, spark: SparkSession, settings: Settings, *, available_now: bool = False, clock: QueryClock | None = None
     ) -> StreamingQuery:
-        """Start the query alone, without offsets; it runs until it is stopped.
+        """Start the query alone, without its consumer group; it runs until it is stopped.
 
         :param available_now: stop at the present end of its topics
-        :param clock: follows the query; ``None``: those ticks count that something else publishes
+        :param clock: follows the query; ``None``: the ticks of another publisher count
         :raises StartError: if settings, checkpoint and tables are inconsistent
         """
-        # what the job sets, and what the query takes from it when it starts, is no other query's business
+        # entries that the job sets, and the query reads at its start, must not reach other queries
         own = spark.newSession()
         for key, value in self.conf(settings).items():
             own.conf.set(key, value)
@@ -142,7 +141,7 @@ class Job:
             compare_batches(checkpoint.location, last.batch, newest, self.keeps.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
-        # a query takes its pool from the thread that starts it
+        # a query inherits the pool of the thread that starts it
         spark.sparkContext.setLocalProperty(POOL, "answering" if self.answers else "following")
         try:
             query = self.build(own, settings, {"availableNow": True} if available_now else {"processingTime": interval})
@@ -155,19 +154,19 @@ class Job:
         return query
 
     def remedy(self, key: str) -> str:
-        """Return what to do if a setting has to change that is fixed under the checkpoint, as the end of a sentence."""
+        """Return the remedy for a setting that is fixed under the checkpoint, as the end of a sentence."""
         if key in self.keeps.movable:
             return f"stop the job and run `ackstream migrate {self.name}`"
         return self.keeps.otherwise
 
     @contextmanager
     def running(self, spark: SparkSession, settings: Settings, *, ticks: bool = True) -> Iterator[StreamingQuery]:
-        """Run the job for the time of the block: create missing topics, start the query, its clock and its offsets.
+        """Create missing topics, and run query, clock and commits of offsets until the block ends.
 
         :param ticks: whether it publishes its ticks itself; if not, it has no lease either
         :raises StartError: if settings, checkpoint, topics and tables are inconsistent, or another process runs the job
         :raises LocalError: if Kafka does not answer
-        :raises StoppedError: at the end of the block, if its clock or its lease could not go on and stopped the query
+        :raises StoppedError: at the end of the block, if its clock or its lease failed and stopped the query
         """
         if self.topics:
             prepare(settings, self.topics, PARTIES[self.name])
@@ -175,7 +174,7 @@ class Job:
             stack.callback(disconnect, self.name)
             own = None
             if self.lease is not None and (self.ticks is None or ticks):
-                # its run begins before the query and ends after it
+                # the run begins before the query and ends after it
                 own = stack.enter_context(clock(settings, self.lease, self.ticks, self.reads))
             query = self.start(spark, settings, clock=own)
             stack.callback(stop_in_order, query)
@@ -189,9 +188,9 @@ class Job:
 
 
 def stop_in_order(query: StreamingQuery) -> None:
-    """Stop a query at the end of the batch at hand, which Spark would interrupt and repeat at the next start."""
+    """Stop a query at the end of the running batch, which Spark would interrupt and repeat at the next start."""
     before, deadline = _newest(query), time.monotonic() + STOP_SECONDS
-    # one that is behind goes from batch to batch without a pause, so that its trigger is always active
+    # a query that is behind runs batches without a pause, so that its trigger is always active
     while (
         query.isActive and query.status["isTriggerActive"] and _newest(query) == before and time.monotonic() < deadline
     ):
@@ -205,7 +204,7 @@ def _newest(query: StreamingQuery) -> int:
 
 
 def main(*jobs: Job) -> None:
-    """Run jobs in this process until one of them ends, or a signal ends all, as ``spark-submit`` starts them."""
+    """Run jobs in this process, as ``spark-submit`` starts it, until one of them ends, or a signal ends all."""
 
     def run(settings: Settings) -> None:
         with (
@@ -216,7 +215,7 @@ def main(*jobs: Job) -> None:
             started = [
                 (one.name, stack.enter_context(one.running(spark, settings))) for one in jobs if not stop.is_set()
             ]
-            # started again, all of them go on where they were
+            # after a restart, all of them continue from their checkpoints
             while not stop.is_set() and not any(_ended(settings, *one, stop) for one in started):
                 HEALTH.beat(DRIVER, time.monotonic())
 
@@ -224,21 +223,18 @@ def main(*jobs: Job) -> None:
 
 
 def _ended(settings: Settings, name: str, query: StreamingQuery, stop: threading.Event) -> bool:
-    """Wait for the end of a query, and return whether it came within a second.
-
-    :raises AckstreamError: it has failed
-    """
+    """Return whether a query ends within a second; raise an AckstreamError if it has failed."""
     try:
         return bool(query.awaitTermination(AWAIT_SECONDS))
     except StreamingQueryException as error:
         if stop.is_set():
-            # a signal to all processes ends Python's workers, too
+            # a signal to all processes also ends Python's workers
             return True
         raise _failed(settings, name, error) from error
 
 
 def _failed(settings: Settings, name: str, error: StreamingQueryException) -> AckstreamError:
-    """Return the sentence for a query that has failed; its stack and its plan are logged."""
+    """Return the error for a failed query; log its stack and its plan."""
     text = str(error)
     if DATA_LOSS in text:
         return StoppedError(_LOSS)
@@ -249,7 +245,7 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
 
 
 def _cause(text: str) -> str:
-    """Return what a query failed by: a line of what Spark says, of Python's last stack if there is one."""
+    """Return the cause of a query's failure: a line of Spark's message, of the last Python stack in it if any."""
     said = text.partition(" terminated with exception: ")[2].partition("=== Streaming Query ===")[0] or text
     stack = said.rpartition("Traceback (most recent call last):\n")[2]
     line = next((line for line in stack.splitlines() if line and not line.startswith(" ")), said)

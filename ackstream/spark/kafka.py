@@ -1,4 +1,4 @@
-"""Kafka as source and sink of Spark, the same for every job, and the columns they read from record headers."""
+"""Kafka as source and sink of Spark, the same for every job, and columns from record headers."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     Start = int | Mapping[int, int] | datetime
 
 EARLIEST, LATEST = -2, -1
-"""Spark's names for the ends of a partition."""
+"""Spark's offsets for the ends of a partition."""
 ENDS = {"earliest": EARLIEST, "latest": LATEST}
 """The ends by their names in the settings."""
 
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
 HEADER_BYTES = 16
-"""What a record header takes besides its name and its value, at most."""
+"""The overhead of a record header besides its name and value, at most."""
 OWN_BYTES = 64 * 1024
 MAX_COPY_BYTES = MAX_RECORD_BYTES - OWN_BYTES
-"""Of a record that is copied to another topic with some headers more; what is larger is named by its coordinates."""
+"""A record up to this size is copied to another topic with further headers; a larger one is named by coordinates."""
 COPY_BYTES = "ackstream.copy.bytes"
-"""The entry in a session's conf that has less where the topic takes less."""
+"""The entry in a session's conf with the lower limit of a topic."""
 _SINK = {
     "max.request.size": str(MAX_REQUEST_BYTES),
     "linger.ms": "5",
-    # an upper bound: with Kafka's 16 KB, many records are as many requests
+    # an upper bound: with Kafka's 16 KB, many records need many requests
     "batch.size": str(256 * 1024),
-    # the promise that nothing sent is lost is not for options to change
+    # options cannot weaken the promise that no sent record is lost
     "acks": "all",
     "enable.idempotence": "true",
 }
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-"""A record header, as Spark's source gives it and its sink takes it."""
+"""A record header in Spark's source and sink."""
 
 _RECORDS = pa.schema(
     [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(HEADER))]
@@ -58,11 +58,9 @@ _RECORDS = pa.schema(
 CLOCK = "clock"
 """The watermark column."""
 FORMER_RUN = "ackstream.clock.former"
-"""The entry in a session's conf with the run whose ticks counted in the batch that is replayed, and the offset of the
-tick behind it; as JSON."""
+"""The entry in a session's conf with the run whose ticks count in a replayed batch, and the offset after them; JSON."""
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
-"""The entry in a session's conf that names the run whose ticks count, which is their key; and what it is where
-something else publishes the clock."""
+"""The entry in a session's conf with the run whose ticks count, which is their key; and its value for another clock."""
 
 
 # -- source and sink ---------------------------------------------------------------------------------------------------
@@ -73,17 +71,15 @@ def source(
 ) -> DataFrame:
     """Return the records of topics as a stream.
 
-    :param topics: by name, without the prefix, where a new checkpoint starts: :data:`EARLIEST`, :data:`LATEST`, or
-        offsets by partition (others from the earliest), or a time: with the first record of that time or later
-    :param job: the job that reads them
+    :param topics: the start of a new checkpoint by topic, without the prefix: :data:`EARLIEST`, :data:`LATEST`, offsets
+        by partition (other partitions start at the earliest), or the time of the first record
     :param limit: the most records per batch; ``None``: no limit
-    :param headers: whether to include the column of record headers
     """
     starts = {kafka.topic(name): start for name, start in topics.items()}
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
     return (
         spark.readStream.format("kafka")
-        # the default of 500 ms is waited out by every almost empty batch
+        # the default would delay every almost empty batch by 500 ms
         .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
         .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
         .option("groupIdPrefix", kafka.group_of(job))
@@ -91,13 +87,13 @@ def source(
         .option("startingOffsets", _starting_offsets(kafka, starts))
         .option("includeHeaders", str(headers).lower())
         .load()
-        # a task for each partition that has records would cost a small batch more than to read them one after the other
+        # in a small batch, a task for each partition costs more than reading the partitions one after the other
         .coalesce(spark.sparkContext.defaultParallelism)
     )
 
 
 def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
-    """Look up the offsets now: Spark would look for the latest later, and skip what is sent in the meantime."""
+    """Look up the offsets now: Spark would look up the latest later, and skip records sent in the meantime."""
     if all(start == EARLIEST for start in starts.values()):
         return "earliest"
     with connect_admin(kafka) as admin:
@@ -123,12 +119,11 @@ def sink_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str
 
 
 def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
-    """Write records to Kafka, in their order.
+    """Write records to Kafka in order: columns ``key``, ``value``, perhaps ``headers``; ``topic`` unless it is given.
 
-    :param records: columns ``key`` and ``value``, perhaps ``headers``; ``topic`` unless it is given
-    :param topic: its real name
+    ``topic`` is a real name.
     """
-    # one task: records of one key stay in order
+    # one task keeps the order of records with one key
     writer = records.coalesce(1).write.format("kafka").options(**sink_options(kafka))
     if topic is not None:
         writer = writer.option("topic", topic)
@@ -136,17 +131,14 @@ def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
 
 
 FEW, FEW_BYTES = 500, 256 * 1024
-"""So many records, and bytes of values, are sent before a Spark job would have begun."""
+"""Up to these numbers of records and bytes of values, sending from the driver is faster than starting a Spark job."""
 
 _OUTBOXES: dict[tuple[str, str], Outbox] = {}
-"""By job and connection: what writes batches is not told the end of its query."""
+"""By job and connection: the writer of batches does not learn the end of its query."""
 
 
 def send(spark: SparkSession, records: Sequence[OutgoingRecord], kafka: Kafka, job: str) -> None:
-    """Write records that are on the driver to Kafka, those of a key in order.
-
-    :param job: whose they are: what one job cannot send holds up no other
-    """
+    """Write records from the driver to Kafka, in order by key; each job has an outbox, so that none delays others."""
     if len(records) > FEW or sum(len(value or b"") for _, _, value, _ in records) > FEW_BYTES:
         write(spark.createDataFrame(arrow_records(records)), kafka)
     elif records:
@@ -155,13 +147,13 @@ def send(spark: SparkSession, records: Sequence[OutgoingRecord], kafka: Kafka, j
 
 
 def disconnect(job: str) -> None:
-    """Close what :func:`send` has opened for a job."""
+    """Close a job's connections of :func:`send`."""
     for key in [key for key in _OUTBOXES if key[0] == job]:
         _OUTBOXES.pop(key).close()
 
 
 def arrow_records(records: Iterable[OutgoingRecord]) -> pa.Table:
-    """Lay out records for :func:`write`, at least one."""
+    """Return at least one record as a table for :func:`write`."""
     topics, keys, values, headers = zip(*records, strict=True)
     entries = list(itertools.chain.from_iterable(headers))
     names, texts = zip(*entries, strict=True) if entries else ((), ())
@@ -176,26 +168,23 @@ def arrow_records(records: Iterable[OutgoingRecord]) -> pa.Table:
 
 
 def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
-    """Let ticks move the watermark, and go on with the records, which are not late however old they are.
+    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late.
 
-    The watermark column ``clock`` is not the record time but that of ticks alone: a quiet stream still gets its
-    timeouts, and no record is ever late for Spark, which would drop it.
-
-    :param tick: the time of a tick, null for other records; or the name of the column that has it
+    :param tick: the time of a tick, null for other records; or the name of the column with it
     """
     return (
         stream.withColumn(CLOCK, F.col(tick) if isinstance(tick, str) else tick)
         .withWatermark(CLOCK, "0 seconds")
-        # those that do not count end here; of conditions this column's alone is not pushed below the watermark
+        # ticks that do not count end here; Spark pushes any condition on other columns below the watermark
         .where(F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_millis(F.lit(0))))
     )
 
 
 def tick_time(spark: SparkSession) -> Column:
-    """Return the time of a tick: its ``value``, at most its append time, as it cannot know of what came later.
+    """Return the time of a tick: its ``value``, at most its append time, as the tick covers no later records.
 
-    0, which moves nothing, where it cannot be read or is not of a run that counts: the one that ``spark`` names, and in
-    a batch that is replayed the one that counted when it was planned, so that it is decided as it was.
+    It is 0, without effect, if the tick is unreadable or its run does not count. The run that ``spark`` names counts,
+    and in a replayed batch also the run that counted when the batch was planned, so that the decisions are the same.
     """
     time, key = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string")
     counts = key == spark.conf.get(RUN, ANY_RUN)
@@ -206,12 +195,12 @@ def tick_time(spark: SparkSession) -> Column:
 
 
 def event_time() -> Column:
-    """Return the time of a row behind :func:`ticked` in epoch milliseconds: that of a record, or what a tick says."""
+    """Return the time of a row after :func:`ticked` in epoch milliseconds: of the record, or in the tick."""
     return F.unix_millis(F.coalesce(CLOCK, "timestamp"))
 
 
 def header(name: str) -> Column:
-    """Return the value of a record header; of a repeated one the last counts, and an empty one is none."""
+    """Return the value of a record header: the last non-empty one of that name."""
 
     def filled(entry: Column) -> Column:
         return (entry["key"] == name) & (F.length(entry["value"]) > 0)
@@ -220,30 +209,28 @@ def header(name: str) -> Column:
 
 
 def header_entry(name: str, value: Column) -> Column:
-    """Return a record header to write, as an element of the column ``headers``."""
+    """Return a record header as an element of the column ``headers``."""
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
 def limit_copies(spark: SparkSession, kafka: Kafka, topic: str) -> None:
-    """Look up how large the records of a topic (without the prefix) may be, to which this session will copy others."""
+    """Look up the record size limit of a topic (without the prefix) to which this session will copy records."""
     with connect_admin(kafka) as admin:
         limits = kafka_topics.largest_records(admin, [kafka.topic(topic)]).values()
     spark.conf.set(COPY_BYTES, str(min([MAX_COPY_BYTES, *(limit - OWN_BYTES for limit in limits)])))
 
 
 def copy_limit(spark: SparkSession) -> int:
-    """Return how many bytes the records may have that a session copies to another topic (:func:`limit_copies`)."""
+    """Return the limit, in bytes, of records that a session copies to another topic (:func:`limit_copies`)."""
     return int(spark.conf.get(COPY_BYTES, str(MAX_COPY_BYTES)))
 
 
 def fitting(limit: int, value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
-    """Return value and headers of a record for another topic, or its reference where the copy would be refused.
+    """Return value and headers of a record for another topic, or its reference if the copy exceeds :func:`copy_limit`.
 
-    The reference has no value, and in place of ``headers`` the header ``omitted`` with the size in bytes.
+    The reference has no value, and instead of ``headers`` the header ``omitted`` with the size in bytes.
 
-    :param limit: see :func:`copy_limit`
-    :param headers: those of the record that is copied
-    :param own: those that are added, which are few and small; of a repeated name the last counts
+    :param own: few and small headers to add; the last of a repeated name counts
     """
     size = F.aggregate(
         headers,
@@ -256,7 +243,7 @@ def fitting(limit: int, value: Column, headers: Column, own: Column) -> tuple[Co
 
 
 def json_correlation_id(text: Column) -> Column:
-    """Return the correlation-id in the headers of a protocol message, given as JSON text; an empty one is none."""
+    """Return the non-empty correlation-id in the headers of a protocol message, given as JSON text."""
     found = [F.get_json_object(text, f"$.headers.{name}") for name in JSON_SPELLINGS]
     return F.coalesce(*[F.nullif(one, F.lit("")) for one in found])
 

@@ -1,8 +1,8 @@
-"""The run of a job that alone may go on: its claim, its signs of life, and the broker's time that these tell.
+"""The lease of a job, which one run holds: its claim, its signs of life, and the broker's time of these.
 
-A run is named by the offset of its claim, a record on the lease topic of its job; its signs of life are keyed by that
-name. A claim beside a run that shows signs of life is refused; a run that was killed is replaced once it has been
-silent for :data:`LEASE_SECONDS`; one that was only paused finds the signs of its successor and ends.
+The name of a run is the offset of its claim, a record on the lease topic of its job, and the key of its signs of life.
+A claim is refused while another run shows signs of life. A run that was killed is replaced after
+:data:`LEASE_SECONDS` of silence; a run that was only paused finds the signs of its successor and ends.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def passing() -> float:
-    """Return the seconds of a clock that nobody can set, and that goes on while the machine sleeps."""
+    """Return the seconds of a clock that cannot be set, and that runs while the machine sleeps."""
     return time.clock_gettime(_PASSING)
 
 
 def run_of(record: Any) -> int | None:
-    """Return the run that a sign of life is of; ``None`` for any other record."""
+    """Return the run of a sign of life; ``None`` for any other record."""
     key = record.key or b""
     is_run = key.isdigit() and len(key) <= MAX_DIGITS and int(key) < record.offset
     return int(key) if is_run else None
 
 
 def living(records: Iterable[Any], own: int) -> dict[int, int]:
-    """Return the runs but ``own`` that claimed or lived and have not ended, with the time of their last sign."""
+    """Return the runs except ``own`` that have not ended, with the time (ms) of their claim or last sign of life."""
     found: dict[int, int] = {}
     for record in records:
         run = record.offset if record.key == CLAIM else run_of(record)
@@ -67,11 +67,7 @@ class Lease:
     """The lease of one run of a job."""
 
     def __init__(self, topic: str, seconds: float) -> None:
-        """Prepare a run.
-
-        :param topic: the real name of the lease topic
-        :param seconds: after so much silence another run has ended
-        """
+        """Prepare a run; ``topic`` is a real name, and another run has ended after ``seconds`` of silence."""
         self._topic, self._seconds = topic, seconds
         self._run = self._seen = 0
 
@@ -81,15 +77,12 @@ class Lease:
         return str(self._run)
 
     def claim(self, log: LeaseLog, wait: Callable[[float], object] = time.sleep) -> None:
-        """Begin the run, or wait until the one before has surely ended.
-
-        :raises StartError: another run lives
-        """
+        """Begin the run once the one before has surely ended; raise a StartError if that lives."""
         self._run, now = log.append(CLAIM, b"")
         self._seen = self._run + 1
         first = log.since(now - round(self._seconds * 1000))
         others = living(log.between(self._run if first is None else first, self._run), self._run)
-        # a sign of the future is of a broker whose clock was set back
+        # a sign of life in the future comes from a broker whose clock was set back
         until = passing() + self._seconds - max(0, now - max(others.values(), default=0)) / 1000
         while others and passing() < until:
             wait(LOOK_SECONDS)
@@ -103,7 +96,7 @@ class Lease:
                 del others[run]
 
     def sign(self, log: LeaseLog) -> int:
-        """Give a sign of life; return the broker's time of it in epoch milliseconds.
+        """Send a sign of life; return its append time in epoch milliseconds.
 
         :raises StoppedError: another run has taken over
         """
@@ -115,11 +108,11 @@ class Lease:
         return broker_time
 
     def end(self, log: LeaseLog) -> None:
-        """End the run; without waiting for a broker that is away."""
+        """End the run, without a wait for an unreachable broker."""
         log.send(self.run.encode(), None)
 
     def _news(self, log: LeaseLog, end: int) -> list[Any]:
-        """Return what others have written since the last look."""
+        """Return the new records up to an end."""
         first, self._seen = self._seen, max(self._seen, end)
         return log.between(first, end) if first < end else []
 
@@ -135,16 +128,12 @@ class LeaseLog:
     """A lease topic on Kafka, which has one partition; for one thread."""
 
     def __init__(self, stack: ExitStack, kafka: Kafka, topic: str) -> None:
-        """Connect; ``stack`` disconnects.
-
-        :param topic: its real name
-        :raises UnreachableError: no broker answers
-        """
+        """Connect, until ``stack`` closes; ``topic`` is a real name. Raise an UnreachableError if no broker answers."""
         self.partition = TopicPartition(topic, 0)
         self._producer = connect_producer(kafka, topic, delivery_timeout=SEND_SECONDS)
         stack.callback(close_producer, self._producer, 1)
         self.admin = stack.enter_context(connect_admin(kafka))
-        # what a transaction has not committed yet is unread, too
+        # records of an open transaction are unread, too
         level = {"isolation_level": "read_uncommitted"}
         consumer = connect_consumer(kafka, None, fetch_max_wait_ms=50, max_partition_fetch_bytes=65_536, **level)
         stack.callback(consumer.close)
@@ -156,12 +145,12 @@ class LeaseLog:
         return self._producer.send(topic or self.partition.topic, key=key, value=value, headers=headers, partition=0)
 
     def append(self, key: bytes, value: bytes | None) -> tuple[int, int]:
-        """Append a record; return its offset, and the broker's time of it."""
+        """Append a record; return its offset and its append time in epoch milliseconds."""
         stored = self.send(key, value).get(timeout=SEND_SECONDS)
         return stored.offset, int(stored.timestamp)
 
     def since(self, time_ms: int, partition: TopicPartition | None = None) -> int | None:
-        """Return the offset of the first record of a time or later, on the lease topic unless a partition is given."""
+        """Return the first offset of a time or later, on the lease topic unless a partition is given."""
         where = partition or self.partition
         found = self.admin.list_partition_offsets({where: time_ms})[where].offset
         return found if found >= 0 else None
@@ -171,7 +160,7 @@ class LeaseLog:
         return kafka_topics.ends(self.admin, [self.partition])[self.partition]
 
     def between(self, first: int, end: int) -> list[Any]:
-        """Return records by their offsets; what cannot be unpacked is skipped."""
+        """Return records by their offsets, without records that cannot be decompressed."""
         consumer, found = self.reader.consumer, []
         consumer.assign([self.partition])
         consumer.seek(self.partition, first)

@@ -1,11 +1,11 @@
-"""Moves the checkpoint of a stopped job to settings that are fixed under a checkpoint.
+"""Moves the checkpoint of a stopped job to other values of settings that are fixed under a checkpoint.
 
-A query of its own writes the states into a new checkpoint, with the operator and the conf that the job will have. Then
-the offsets and the watermark of the last batches take the place of the query's own, so the job goes on behind them: no
-records are read again or passed over, and time does not jump. The new checkpoint is complete before the old one is
-moved aside, and a migration that was interrupted can be repeated.
+A special query writes the states to a new checkpoint, with the operator and the conf of the job. Then the offsets and
+the watermark of the last batches replace those of the query, so that the job continues after them: no records are read
+again or skipped, and time does not jump. The new checkpoint is complete before the old one is moved aside, and an
+interrupted migration can be repeated.
 
-Source of the files' form: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version, then JSON by lines.
+Source of the file formats: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version, then JSON by lines.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 
 STATES = "states"
 FORMER = "former"
-"""The key under which a migrated checkpoint remembers the one it was made from."""
+"""The key of the former checkpoint's location in a migrated one."""
 _ONE_BY_ONE = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
 """States are large: more than 2 GB would not fit one Arrow column."""
 
 
 @dataclass(frozen=True)
 class Migration:
-    """What a migration did: the settings it changed (before, now), and where the former checkpoint is."""
+    """The result of a migration: the changed settings (before, now), and the location of the former checkpoint."""
 
     changed: Mapping[str, tuple[object, object]]
     former: str
 
 
 def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | None:
-    """Move the checkpoint of a job to the settings; finish a migration that was interrupted.
+    """Move the checkpoint of a job to the settings, or finish an interrupted migration.
 
-    The last batch is finished first, under the former settings: what it has sent must not be sent by another.
+    The last batch is finished first, under the former settings: no other batch may send its records.
 
     :return: ``None`` if the checkpoint already has these settings
     :raises StartError: no checkpoint, the job is running, a changed setting cannot be migrated, or another release has
@@ -77,7 +77,7 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
         if job.lease is not None:
             # the first start of a release may add topics, such as that of the lease
             prepare(settings, job.topics, PARTIES[job.name])
-            # the job cannot run as long as another clock does
+            # the job cannot run while another clock runs
             stack.enter_context(clock(settings, job.lease, None, ()))
         if not old.exists(REMEMBERED):
             new.move(location)
@@ -102,7 +102,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
         )
     new.delete()
     keys = _write_states(spark, settings, job, old, new)
-    # a start looks at the last batch once more, with the offsets of the one before
+    # a start reads the last batch once more, with the offsets of the one before
     for number, before in enumerate((batch - 1, batch) if batch else (0, 0)):
         new.write(f"offsets/{number}", carry_offsets(old.read(f"offsets/{before}"), new.read(f"offsets/{number}")))
         new.write(f"commits/{number}", carry_commit(old.read(f"commits/{before}"), new.read(f"commits/{number}")))
@@ -118,7 +118,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
 
 
 def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
-    """Return the settings with other values, given by their full keys."""
+    """Return the settings with other values by their full keys."""
     for key, value in values.items():
         part, _, name = key.partition(".")
         changed = getattr(settings, part).model_copy(update={name: value})
@@ -132,14 +132,14 @@ def _is_to_move(new: Checkpoint) -> bool:
 
 
 def carry_offsets(old: str, new: str) -> str:
-    """Return the entry of the offset log: conf of the new checkpoint; sources, watermark and time of the old one."""
+    """Return the entry of the offset log: conf from the new checkpoint; sources, watermark and time from the old."""
     (version, before, *sources), (_, own, *_) = old.splitlines(), new.splitlines()
     kept = {key: value for key, value in json.loads(before).items() if key != "conf"}
     return "\n".join([version, json.dumps(json.loads(own) | kept, separators=(",", ":")), *sources])
 
 
 def carry_commit(old: str, new: str) -> str:
-    """Return the entry of the commit log: the ids of the new states, if they have any, and the old watermark."""
+    """Return the entry of the commit log: the ids of the new states, if any, and the old watermark."""
     (_, before), (version, own) = old.splitlines(), new.splitlines()
     watermark = {"nextBatchWatermarkMs": json.loads(before)["nextBatchWatermarkMs"]}
     return f"{version}\n{json.dumps(json.loads(own) | watermark, separators=(',', ':'))}"
@@ -151,9 +151,9 @@ def carry_commit(old: str, new: str) -> str:
 def _write_states(
     spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint
 ) -> Mapping[str, list[int]]:
-    """Let a query write the states as its first batch, and have a second one.
+    """Let a query write the states in a first batch, and run a second one.
 
-    :return: the keys of the shards, as the new one is to remember them; nothing if it keeps those of the old one
+    :return: the keys of the shards for the new checkpoint; empty if it keeps those of the old one
     """
     own = spark.newSession()
     for key, value in {**job.conf(settings), **_ONE_BY_ONE}.items():
@@ -172,7 +172,7 @@ def _write_states(
     unite: Unite = _only
     chosen: dict[str, list[int]] = {}
     if job.keeps.resharding is not None and job.keeps.shards is not None:
-        # other tasks need other keys, too
+        # another number of tasks also needs other keys
         chosen = distribute(own, attrgetter(job.keeps.shards)(settings), {})
         aside, keys = Aside.of(spark, old.location), chosen[SHARD_KEYS]
         rows = rows.mapInPandas(
@@ -209,7 +209,7 @@ def _divide(
 
 
 class _MovedShard:
-    """A shard that only takes its state; the shell keeps it."""
+    """A shard that only passes its state to the shell."""
 
     def __init__(self, state: State, next_timeout: int | None) -> None:
         self._state = state
@@ -226,7 +226,7 @@ class _MovedShard:
 
 
 def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:
-    """Give a shard its state, and the earliest timeout of its parts: called too early, it looks for itself."""
+    """Give a shard its state, and the earliest timeout of its parts: a shard that is called too early checks again."""
     parts: list[State] = []
     timeouts: list[int] = []
     for frame in batch.frames:

@@ -1,13 +1,13 @@
-"""The shell of a stateful query: one call handles all records of a shard in a batch, its state is a version and a blob.
+"""The shell of a stateful query: one call handles all records of a shard in a batch; its state is a version and a blob.
 
-Grouping by shard instead of by correlation-id was measured to be 30 times faster. Time comes from ticks alone: each
-reaches all shards as a row, so that a deadline fires in the batch that reads the tick, and moves the watermark, which
-later batches without a tick go by. A shard compares its deadlines with that time in every call, and tells the driver
-what it waits for.
+Grouping by shard instead of by correlation-id was measured to be 30 times faster. Time comes from ticks alone. A tick
+reaches all shards as a row, so that a deadline fires in the batch that reads the tick, and it advances the watermark,
+which is the time of later batches without a tick. A shard checks its deadlines in every call, and reports the next one
+to the driver.
 
-A call costs some milliseconds, mostly of pandas, so there are few shards: one for each task, or some. Spark's hash
-decides the task of a shard by its key, and puts 0 and 1 into one of two tasks; the keys are chosen so that it spreads
-them evenly (:func:`spread`).
+A call costs some milliseconds, mostly of pandas, so there are few shards: one or a few for each task. Spark's hash of
+the key decides the task of a shard, and puts 0 and 1 into one of two tasks: :func:`spread` chooses keys that it
+distributes evenly.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 
 STATE_SCHEMA = "version INT, blob BINARY"
 SHARD_KEYS = "ackstream.shard.keys"
-"""The entry in a session's conf with the keys of the shards, as JSON; a checkpoint remembers them under this name."""
+"""The entry in a session's conf, and in a checkpoint, with the keys of the shards (JSON)."""
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SEED = 42
-"""Of Spark's hash, by which rows find their task."""
+"""The seed of Spark's hash, which decides the task of a row."""
 LOG = "ackstream.log"
-"""The entry in a session's conf for the log of workers: JSON with the settings ``log`` and what its lines are about."""
+"""The entry in a session's conf for the log of workers: JSON with the settings ``log`` and the fields of its lines."""
 
 
 class Told(NamedTuple):
-    """What shards have told the driver.
+    """The reports of shards to the driver.
 
-    :ivar timeouts: what they wait for, by their keys: see :attr:`Shard.next_timeout`
-    :ivar asked: whether a tick has asked all of them, as each tick does
-    :ivar gauges: what each of them holds, by their keys
-    :ivar tally: what they have counted
+    :ivar timeouts: :attr:`Shard.next_timeout` by the keys of shards
+    :ivar asked: whether a tick has reached all shards
+    :ivar gauges: the gauges of each shard, by its key
+    :ivar tally: the counters of all shards
     """
 
     timeouts: Mapping[Any, int | None] = {}
@@ -69,51 +69,50 @@ class Told(NamedTuple):
     tally: Tally = Tally()
 
     def due(self, since: int) -> int | None:
-        """Return the earliest time from a given one on that one of them waits for."""
+        """Return the earliest timeout of a shard at ``since`` or later."""
         return min((time for time in self.timeouts.values() if time is not None and time >= since), default=None)
 
     def figures(self) -> Tally:
-        """Return what they have counted, and what they hold together."""
+        """Return the counters, and the merged gauges."""
         found = Tally().add(self.tally)
         found.merge_gauges(self.gauges.values())
         return found
 
 
 class Shard(Protocol):
-    """What the shell needs of a room's shard; times are epoch milliseconds of event time."""
+    """A shard of a room, as the shell calls it; times are epoch milliseconds of event time."""
 
     def load(self, version: int, blob: bytes) -> None:
-        """Restore what :meth:`dump` returned; only called on a new shard."""
+        """Restore the result of :meth:`dump`; only called on a new shard."""
 
     def dump(self) -> tuple[int, bytes] | None:
-        """Return version and blob; ``None`` where nothing is left to remember."""
+        """Return version and blob; ``None`` for an empty state."""
 
     @property
     def next_timeout(self) -> int | None:
-        """The time the watermark must pass for something to happen; ``None``: only a record makes something happen."""
+        """The earliest deadline, which the watermark must pass; ``None`` without a deadline."""
 
     def measure(self, tally: Tally) -> None:
-        """Set the gauges of what it holds, and add what this batch has counted."""
+        """Set the gauges of the state, and add the counters of this batch."""
 
 
 S = TypeVar("S", bound=Shard)
 
 
 class ShardBatch:
-    """The records of one shard in a batch: one or several frames, none where a timeout has come.
+    """The records of one shard in a batch: one or several frames, or none after a timeout.
 
-    :ivar key: of the shard
     :ivar frames: can be read once
     :ivar watermark: epoch milliseconds; every record before it was read in an earlier batch
-    :ivar tick: epoch milliseconds, not before the watermark; every record before it has been read by the end of this
-        batch. It is known when the frames have been read, among which the ticks are
-    :ivar told: what the shard waits for, once it has been restored
-    :ivar query_id: of the streaming query; empty outside of one
-    :ivar batch_id: number of the batch in it; -1 outside of one
+    :ivar tick: epoch milliseconds, not before the watermark; every record before it is read by the end of this batch.
+        It is known once the frames, which include the ticks, have been read
+    :ivar told: the report of the shard, at the end of :meth:`restored`
+    :ivar query_id: empty outside of a streaming query
+    :ivar batch_id: -1 outside of a streaming query
     """
 
     def __init__(self, key: Any, frames: Iterable[pd.DataFrame], state: GroupState) -> None:
-        """Take over what Spark passes to the operator."""
+        """Take the arguments of Spark's call."""
         context = TaskContext.get()
         self.key = key
         self.frames = self._without_ticks(frames)
@@ -125,7 +124,7 @@ class ShardBatch:
 
     @contextmanager
     def restored(self, shard: S) -> Iterator[S]:
-        """Give the shard the state it had before the batch; keep its state and its timeout when the block ends."""
+        """Load the state into the shard; store its state and its timeout when the block ends."""
         state, before = self._state, None
         if state.exists:
             version, blob = state.get
@@ -134,7 +133,7 @@ class ShardBatch:
         yield shard
         dumped, timeout = shard.dump(), shard.next_timeout
         if timeout is not None:
-            # what this batch has not let happen waits for a later tick; nor would Spark take an earlier timeout
+            # a deadline that is still open waits for a later tick; Spark also refuses an earlier timeout
             timeout = max(timeout, self.tick + 1)
         tally = Tally()
         shard.measure(tally)
@@ -142,7 +141,7 @@ class ShardBatch:
         self.told = Told({self.key: timeout}, self.tick > self.watermark, {self.key: gauges}, tally)
         if dumped is not None:
             if dumped != before:
-                # what a tick has not changed is not written
+                # a state that a tick has not changed is not written
                 state.update(dumped)
             if timeout is not None:
                 state.setTimeoutTimestamp(timeout)
@@ -161,13 +160,13 @@ class ShardBatch:
 
 
 class _Latest(AccumulatorParam):  # type: ignore[misc]
-    """Keeps what each shard has told last."""
+    """Keeps the last report of each shard."""
 
     def zero(self, value: Told) -> Told:  # noqa: ARG002 - Spark's signature
         return Told()
 
     def addInPlace(self, value1: Told, value2: Told) -> Told:  # noqa: N802 - Spark's name
-        # not in place: the driver reads it while tasks end
+        # not in place: the driver reads the value while tasks end
         return Told(
             {**value1.timeouts, **value2.timeouts},
             value1.asked or value2.asked,
@@ -180,16 +179,13 @@ _TOLD: WeakKeyDictionary[SparkSession, Accumulator[Told]] = WeakKeyDictionary()
 
 
 def told(spark: SparkSession) -> Told:
-    """Return what the shards of a session's query have told since its start."""
+    """Return the reports of the shards of a session's query since its start."""
     found = _TOLD.get(spark)
     return Told() if found is None else found.value
 
 
 def spread(shards: int, tasks: int, hash_of: Callable[[int], int]) -> list[int]:
-    """Return keys for shards, such that no task gets more of them than another one has to.
-
-    :param hash_of: Spark's hash, which decides the task
-    """
+    """Return keys that distribute the shards evenly over the tasks; ``hash_of`` is Spark's hash."""
     most, taken, found = -(-shards // tasks), Counter[int](), []
     for key in count():
         task = hash_of(key) % tasks
@@ -202,14 +198,13 @@ def spread(shards: int, tasks: int, hash_of: Callable[[int], int]) -> list[int]:
 
 
 def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Choose the keys of shards for a job's session.
+    """Choose the keys of shards for a job's session; return the entry for its checkpoint.
 
-    :param theirs: what its checkpoint remembers; nothing for a new one, whose shards are spread over the tasks
-    :return: what it is to remember
+    :param theirs: the content of the checkpoint; empty for a new one, whose shards are spread over the tasks
     """
-    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars, each time
+    # by the whole name: for a.b.c the JVM searches all jars for classes a and a.b, each time
     murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")(_SEED)  # noqa: SLF001 - no public way
-    # the first releases took the numbers of the shards for their keys
+    # the first releases used the numbers of the shards as keys
     keys: list[int] = theirs.get(SHARD_KEYS, list(range(shards)))
     if not theirs:
         tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))
@@ -219,18 +214,18 @@ def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> d
 
 
 def shard_keys(spark: SparkSession, shards: int) -> list[int]:
-    """Return the keys of shards, in the order of their numbers, as their job has chosen them for its session."""
+    """Return the keys of shards in a job's session, in the order of the shard numbers."""
     found: list[int] = json.loads(spark.conf.get(SHARD_KEYS, "null")) or list(range(shards))
     return found
 
 
 def operate(records: DataFrame, key: str, handle: Handle, output: StructType) -> DataFrame:
-    """Apply ``handle`` to each shard with records, or whose timeout has come.
+    """Apply ``handle`` to each shard that has records or whose timeout has come.
 
-    :param records: with the watermark column ``clock`` (:func:`~ackstream.spark.kafka.ticked`), and in the column
-        ``timestamp`` of the ticks, which are there for each shard, their time in epoch milliseconds
-    :param key: the column that names the shard; Spark takes no expression here
-    :param output: the columns of the frames that ``handle`` gives
+    :param records: with the watermark column ``clock`` (:func:`~ackstream.spark.kafka.ticked`), and ticks for each
+        shard, whose column ``timestamp`` is their time in epoch milliseconds
+    :param key: the column that names the shard; Spark accepts no expression here
+    :param output: the columns of the frames that ``handle`` yields
     """
     spark = records.sparkSession
     _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
@@ -241,11 +236,7 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType) ->
 def operator(
     handle: Handle, tell: Callable[[Told], object] | None = None, log: str | None = None
 ) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """Return the function that Spark calls for each shard.
-
-    :param tell: gets what the shard waits for
-    :param log: how a worker logs, as :data:`LOG` has it
-    """
+    """Return the function that Spark calls for each shard; ``log`` is the JSON of :data:`LOG`."""
 
     def call(key: tuple[Any], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         batch = ShardBatch(key[0], frames, state)
@@ -262,7 +253,7 @@ def operator(
 
 @cache
 def _log_as(log: str | None) -> None:
-    """Let a worker log as its driver does."""
+    """Configure the log of a worker like that of the driver."""
     if log is not None:
         fields = json.loads(log)
         logs.configure(Log(**fields.pop("log")), **fields)
@@ -270,10 +261,10 @@ def _log_as(log: str | None) -> None:
 
 @cache
 def spare_collections() -> None:
-    """Freeze what a Python worker has imported, once, and collect nothing within a task.
+    """Freeze the imported objects of a Python worker once, and disable collection within a task.
 
-    A worker runs ``gc.collect()`` after every task, which takes 0.19 s a batch with pandas loaded. The records of a
-    batch make no cycles, and looking for some takes its share of every batch.
+    A worker runs ``gc.collect()`` after every task: 0.19 s a batch with pandas loaded. The records of a batch make no
+    cycles, and the search for cycles slows every batch.
     """
     gc.collect()
     gc.freeze()

@@ -1,11 +1,12 @@
-"""Entries of a shard that no batch touches, in immutable files beside the checkpoint: a batch pays for what it touches.
+"""Entries of a shard that no batch touches, in immutable files beside the checkpoint.
 
-Spark hands a shard's whole state to Python and back in each batch. So a shard keeps the entries that were touched last
-in its state, and the others in pieces, each of which is looked up by hash and by time. What a batch asks for, and what
-is due, comes back into the state; the state names the pieces, and says which of their entries have come back.
+Spark passes a shard's whole state to Python and back in each batch, but a batch shall cost only the entries it touches.
+So a shard keeps the entries that were touched last in its state, and the others in pieces, with an index by hash and
+one by time. Entries that a batch looks up, and entries that are due, return to the state; the state names the pieces,
+and marks the returned entries.
 
-A piece is written before the state that names it, under a name that is made of its content: a batch that is repeated
-writes the same. It is deleted when no state that could still be read names it.
+A piece is written before the state that names it, and its name derives from its content: a repeated batch writes the
+same file. It is deleted when no state that could still be read names it.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
     Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _DIRECTORY = "pieces"
-"""The directory in a checkpoint, in which each shard has its own."""
+"""The directory in a checkpoint with a directory for each shard."""
 
 LARGEST = 32 * 1024 * 1024
-"""A larger piece is only written anew when most of its entries are gone."""
+"""Bytes: a larger piece is written anew only when most of its entries are gone."""
 
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _OPEN_FILES = 64
-"""Of a worker. The space of a file that was deleted is free once no worker has it mapped."""
+"""The limit of a worker. The space of a deleted file is free once no worker has it mapped."""
 _INT, _NUMBERS = 8, 4
-"""The bytes of a number, and how many of them a piece has for each entry."""
+"""The bytes of a number, and the numbers in a piece for each entry."""
 
 
 class PieceEntry(NamedTuple):
-    """What a piece keeps: ``body`` is found by ``hash``, and when its ``time`` (epoch milliseconds) has come."""
+    """An entry of a piece: ``body`` is found by ``hash``, and once its ``time`` (epoch milliseconds) has come."""
 
     hash: int
     time: int
@@ -54,10 +55,7 @@ class Piece:
     """The content of a file: hashes in order, with each hash a time and a body, and the order of the times."""
 
     def __init__(self, data: memoryview) -> None:
-        """Read the content, which :func:`encode` has made.
-
-        :raises ValueError: if that is not the whole of it
-        """
+        """Read the output of :func:`encode`; raise a ValueError if it is cut off."""
         self.count = count = int.from_bytes(data[:_INT], "little")
         bodies = _INT * (_NUMBERS * count + 2)
         if len(data) < bodies:
@@ -80,17 +78,17 @@ class Piece:
         return [index for place in found.tolist() for index in range(first[place], last[place])]
 
     def due(self, passed: int, before: int) -> list[int]:
-        """Return the indices of the entries whose time is before a given one, without the ``passed`` earliest."""
+        """Return the indices of entries with an earlier time than ``before``, without the ``passed`` earliest."""
         found: list[int] = self._order[passed : int(np.searchsorted(self._ordered, before))].tolist()
         return found
 
     def first(self, passed: int, gone: Flags) -> int | None:
-        """Return the index of the entry with the earliest time of what is there, behind the ``passed`` earliest."""
+        """Return the index of the remaining entry with the earliest time, after the ``passed`` earliest."""
         left = np.flatnonzero(~gone[self._order[passed:]])
         return int(self._order[passed + left[0]]) if len(left) else None
 
     def next_time(self, passed: int, gone: Flags) -> int | None:
-        """Return that earliest time."""
+        """Return the time of :meth:`first`."""
         index = self.first(passed, gone)
         return None if index is None else int(self._times[index])
 
@@ -101,7 +99,7 @@ class Piece:
 
 
 def encode(entries: Iterable[PieceEntry]) -> bytes:
-    """Return the content of a piece: the same for the same entries in any order."""
+    """Return the content of a piece; the order of the entries does not matter."""
     ordered = sorted(entries)
     hashes = np.array([entry.hash for entry in ordered], np.int64)
     times = np.array([entry.time for entry in ordered], np.int64)
@@ -112,23 +110,20 @@ def encode(entries: Iterable[PieceEntry]) -> bytes:
 
 
 class PieceStore(Protocol):
-    """Where the pieces of a shard are; ``batch`` is the one that is being processed."""
+    """The place of a shard's pieces; ``batch`` is the running batch."""
 
     batch: int
     keep: int
-    """How many batches back a state may be read again."""
+    """The number of batches back to the oldest state that may be read again."""
 
     def write(self, data: bytes) -> str:
-        """Keep a piece; return its name, which follows from the batch and the content."""
+        """Keep a piece; return its name, which derives from the batch and the content."""
 
     def read(self, name: str) -> Piece:
-        """Return a piece.
-
-        :raises OSError: if it is not there, or is damaged
-        """
+        """Return a piece; raise an OSError if it is missing or damaged."""
 
     def clear(self, named: set[str]) -> None:
-        """Delete the pieces of earlier batches than ``keep`` ones ago that are not named."""
+        """Delete the pieces that are older than ``keep`` batches and not named."""
 
 
 class PieceFiles:
@@ -139,7 +134,7 @@ class PieceFiles:
         self._directory = Path(directory)
 
     def write(self, data: bytes) -> str:
-        """Write a file, if it is not there yet."""
+        """Write a file unless it exists."""
         name = f"{max(self.batch, 0)}-{hashlib.blake2b(data, digest_size=12).hexdigest()}"
         path = self._directory / name
         if not path.exists():
@@ -161,7 +156,7 @@ class PieceFiles:
 
 @lru_cache(_OPEN_FILES)
 def _mapped(path: str) -> Piece:
-    # a file never changes: a worker maps it once
+    # files never change: a worker maps each once
     try:
         with Path(path).open("rb") as file:
             return Piece(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
@@ -173,11 +168,7 @@ def _mapped(path: str) -> Piece:
 
 
 class Aside(NamedTuple):
-    """Where the pieces of a checkpoint are.
-
-    :ivar directory: ``None``: the checkpoint is on no disk, and everything stays in the state
-    :ivar keep: how many batches back a state may be read again
-    """
+    """The place of a checkpoint's pieces; without a ``directory`` (no local disk), all entries stay in the state."""
 
     directory: str | None = None
     keep: int = 0
@@ -185,29 +176,29 @@ class Aside(NamedTuple):
     @classmethod
     def of(cls, spark: SparkSession, location: str) -> Aside:
         """Return the place beside a checkpoint."""
-        # shards run without Spark, too
+        # shards also run without Spark
         from ackstream.spark.session import locate  # noqa: PLC0415
 
         files, path = locate(spark, f"{location}/{_DIRECTORY}")
         if files.getScheme() != "file":
             return cls()
-        # executors have a working directory of their own
+        # executors have their own working directory
         return cls(files.makeQualified(path).toUri().getPath(), int(spark.conf.get(RETAINED)))
 
     def store(self, shard: Any, batch: int = 0) -> PieceStore | None:
-        """Return the pieces of a shard in a batch, or to read them."""
+        """Return the pieces of a shard; reading does not need the batch."""
         return None if self.directory is None else PieceFiles(f"{self.directory}/{shard}", batch, self.keep)
 
 
 class Reference(msgspec.Struct, array_like=True):
-    """A piece, as a state names it.
+    """A piece in a state.
 
     :ivar size: of its content, in bytes
-    :ivar count: of the entries it was written with
-    :ivar live: of those that are still there
-    :ivar passed: as many of the earliest have come back because their time has come
-    :ivar next_time: no entry that is there has an earlier one
-    :ivar gone: a bit for each entry that has come back; empty if none has
+    :ivar count: the number of its entries
+    :ivar live: the number of entries that have not returned to the state
+    :ivar passed: the number of its earliest entries that have returned because their time has come
+    :ivar next_time: a lower bound for the times of live entries, epoch milliseconds
+    :ivar gone: a bit for each returned entry; empty without one
     """
 
     name: str
@@ -219,35 +210,29 @@ class Reference(msgspec.Struct, array_like=True):
     gone: bytes = b""
 
     def flags(self) -> Flags:
-        """Return which entries have come back."""
+        """Return a flag for each entry: whether it has returned."""
         if not self.gone:
             return np.zeros(self.count, np.bool_)
         return np.unpackbits(np.frombuffer(self.gone, np.uint8), count=self.count).astype(np.bool_)
 
     @property
     def live_size(self) -> int:
-        """About how many bytes of it are still needed."""
+        """The estimated bytes of its live entries."""
         return self.size * self.live // max(self.count, 1)
 
 
 class PieceList(msgspec.Struct, array_like=True):
-    """The pieces of a shard as its state keeps them, and those it named before, each with the batch that dropped it."""
+    """The pieces that a state names, and those that it named before, each with the batch that dropped it."""
 
     named: list[Reference] = []
     dropped: list[tuple[int, str]] = []
 
 
 class Pieces:
-    """What a shard has put aside.
-
-    :param store: ``None``: nothing can be put aside
-    """
+    """The entries that a shard has put aside; it can put none aside without a store."""
 
     def __init__(self, store: PieceStore | None, kept: PieceList | None = None) -> None:
-        """Continue with what :meth:`dump` returned.
-
-        :raises ValueError: if there are pieces and nowhere to find them
-        """
+        """Continue with the result of :meth:`dump`; raise a ValueError for pieces without a store."""
         self._store = store
         self._kept = PieceList() if kept is None else kept
         self._added = False
@@ -259,27 +244,27 @@ class Pieces:
 
     @property
     def next_time(self) -> int | None:
-        """No entry has an earlier time; ``None``: there is none."""
+        """A lower bound for the times of the entries; ``None`` without entries."""
         return min((reference.next_time for reference in self._kept.named), default=None)
 
     def recall(self, hashes: Numbers) -> Iterator[PieceEntry]:
-        """Give back the entries with one of the hashes."""
+        """Return the entries with one of the hashes to the state."""
         for reference in list(self._kept.named):
             piece = self._read(reference)
             yield from self._give_back(reference, piece, piece.find(hashes))
 
     def due(self, before: int) -> Iterator[PieceEntry]:
-        """Give back the entries whose time is before a given one."""
+        """Return the entries with an earlier time than ``before`` to the state."""
         for reference in [found for found in self._kept.named if found.next_time < before]:
             piece = self._read(reference)
             indices = piece.due(reference.passed, before)
             reference.passed += len(indices)
             yield from self._give_back(reference, piece, indices)
-            # those that came back earlier left theirs behind
+            # entries that returned earlier left their times in the piece
             reference.next_time = piece.next_time(reference.passed, reference.flags()) or reference.next_time
 
     def first(self) -> Iterator[PieceEntry]:
-        """Yield of each piece the entry whose time comes first; it stays there."""
+        """Yield the entry with the earliest time of each piece; it stays there."""
         for reference in self._kept.named:
             piece = self._read(reference)
             index = piece.first(reference.passed, reference.flags())
@@ -287,14 +272,14 @@ class Pieces:
                 yield piece.entry(index)
 
     def entries(self) -> Iterator[PieceEntry]:
-        """Yield all that is put aside; it stays there."""
+        """Yield all entries; they stay in the pieces."""
         for reference in self._kept.named:
             piece = self._read(reference)
             for index in np.flatnonzero(~reference.flags()).tolist():
                 yield piece.entry(index)
 
     def add(self, entries: Sequence[PieceEntry]) -> None:
-        """Put entries aside, in one piece with those that are not much larger: few remain, each written rarely."""
+        """Put entries aside, merged with pieces that are not much larger: pieces stay few, and are rarely rewritten."""
         found, size = list(entries), sum(len(entry.body) + _NUMBERS * _INT for entry in entries)
         for reference in sorted(self._kept.named, key=lambda reference: (reference.live_size, reference.name)):
             half_gone = 2 * reference.live < reference.count
@@ -310,7 +295,7 @@ class Pieces:
         self._added = True
 
     def dump(self) -> PieceList:
-        """Return what the state keeps; delete what no state that could still be read names."""
+        """Return the list for the state; delete the pieces that no readable state names."""
         if self._store is not None:
             since = self._store.batch - self._store.keep
             recent = [(batch, name) for batch, name in self._kept.dropped if batch >= since]

@@ -1,8 +1,8 @@
 """The progress of a query, read beside it: its offsets, records that were deleted unread, and figures of its batches.
 
 Spark keeps its offsets in the checkpoint, where no Kafka tool sees them, so they are committed to a consumer group too.
-The copy is for people only: no query starts from it. Spark also keeps the progress of the last batches on the driver.
-It is read once a second, each batch once, as JSON: batches do no work for it, and an idle query costs one number.
+The copy is for people only: no query starts from it. Spark keeps the progress of the last batches on the driver. Each
+batch is read once, as JSON, by a look each second: batches do no work for it, and an idle query costs one number.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ log = logging.getLogger(__name__)
 COMMIT_SECONDS = 1.0
 LAG_SECONDS = 5.0
 _KAFKA_OFFSET, _RESTORED = "KafkaSourceOffset", "SerializedOffset"
-"""Offsets as Spark has them in a batch, and as it has read them from a checkpoint."""
+"""Spark's classes of offsets in a batch, and of offsets from a checkpoint."""
 P = TypeVar("P", bound="Hashable")
 """A partition."""
 
 
 def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the next offsets the query will read, as of its last finished batch; empty before the first."""
+    """Return the next offsets of the query after its last finished batch; empty before the first."""
     return _offsets(query.lastProgress, "endOffset")
 
 
 def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the next offsets after those that its newest batch reads, which may be running; empty between batches."""
+    """Return the next offsets of the query after its newest batch, which may be running; empty between batches."""
     # there is no public way: the progress of a batch comes at its end
     return _known(query._jsq.streamingQuery().availableOffsets())  # noqa: SLF001
 
 
 def started_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the offsets from which its newest batch reads on; those of its checkpoint before the first one."""
+    """Return the offsets at which its newest batch starts; before the first, those of its checkpoint."""
     return _known(query._jsq.streamingQuery().committedOffsets(), _RESTORED)  # noqa: SLF001
 
 
@@ -78,14 +78,14 @@ def _known(progress: Any, *others: str) -> dict[TopicPartition, int]:
     while offsets.hasNext():
         offset = offsets.next()
         if offset.getClass().getSimpleName() in (_KAFKA_OFFSET, *others):
-            # those of tables look otherwise
+            # offsets of tables have another format
             with suppress(AttributeError, TypeError, ValueError):
                 found |= _partitions(offset.json())
     return found
 
 
 def first_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the offsets its first batch started at; empty before its end, and for a new checkpoint."""
+    """Return the start of its first batch; empty before the end of that batch, and for a new checkpoint."""
     batches = query.recentProgress
     return _offsets(batches[0] if batches else None, "startOffset")
 
@@ -100,7 +100,7 @@ def _offsets(progress: Any, side: str) -> dict[TopicPartition, int]:
 
 
 def _partitions(offsets: str) -> dict[TopicPartition, int]:
-    """Read offsets as Spark's Kafka source writes them."""
+    """Read the offsets of Spark's Kafka source."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in (json.loads(offsets) or {}).items()
@@ -109,11 +109,9 @@ def _partitions(offsets: str) -> dict[TopicPartition, int]:
 
 
 def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Mapping[P, int]) -> dict[P, int]:
-    """Count the records of each partition that a query passed over because they had been deleted.
+    """Count the deleted records of each partition that a query skipped between two next offsets.
 
-    :param before: the next offsets it would read
-    :param after: the same, later
-    :param beginnings: the first offsets that Kafka had in between; what it deleted after that is not counted
+    :param beginnings: the first offsets in Kafka in between; records that were deleted later are not counted
     """
     counts = {
         partition: min(after.get(partition, offset), beginnings.get(partition, 0)) - offset
@@ -123,11 +121,7 @@ def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Ma
 
 
 def lags(offsets: Mapping[P, int], ends: Mapping[P, int], topic_of: Callable[[P], str]) -> dict[str, int]:
-    """Count the records of each topic that a query has yet to read; of partitions that it has begun to read.
-
-    :param offsets: the next offsets it will read
-    :param ends: the ends of the partitions
-    """
+    """Count the unread records of each topic, in partitions that a query has begun to read, from its next offsets."""
     found: dict[str, int] = {}
     for partition, end in ends.items():
         if partition in offsets:
@@ -141,15 +135,15 @@ def _partitions_of(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]
 
 
 class LagMeter:
-    """Looks up every few seconds how many records a query has yet to read, also while none of its batches ends."""
+    """Measures every :data:`LAG_SECONDS` the lag of a query, also while none of its batches ends."""
 
     def __init__(self, consumer: Any, query: str, names: Mapping[str, str]) -> None:
-        """Ask by a consumer; ``names`` are the topics as Kafka and as the product names them."""
+        """Use a consumer; ``names`` maps Kafka's names of topics to those of the product."""
         self._consumer, self._query, self._names = consumer, query, names
         self._looked = -math.inf
 
     def look(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the gauges, if it is time to."""
+        """Set the gauges, if due."""
         if (now := time.monotonic()) < self._looked + LAG_SECONDS:
             return
         self._looked = now
@@ -161,10 +155,10 @@ class LagMeter:
 def committer(
     kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], *, measures: bool = False
 ) -> AbstractContextManager[None]:
-    """Commit the query's offsets to a consumer group until the block ends; report records that it could not read.
+    """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread.
 
-    :param topics: those whose records matter, without the prefix
-    :param measures: whether to look up every few seconds how many records it has yet to read
+    :param topics: the topics with the job's input, without the prefix
+    :param measures: whether to measure the lag
     """
     names = {kafka.topic(topic): topic for topic in topics}
     committed: dict[TopicPartition, int] = {}
@@ -208,17 +202,14 @@ def committer(
 
 SECONDS = 1.0
 SIGN_SECONDS = 20.0
-"""A job that has given no sign of life for so long does not reach Kafka."""
+"""A job without a sign of life for this time does not reach Kafka."""
 
 _TOTAL = "triggerExecution"
-"""Spark's name of the whole batch, among its phases."""
+"""Spark's name of the whole batch among the phases."""
 
 
 def take(progress: Mapping[str, Any], tally: Tally) -> None:
-    """Count a batch.
-
-    :param progress: of the batch, as Spark gives it in JSON
-    """
+    """Count a batch by its progress, Spark's JSON."""
     name, phases = progress["name"], progress.get("durationMs") or {}
     seconds = (phases.get(_TOTAL) or progress.get("batchDuration") or 0) / 1000
     tally.count(BATCHES_DONE, name)
@@ -235,11 +226,7 @@ def take(progress: Mapping[str, Any], tally: Tally) -> None:
 
 
 def newest(progresses: Any, last: int) -> Iterator[Mapping[str, Any]]:
-    """Yield what is new of the last batches, in their order.
-
-    :param progresses: an array of the JVM, oldest first
-    :param last: the number of the batch that was read last
-    """
+    """Yield the batches after ``last``, in order, from an array of the JVM with the oldest first."""
     first = len(progresses)
     while first and progresses[first - 1].batchId() > last:
         first -= 1
@@ -251,13 +238,13 @@ class QueryObservation:
     """The batches of one query, each counted once."""
 
     def __init__(self, name: str) -> None:
-        """Start with the next batch of a query."""
+        """Start before the first batch of a query."""
         self._name = name
         self._last = -1
         self._tally = Tally()
 
     def look(self, progresses: Iterable[Mapping[str, Any]], reading: ClockReading | None) -> None:
-        """Take what is new, and the state of the clock; ``None``: the query has none."""
+        """Take new batches, and the state of the clock; ``None``: the query has no clock."""
         tally = Tally().add(self._tally)
         for progress in progresses:
             self._last = progress["batchId"]
@@ -268,22 +255,22 @@ class QueryObservation:
                 tally.set(SIGN, self._name, value=time.time() - reading.signed_ago)
             if reading.tick_ms:
                 tally.set(TICK, self._name, value=reading.tick_ms / 1000)
-        # replaced and not changed: another thread reads it
+        # replaced, not changed: another thread reads it
         self._tally = tally
 
     @property
     def last(self) -> int:
-        """The number of the last batch that was counted; -1: none."""
+        """The number of the last counted batch; -1 before the first."""
         return self._last
 
     def tally(self) -> Tally:
-        """Return what was counted."""
+        """Return the counts."""
         return self._tally
 
 
 @contextmanager
 def observed(query: StreamingQuery, name: str, clock: QueryClock | None) -> Iterator[None]:
-    """Count the batches of a query for the time of the block, and expect its signs of life."""
+    """Count the batches of a query until the block ends, and expect its signs of life."""
     observation, kafka = QueryObservation(name), f"Kafka, for {name}"
 
     @contextmanager

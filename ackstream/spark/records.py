@@ -1,12 +1,11 @@
-"""How every job takes the records of a batch: in one order, and each of them in a net.
+"""The order in which every job takes the records of a batch, and the net around each record.
 
 The order is by time, and within a partition always by offset. Spark delivers the partitions of a batch in any order,
-and a broker's clock may be set back. So a record counts with the latest time seen up to it in its partition: sorting by
-that time never reorders a partition, and a batch that is cut in two gives each partition's records in the same order as
-one that is not.
+and a broker's clock may be set back. So the time of a record is the latest up to it in its partition: sorting by it
+never reorders a partition, and a batch that is cut in two yields each partition's records in the same order.
 
-The net (:func:`guarded`) keeps the failure of one record from the others: without it the batch fails, and every later
-start of the job fails with it.
+The net (:func:`guarded`) isolates the failure of one record: without it, the batch and every later start of the job
+would fail.
 """
 
 from __future__ import annotations
@@ -31,17 +30,14 @@ COORDINATES = attrgetter("timestamp", "source", "partition", "offset")
 
 
 def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] = COORDINATES) -> Sequence[R]:
-    """Sort the records of a batch by (time, source, partition, offset).
-
-    :param coordinates: gives them for a record: the time first, the offset last, and the partition in between
-    """
+    """Sort records by their coordinates: the time first, the offset last, and the partition in between."""
     if len(records) < 2:  # noqa: PLR2004 - nothing to sort
         return records
     return [records[index] for index in _sort(records, coordinates)[0].tolist()]
 
 
 def timed(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] = COORDINATES) -> list[tuple[int, R]]:
-    """Sort as :func:`in_order` does; return each record with the time it counts with."""
+    """Sort as :func:`in_order` does; return each record with its time in that order."""
     if not records:
         return []
     order, times = _sort(records, coordinates)
@@ -56,12 +52,11 @@ def guarded(
 ) -> None:
     """Decide a record; if that fails, remove its output and refuse the record. No record stops a job.
 
-    ``decide`` computes everything that can fail before it changes any state: the net rolls back the output only.
+    ``decide`` must compute all that can fail before it changes any state: only ``outputs`` are rolled back.
 
     :param decide: appends to ``outputs``
-    :param refuse: makes a dead letter (or the row or the answer that takes its place). An error of the protocol gives
-        the reason. Any other error is a defect, which belongs in the log
-    :param outputs: the lists that get back the length which they had before the record
+    :param refuse: makes a dead letter (or a row or an answer in its place). An error of the protocol is the reason; any
+        other error is a defect, which belongs in the log
     """
     lengths = list(map(len, outputs))
     try:
@@ -73,7 +68,7 @@ def guarded(
 
 
 def _sort(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]]) -> tuple[Numbers, Numbers]:
-    """Return the indices of the records in order, and the times they count with, in that order."""
+    """Return the indices of the records in order, and their times in that order."""
     # a tenth of a microsecond per record; an array of the tuples takes a third more
     flat = np.fromiter(chain.from_iterable(map(coordinates, records)), np.int64)
     times, *numbers, offsets = flat.reshape(len(records), -1).T

@@ -1,4 +1,4 @@
-"""The one way to a Spark session, for jobs, the demo and tests alike; and what ends a job in order: a signal."""
+"""The one way to a Spark session, for jobs, the demo and tests; and the signals that end a job in order."""
 
 from __future__ import annotations
 
@@ -45,13 +45,12 @@ def session(
     Under ``spark-submit``, it sets master, memory and conf; otherwise they come from the settings and from
     ``conf/spark-defaults.conf``.
 
-    :param settings: the ``spark`` part is used; its ``conf`` wins over the file
-    :param name: the application's name
-    :param jars: JVM jars for a session started without ``spark-submit``; they must be known before the JVM starts
-    :param conf: further entries, over everything else
+    :param settings: the ``conf`` of the ``spark`` section wins over the file
+    :param jars: for a session without ``spark-submit``; they must be known before the JVM starts
+    :param conf: further entries, which win over all others
     """
     if SUBMITTED not in os.environ:
-        # executors must run an interpreter in which the product is installed; spark-submit has been told which
+        # executors must run an interpreter in which the product is installed; under spark-submit it is given
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format))
@@ -79,7 +78,7 @@ def _submitted_entries(settings: Settings) -> Mapping[str, str]:
 
 
 def _launch(entries: Mapping[str, str]) -> None:
-    """Start the JVM with its entries in a file; PySpark would put them into its command line, for everyone to read."""
+    """Start the JVM with its entries in a file: PySpark would put them on its command line, for all users to read."""
     before = os.environ.get(ARGUMENTS)
     with TemporaryDirectory(prefix="ackstream-") as directory:
         properties = Path(directory) / "spark.properties"
@@ -94,7 +93,7 @@ def _launch(entries: Mapping[str, str]) -> None:
 
 
 FIXED = {"spark.sql.variable.substitute": "false"}
-"""Entries that nothing overrides: without it, Spark replaces ``${env:NAME}`` in any text that it reads as SQL."""
+"""Entries that cannot be overridden: without this one, Spark replaces ``${env:NAME}`` in any text it reads as SQL."""
 
 
 def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
@@ -104,16 +103,16 @@ def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
 
 
 class _Handler:
-    """Sets an event when the JVM receives a signal, and silences Spark: it logs every task that the end interrupts."""
+    """Sets an event when the JVM receives a signal, and silences Spark, which logs every interrupted task."""
 
     class Java:
-        """Names, for py4j, what it is to the JVM."""
+        """The JVM's interface of a handler, for py4j."""
 
         implements = ("sun.misc.SignalHandler",)
 
     def __init__(self, jvm: Any, stop: threading.Event) -> None:
         log = jvm.org.apache.logging.log4j
-        # objects: the thread that handles a signal finds no classes
+        # objects, as the thread that handles a signal finds no classes
         self._loggers, self._off = log.LogManager.getContext(False), log.Level.OFF  # noqa: FBT003 - Java's signature
         self._stop = stop
 
@@ -130,10 +129,10 @@ class _Handler:
 
 @contextmanager
 def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, threading.Event]]:
-    """Build the session of a program that ``spark-submit`` runs; give the event that its ``SIGNALS`` set.
+    """Build the session of a program that ``spark-submit`` runs; yield the event that :data:`SIGNALS` set.
 
-    The process that an operator signals is the JVM, whose child Python is. It would end at once, in the middle of a
-    batch and without its lease given back. So it asks Python to stop, and ends after it; Python itself ignores them.
+    An operator signals the JVM, the parent of Python. It would end at once, in the middle of a batch and without a
+    release of the lease. So it asks Python to stop, and ends after it; Python itself ignores the signals.
     """
     stop = threading.Event()
     submitted = SUBMITTED in os.environ
@@ -141,24 +140,24 @@ def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, thread
     spark = session(settings, name)
     check_settings(spark.sparkContext.master)
     if submitted:
-        # PySpark has taken it, also where it was ignored
+        # PySpark handles SIGINT even if it was ignored before
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield spark, stop
     java = spark.sparkContext._jvm.sun.misc  # noqa: SLF001 - there is no public way
     for number, handler in before.items():
-        # one more signal ends the JVM at once
+        # another signal ends the JVM at once
         java.Signal.handle(java.Signal(number.name[3:]), handler)
 
 
 def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
-    """Let the JVM set an event when it receives a signal; return the handlers that it had."""
+    """Let the JVM set an event when it receives a signal; return its former handlers."""
     SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     ensure_callback_server_started(gateway)
     java, handler = gateway.jvm.sun.misc, _Handler(gateway.jvm, stop)
     before = {}
     for number in SIGNALS:
-        # those that nohup ignores stay ignored
+        # signals that nohup ignores stay ignored
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = java.Signal.handle(java.Signal(number.name[3:]), handler)
             signal.signal(number, signal.SIG_IGN)
@@ -166,15 +165,13 @@ def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
 
 
 def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
-    """Call ``run`` with the settings of file and environment; exit with the sentence of an error of the product.
+    """Call ``run`` with the settings of file and environment, with log and metrics; exit with the product's error.
 
-    Meanwhile the process logs, and shows its metrics, as the settings say.
-
-    :param program: which one this is, such as ``correlate``
+    :param program: its name in the log, such as ``correlate``
     """
     keep_private()
     try:
-        # what is wrong with the settings is logged, too
+        # errors in the settings are logged, too
         logs.configure(Log(), program=program)
         settings = load()
         logs.configure(settings.log, program=program)
