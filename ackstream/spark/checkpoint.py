@@ -197,7 +197,7 @@ def compare_batches(location: str, batch: int, committed: int, remedy: str) -> N
     if committed > batch:
         raise StartError(
             f"The checkpoint {location} is older than the tables: it ends with batch {batch}, they have batch"
-            f" {committed}. It is a copy from before, and what it reads now would be skipped in silence as already"
+            f" {committed}. It is an older copy, and the records that it reads now would be skipped silently as already"
             f" stored. Put the newest checkpoint back, or {remedy}."
         )
 
@@ -301,10 +301,10 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
     if theirs.get(RULES, 1) != ours.get(RULES, 1):
         raise StartError(
             f"The checkpoint {location} ends with a batch that another release has begun, and this one decides by other"
-            " rules: what was answered already could be answered differently. Start the other release once more, and"
+            " rules: answers that were already sent could change. Start the other release once more, and"
             " stop it in order (SIGTERM) when it has caught up and nothing is sent to it; if it was stopped within a"
             f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
-            f" checkpoint's {REMEMBERED}; what that costs is in docs/upgrade.md."
+            f" checkpoint's {REMEMBERED}; docs/upgrade.md names the costs."
         )
 
 
@@ -315,7 +315,7 @@ def compare_decisions(ours: Mapping[str, object], theirs: Mapping[str, object], 
             before, now = ("its default" if one is None else json.dumps(one) for one in (theirs[key], value))
             raise StartError(
                 f"The checkpoint {location} ends with a batch that is in the tables, decided with {key} = {before}, and"
-                f" not answered as a whole; the settings now say {now}, and could answer otherwise. Set {key} back,"
+                f" not answered as a whole; the settings now have {now}, and answers could differ. Set {key} back,"
                 " start the job, and change the setting after that."
             )
 

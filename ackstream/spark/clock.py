@@ -114,7 +114,7 @@ class Pace:
         self._known = max(believed, latest + (asked - before) * 1000 * (1 - GAIN)), asked
         ahead = broker_time - believed > JUMP_MS
         if ahead and not self._ahead:
-            log.warning("The broker's clock leapt ahead by %s ms; time follows it slowly.", broker_time - believed)
+            log.warning("The broker's clock jumped ahead by %s ms; time follows it slowly.", broker_time - believed)
         self._ahead = ahead
         return believed
 

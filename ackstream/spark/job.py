@@ -64,8 +64,8 @@ DATA_LOSS = "failOnDataLoss"
 """The option that Spark names in every message about deleted records, of driver and executors."""
 _LOSS = (
     "Kafka deleted records before the job read them, because it was away or behind for longer than retention.ms of "
-    "their topic. To go on without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
-    "then says how many they were."
+    "their topic. To continue without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
+    "then reports their number."
 )
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """The error of a broker in Spark's clients if an ACL is missing."""
@@ -241,7 +241,7 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
     if (refused := REFUSED.search(text)) is not None:
         return not_allowed(settings.kafka, f"that ({refused[0]})")
     log.error("The query %s has failed.", name, exc_info=error)
-    return StoppedError(f"The query {name} has failed: {_cause(text)}. Started again, the job goes on where it was.")
+    return StoppedError(f"The query {name} has failed: {_cause(text)}. A restart continues from the checkpoint.")
 
 
 def _cause(text: str) -> str:

@@ -25,9 +25,9 @@ def test_a_checkpoint_that_is_older_than_the_tables_is_refused_with_both_batches
     with pytest.raises(StartError) as refused:
         compare_batches("/c/x", 7, 8, "begin anew")
     assert str(refused.value) == (
-        "The checkpoint /c/x is older than the tables: it ends with batch 7, they have batch 8. It is a copy from"
-        " before, and what it reads now would be skipped in silence as already stored. Put the newest checkpoint back,"
-        " or begin anew."
+        "The checkpoint /c/x is older than the tables: it ends with batch 7, they have batch 8. It is an"
+        " older copy, and the records that it reads now would be skipped silently as already stored. Put the newest"
+        " checkpoint back, or begin anew."
     )
 
 

@@ -132,7 +132,9 @@ def test_a_batch_that_tables_have_is_finished_by_the_settings_that_decided_it(
     # the newest batch is finished, or nobody has been told of it
     guard(5, None, stored=True)
     guard(4, 7)
-    with pytest.raises(StartError, match=r"decided with x\.limit = 4.*settings now say its default.*Set x\.limit back"):
+    with pytest.raises(
+        StartError, match=r"decided with x\.limit = 4.*settings now have its default.*Set x\.limit back"
+    ):
         guard(None, 7, stored=True)
     guard(4, 7, stored=True)
     guard(None, None)
@@ -421,7 +423,7 @@ def test_a_query_that_fails_ends_its_job_with_the_cause_as_the_last_line_and_the
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         _main(monkeypatch, _fail(StreamingQueryException(text)))
-    assert str(ended.value) == f"The query x has failed: {cause}. Started again, the job goes on where it was."
+    assert str(ended.value) == f"The query x has failed: {cause}. A restart continues from the checkpoint."
     logged = capsys.readouterr().err
     assert "error x ackstream.spark.job: The query x has failed." in logged
     assert text.splitlines()[-1] in logged
