@@ -1,7 +1,7 @@
-"""Commits to Delta's log by Delta itself, inside the JVM: a transaction with the files and the version that they are.
+"""Commits to Delta's log by Delta itself, inside the JVM: a transaction with files and their version.
 
-Spark's writer commits in the same way. But it looks for the version of an application in the whole log, which is a
-Spark job of 0.4 s in each append, and it has rows written by a job, however few they are.
+Spark's writer commits in the same way. But it looks up the version of an application in the whole log, a Spark job of
+0.4 s in each append, and writes even a few rows by a job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 ATTEMPTS = 20
-"""A job tries a merge much longer than maintenance tries a compaction, so that it is maintenance that gives way."""
+"""A job tries a merge much longer than maintenance tries a compaction, so that maintenance gives way."""
 CONFLICTS = (
     exceptions.ConcurrentAppendException,
     exceptions.ConcurrentDeleteDeleteException,
@@ -38,15 +38,13 @@ CONFLICTS = (
     exceptions.ProtocolChangedException,
 )
 """The errors of Delta for a commit that came second; unlike in Java, they have no common class."""
-
 CHECKED = "ackstream.checked"
-"""The application that all appends with a check are versions of, beside their own."""
-
+"""The common application of all appends with a check, besides their own."""
 _CHECKPOINTS = ThreadPoolExecutor(1, "ackstream-checkpoints")
-"""Makes the checkpoints of logs, one at a time; those that are due when the process ends are made before it has ended.
-Its thread is in Spark's default pool, which comes after the jobs that clients wait for."""
+"""Makes the checkpoints of logs, one at a time, and the due ones before the process ends. Its thread is in Spark's
+default pool, which comes after the jobs that clients wait for."""
 _DUE: set[str] = set()
-"""The tables that wait for it."""
+"""The tables that wait for a checkpoint."""
 
 
 def java(spark: SparkSession, name: str) -> Any:
@@ -56,7 +54,7 @@ def java(spark: SparkSession, name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _java(jvm: Any, name: str) -> Any:
-    # by the whole name: for a.b.c the JVM looks for classes a and a.b in all jars; and once, since each look is a call
+    # by the whole name: for a.b.c the JVM searches all jars for classes a and a.b; and once, since a lookup is a call
     return getattr(jvm, name)
 
 
@@ -70,20 +68,19 @@ def _appending(jvm: Any) -> tuple[Any, Any, Any]:
 
 
 def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Delta's log of a table and its view of it as it is now; the version is -1 where there is no table."""
+    """Return Delta's log of a table and its present snapshot; the version is -1 without a table."""
     tables = java(spark, "org.apache.spark.sql.delta.DeltaLog")
     found = tables.forTableWithSnapshot(spark._jsparkSession, path)  # noqa: SLF001
     return found._1(), found._2()  # noqa: SLF001 - names of Scala
 
 
 def known_snapshot(spark: SparkSession, path: str) -> Any:
-    """Return Delta's view of a table as this process knows it, which costs nothing; or else as it is now.
+    """Return the snapshot of a table that this process knows, which costs nothing, or a new one if that is too old.
 
-    It is taken anew once it has twice the commits that a checkpoint is made after: a commit adds itself to what is
-    known, and nothing but a look at the log takes up the checkpoint in place of the commits, which another process may
-    have made. And it is taken anew if its newest commit is no longer there. Then the log was cleaned up meanwhile, or
-    the table is another one: the next version may be missing there although it was committed, so that a commit by what
-    is known would not conflict.
+    It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only a new look at
+    the log replaces them by a checkpoint, which another process may have made. It is also too old if its newest commit
+    no longer exists. Then the log was cleaned up, or the table is another one: the next version may be missing although
+    it was committed, so that a commit on this snapshot would not conflict.
     """
     table = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
     snapshot = table.unsafeVolatileSnapshot()
@@ -98,8 +95,8 @@ def known_snapshot(spark: SparkSession, path: str) -> Any:
 def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     """Return the newest version of each application in a snapshot.
 
-    The checksum beside the newest commit has them. A Spark job reads the log where it is missing, such as after the
-    commit of another program, or lacks them, because they are more than 100 or have a retention time.
+    They are in the checksum beside the newest commit. A Spark job reads the log if the checksum is missing, such as
+    after the commit of another program, or lacks them, because they are more than 100 or have a retention time.
     """
     checksum = snapshot.checksumOpt()
     listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
@@ -112,13 +109,11 @@ def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
 def changed_files(
     spark: SparkSession, table: Any, after: int, upto: int
 ) -> tuple[list[dict[str, Any]], set[str]] | None:
-    """Return the files that the commits after one version and up to another have added and not removed again.
-
-    They are read from the log, without a Spark job.
+    """Return the files that commits after one version and up to another have added, from the log, without a Spark job.
 
     :param table: its ``DeltaLog``
-    :return: the files as the log has them, and the paths that were removed before; a file with new statistics is among
-        the added ones, one that was brought back among both. ``None`` if a commit is no longer in the log
+    :return: the files in the form of the log, without those removed again, and the removed paths of earlier files; a
+        file with new statistics counts as added, one that was brought back as both. ``None``: the log lacks a commit
     """
     added: dict[str, dict[str, Any]] = {}
     removed: set[str] = set()
@@ -144,10 +139,7 @@ def changed_files(
 
 
 def retried(work: Callable[[], _Result], attempts: int = ATTEMPTS) -> _Result:
-    """Run a commit to a table; retry it if another one conflicts with it.
-
-    :raises PySparkException: one of ``CONFLICTS``, if each attempt conflicts
-    """
+    """Run a commit to a table, and retry it after a conflict; raise one of ``CONFLICTS`` if each attempt conflicts."""
     for _ in range(attempts - 1):
         try:
             return work()
@@ -165,14 +157,14 @@ def commit(
     check: Callable[[dict[str, int]], None] | None = None,
     follows: int | None = None,
 ) -> bool:
-    """Append files to a table as a version of an application, unless the table has that version or a later one.
+    """Append files as a version of an application, unless the table has that version or a later one.
 
-    The commit does not wait for the checkpoint of the log that may be due then, which takes seconds.
+    The commit does not wait for a due checkpoint of the log, which takes seconds.
 
     :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
-    :param check: gets the :func:`versions` that the table has, and raises to refuse the append; those with a check
-        conflict with each other, so none comes between the check and the commit
-    :param follows: the newest version that the table may have instead, where versions have gaps
+    :param check: gets the :func:`versions` of the table, and raises to refuse the append; appends with a check conflict
+        with each other, so that none comes between the check and the commit
+    :param follows: the newest version that the table may have, if versions have gaps
     :return: whether they were appended
     """
     none, operation, checkpoint_hook = _appending(spark._jvm)  # noqa: SLF001
@@ -180,7 +172,7 @@ def commit(
     attempts = itertools.count()
 
     def attempt() -> bool:
-        # a commit of another process conflicts, and only then is the log listed
+        # only after a conflict with another process is the log listed
         snapshot = log_and_snapshot(spark, path)[1] if next(attempts) else known_snapshot(spark, path)
         found = versions(spark, snapshot)
         if check is not None:
@@ -191,12 +183,12 @@ def commit(
         transaction = table.startTransaction(none, java(spark, "scala.Option").apply(snapshot))
         transaction.postCommitHooks().subtractOne(checkpoint_hook)
         for name in names:
-            # as Delta's own look-up of the version: it lets commits of the same application conflict
+            # as Delta's own lookup of the version: commits of the same application conflict
             transaction.readTxn().append(name)
         now = table.clock().getTimeMillis()
         own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
         committed = transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
-        # as the hook has it
+        # the condition of the hook
         if committed % table.checkpointInterval(transaction.metadata()) == 0:
             _checkpoint_later(spark, path)
         return True
@@ -216,20 +208,20 @@ def _checkpoint_later(spark: SparkSession, path: str) -> None:
 def _checkpoint(spark: SparkSession, path: str) -> None:
     """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit.
 
-    If that fails, Delta logs the reason, and readers of the log have more to read until the next one.
+    After a failure, whose reason Delta logs, readers of the log have more to read until the next checkpoint.
     """
     _DUE.discard(path)
     try:
         table, snapshot = log_and_snapshot(spark, path)
         table.checkpoint(snapshot, _appending(spark._jvm)[0])  # noqa: SLF001
-        # takes it up, unless a commit is under way
+        # uses the checkpoint, unless a commit is in progress
         log_and_snapshot(spark, path)
     except Exception as error:
         log.warning("There is no new checkpoint of the log of %s; the next one is due later.", path, exc_info=error)
 
 
 def added(spark: SparkSession, actions: Iterable[dict[str, Any]]) -> Any:
-    """Return actions, given as the log has them, as Delta takes them."""
+    """Return Delta's objects for actions in the form of the log."""
     action = java(spark, "org.apache.spark.sql.delta.actions.Action")
     found = java(spark, "java.util.ArrayList")()
     for one in actions:

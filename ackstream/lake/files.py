@@ -1,7 +1,7 @@
 """Data files of a table that the driver writes and reads itself, without a Spark job: rows in Arrow, Parquet files.
 
-For a few hundred rows, planning and starting a job takes longer than all the rest of an append. The files go through
-Hadoop's file systems, as Spark's own do: to every store, and with the same permissions.
+For a few hundred rows, planning and starting a job takes longer than the rest of an append. The files use Hadoop's file
+systems, as Spark's own do: every store, and the same permissions.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TEXT_CHARACTERS = 32
-"""Texts in statistics are not longer, as Delta's own."""
-
+"""The longest text in statistics, as in Delta's own."""
 LAST_CHARACTER = "\U0010ffff"
 _COMPRESSION = "snappy"
 _ROWS_AT_ONCE = 64
-"""So few, as one of them may take a megabyte, and many of them the same one in the file."""
+"""Few, as a row may take a megabyte, and many rows the same one in the file."""
 
 
 def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]:
     """Write rows to new files; return the actions of Delta's log that add them to the table.
 
     :param log: the table's ``DeltaLog``
-    :param rows: at least one, in the columns and types of the table
+    :param rows: at least one, with the schema of the table
     """
     actions = []
     for values, part in _partitions(rows):
         directory = "".join(f"{column}={value}/" for column, value in values.items())
-        # a unique name, as Spark's: files of failed attempts do not collide with it
+        # unique, as Spark's names: files of failed attempts do not collide with it
         path = f"{directory}part-00000-{uuid.uuid4()}.c000.{_COMPRESSION}.parquet"
         status = _store(spark, log, path, part)
         add = {
@@ -63,7 +62,7 @@ def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]
 
 
 def _partitions(rows: pa.Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
-    """Divide rows by day, where a table has that column, which is in the names of its files and not in them."""
+    """Divide rows by day, if a table has that column, which is in the paths of its files and not in the files."""
     if PARTITION not in rows.column_names:
         yield {}, rows
         return
@@ -71,7 +70,7 @@ def _partitions(rows: pa.Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
     rows = rows.drop_columns([PARTITION])
     found = pc.unique(days).sort()
     for day in found:
-        # nearly always there is one day, and nothing to copy
+        # nearly always there is one day, and no copy is needed
         part = rows if len(found) == 1 else rows.filter(pc.equal(days, day))
         yield {PARTITION: day.as_py().isoformat()}, part
 
@@ -88,10 +87,9 @@ def _store(spark: SparkSession, log: Any, path: str, rows: pa.Table) -> Any:
 
 @contextmanager
 def _handed_over(spark: SparkSession) -> Iterator[tuple[Path, Any]]:
-    """Give a place for a file between Python and the JVM, for both of them.
+    """Yield the path of a temporary file, for Python and for the JVM.
 
-    It is in a directory of this machine, as PySpark has it with rows: bytes that go through the connection to the JVM
-    are a text on the way.
+    It is local, as PySpark's files of rows are: the connection to the JVM would encode the bytes as text.
     """
     own = Path(spark.sparkContext._temp_dir) / f"{uuid.uuid4()}.parquet"  # noqa: SLF001 - there is no public way
     try:
@@ -101,16 +99,16 @@ def _handed_over(spark: SparkSession) -> Iterator[tuple[Path, Any]]:
 
 
 def read(spark: SparkSession, log: Any, added: Mapping[str, Any], columns: pa.Schema, most: int) -> pa.Table | None:
-    """Return the rows of a data file in the columns of a table; those that it does not have are null.
+    """Return the rows of a data file in the columns of a table; missing columns are null.
 
     :param log: the table's ``DeltaLog``
-    :param added: the file, as the log has it
-    :param most: how many bytes the rows may take in memory
-    :return: ``None`` if they take more, or cannot be read here: Spark tries more, and more often
+    :param added: the file in the form of the log
+    :param most: the most bytes of rows in memory
+    :return: ``None`` if they take more, or cannot be read here: Spark can read more, and retries
     """
     if added["size"] > most:
         return None
-    # it decodes the path, which may be a whole one
+    # it decodes the path, which may be absolute
     paths = java(spark, "org.apache.spark.sql.delta.util.DeltaFileOperations")
     file = paths.absolutePath(log.dataPath().toString(), added["path"])
     with _handed_over(spark) as (own, place):
@@ -139,7 +137,7 @@ def _in_columns(rows: pa.Table, columns: pa.Schema, partition: Mapping[str, str 
     def column(field: pa.Field) -> pa.ChunkedArray | pa.Array:
         if field.name in rows.column_names:
             return rows.column(field.name).cast(field.type)
-        # an empty text is null, by the protocol
+        # an empty text is null in Delta's protocol
         value = partition.get(field.name) or None
         if value is None:
             return pa.nulls(rows.num_rows, field.type)
@@ -149,7 +147,7 @@ def _in_columns(rows: pa.Table, columns: pa.Schema, partition: Mapping[str, str 
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
-    """Return the statistics of a file by which readers skip it: of the first columns, where they have an order."""
+    """Return the statistics by which readers skip a file: of the first columns, if they have an order."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -161,7 +159,7 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         try:
             bounds = _bounds(kind, column) if column.null_count < len(column) else (None, None)
         except (OverflowError, ValueError):
-            # Python has no such time or text; without a bound nothing is skipped
+            # Python has no such time or text; without a bound, no file is skipped
             bounds = None, None
         for side, bound in zip((least, most), bounds, strict=True):
             if bound is not None:

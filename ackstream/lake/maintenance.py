@@ -1,4 +1,4 @@
-"""Maintenance of the tables: compaction, removal of old files and changes, properties brought up to the settings."""
+"""Maintenance of the tables: compaction, removal of old files and changes, update of properties to the settings."""
 
 from __future__ import annotations
 
@@ -45,11 +45,7 @@ class TableReport:
 
 
 def check(lake: Lake, names: Sequence[str] | None) -> None:
-    """Check the arguments, without Spark.
-
-    :raises SettingsError: the retention is dangerously short
-    :raises InputError: a name is unknown
-    """
+    """Check the arguments, without Spark; the errors are those of :func:`maintain`."""
     if lake.retention < SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR:
         raise SettingsError(
             f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
@@ -68,7 +64,7 @@ def maintain(
     A failure of one table, such as a conflict with a job in each attempt, is reported, and the others are maintained.
 
     :param names: some of the tables; ``None``: all that exist
-    :param journal_ms: how old a change in the journal of things may become, in milliseconds; ``None``: any age
+    :param journal_ms: the highest age of a change in the journal of things, in milliseconds; ``None``: any age
     :raises SettingsError: the retention is dangerously short; nothing is done, as for each of these errors
     :raises InputError: a name is unknown
     :raises StartError: a named table, or every table, is missing; or only the jobs may write, as in S3
@@ -89,7 +85,7 @@ def maintain(
 def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None) -> TableReport:
     report = TableReport(name)
     try:
-        # the properties first: Delta takes the retention from them
+        # the properties first: they have Delta's retention
         tables.create(spark, lake, [name])
         table = DeltaTable.forPath(spark, tables.location(lake, name))
         files, size = _size(table)
@@ -173,7 +169,7 @@ def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collectio
     content = {"path": "'/'", "value": "NULL", "thing": "NULL"}
 
     def attempt(part: list[str]) -> None:
-        # no other day is looked into
+        # no other day is read
         same = f"row.day IN ({', '.join(part)}) AND row.thing_id = old.thing_id AND row.revision = old.revision"
         table = DeltaTable.forPath(spark, tables.location(lake, things.JOURNAL)).alias("row")
         journal = table.merge(old.alias("old"), same)
@@ -181,6 +177,6 @@ def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collectio
             journal = journal.whenMatchedUpdate(F.col("old.revision").isin(*emptied), content)
         journal.whenMatchedDelete().execute()
 
-    # the newest day by itself: a removal conflicts with all that the twin appends to its days meanwhile
+    # the newest day by itself: a removal conflicts with all appends of the twin to its days meanwhile
     for part in filter(None, (days[:-1], days[-1:])):
         commits.retried(partial(attempt, part))

@@ -1,10 +1,10 @@
 """The table ``messages`` as one ordered log, the tail of that log in memory, and its state of the world.
 
-After each commit the next query of Spark over a Delta table reads the log of commits anew: 0.3 to 0.9 s of a core,
-however few rows were added. So the driver of a job that follows the table reads the files of new commits itself.
+After each commit, even of a few rows, the next query of Spark over a Delta table reads the log anew: 0.3 to 0.9 s of a
+core. So the driver of a job that follows the table reads the files of new commits itself.
 
-The state of the world has one record per topic and key, its newest message; a message without a key is a record of its
-own. A deleted record reappears with the next message of its key.
+The state of the world has one record per topic and key, its newest message; each message without a key is a record. A
+deleted record reappears with the next message of its key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POSITION = ("batch", "partition", "offset")
 """The columns that order the log."""
 
 _IDENTITY = ("partition", "offset", "received_at")
-"""The columns of a message, stored once or twice; one of a topic that was made anew may have the others' offset."""
+"""The columns that identify a message, which may be stored twice; a topic that was created anew may repeat offsets."""
 
 _GONE = (
     "partition = gone_partition AND offset = gone_offset"
@@ -56,28 +56,21 @@ class Moment(NamedTuple):
 
 
 def source_id(spark: SparkSession, lake: Lake) -> str:
-    """Return the id of the table ``messages``, by which its copies know it."""
+    """Return the id of the table ``messages``, which its copies remember."""
     return str(DeltaTable.forPath(spark, tables.location(lake, TABLE)).detail().select("id").collect()[0][0])
 
 
 def between(tail: Tail, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]) -> DataFrame:
-    """Return the messages of topics after one position, up to and including another.
-
-    :param tail: of the table
-    """
-    # as text, which has numbers alone: expressions are calls to the JVM. Only batch has statistics to skip files by
+    """Return the messages of topics after one position, up to and including another."""
+    # text, of numbers alone, as expressions are calls to the JVM; only batch has statistics that let files be skipped
     position, near = f"struct({', '.join(POSITION)})", f"batch BETWEEN {after[0]} AND {upto[0]}"
-    # unless the position is its end, some of that batch are after it
+    # unless the position is the end of its batch, some messages of the batch are after it
     found = _accepted(tail.frame(after[0] if after == end(after[0]) else after[0] - 1), topics)
     return found.where(f"{near} AND {position} > {_struct(after)} AND {position} <= {_struct(upto)}")
 
 
 def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Moment) -> DataFrame:
-    """Return the state of the world of a topic.
-
-    :param newest: the last batch of the log to include
-    :param moment: deletes before it are applied
-    """
+    """Return the state of the world of a topic after batch ``newest``, without records deleted before ``moment``."""
     messages = _accepted(tables.read(spark, lake, TABLE), [topic]).where(F.col("batch") <= newest)
     itself = F.when(F.col("key").isNull(), F.struct(*_IDENTITY))
     last = F.max_by(F.struct(*_COLUMNS), F.struct(*POSITION)).alias("last")
@@ -89,11 +82,7 @@ def world(spark: SparkSession, lake: Lake, topic: str, newest: int, moment: Mome
 
 
 def delete(records: DataFrame, lake: Lake, moment: Moment, own: dict[str, Column], query_id: str) -> None:
-    """Remove records from the state of the world; a replayed batch changes nothing.
-
-    :param records: of :func:`world`
-    :param own: columns with one value for all: client, cid, deleted_at
-    """
+    """Remove records of :func:`world`; a replayed batch changes nothing. ``own``: client, cid and deleted_at."""
     batch, step = moment
     same = {name: F.lit(number).cast("long") for name, number in (("batch", batch), ("step", step))}
     same |= {"query_id": F.lit(query_id), **own}
@@ -118,10 +107,9 @@ def _struct(position: tuple[int, int, int]) -> str:
 # -- the tail of the log -----------------------------------------------------------------------------------------------
 
 MOST_BYTES = 8_000_000
-"""Of rows in memory."""
-
+"""The limit of rows in memory."""
 MOST_COMMITS = 50
-"""For more of them at a time, Spark is faster."""
+"""For more commits at a time, Spark is faster."""
 
 
 class _Part(NamedTuple):
@@ -132,10 +120,10 @@ class _Part(NamedTuple):
 
 
 class Tail:
-    """The rows of the newest batches, which are appended in order; the others are in the table alone."""
+    """The rows of the newest batches, which are appended in order; earlier rows are in the table only."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
-        """Read nothing yet."""
+        """Start empty."""
         self._spark, self._lake = spark, lake
         self._columns = ALL_TABLES[TABLE].arrow
         self._seen: tuple[str, int] | None = None
@@ -144,24 +132,21 @@ class Tail:
         """The batch up to which rows may be missing here."""
         self._parts: dict[str, _Part] = {}
         self._frame: tuple[Any, DataFrame] | None = None
-        """The last frame with its version and batch: a thousand clients may begin at one batch."""
+        """The last frame with its version and batch: a thousand clients may start at one batch."""
 
     def frame(self, batch: int) -> DataFrame:
-        """Return rows of the table, all of later batches than the given one among them: see :meth:`advance`."""
+        """Return rows of the table, including all of later batches than ``batch``: see :meth:`advance`."""
         found = self.advance(batch)
         if found is None:
             return tables.read(self._spark, self._lake, TABLE)
         if self._frame is None or self._frame[0] != (self._seen, batch):
-            # Spark takes no table of Arrow without a row that has lists
+            # Spark refuses an empty table of Arrow with lists
             rows = found if found.num_rows else []
             self._frame = (self._seen, batch), self._spark.createDataFrame(rows, ALL_TABLES[TABLE].schema)
         return self._frame[1]
 
     def advance(self, batch: int) -> pa.Table | None:
-        """Forget the rows up to a batch, and return those of all later ones.
-
-        :return: ``None`` if not all of them are here: the table has them
-        """
+        """Drop the rows up to a batch, and return those of all later batches; ``None``: only the table has all."""
         self._forget(batch)
         self._follow()
         if self._seen is None or batch < self._behind:
@@ -180,16 +165,16 @@ class Tail:
         if self._seen == now:
             return
         if not tables.is_plain(snapshot):
-            # Spark knows how to read it
+            # only Spark can read it
             self._parts, self._seen = {}, None
         elif not self._read(table, now):
             self._parts, self._seen = {}, now
-            # looked up after that version, so that all later batches have come after it; and among the rows: those of a
-            # table that was made as a copy have no transactions
+            # looked up after that version, so that later batches are in later commits; and from the rows, as a copied
+            # table has no transactions
             self._behind = tables.newest_batch(tables.read(self._spark, self._lake, TABLE))
 
     def _read(self, table: Any, now: tuple[str, int]) -> bool:
-        """Take up the files of the commits up to a version; return whether that was possible."""
+        """Add the files of the commits up to a version; return whether that was possible."""
         seen, (table_id, version) = self._seen, now
         if seen is None or seen[0] != table_id or not 0 < version - seen[1] <= MOST_COMMITS:
             return False
@@ -202,7 +187,7 @@ class Tail:
         for file in added:
             newest = json.loads(file.get("stats") or "{}").get("maxValues", {}).get("batch")
             if newest is not None and newest <= self._behind:
-                # of a compaction or an erasure of old rows
+                # a compaction or an erasure of old rows
                 continue
             room = MOST_BYTES - sum(part.rows.nbytes for part in self._parts.values())
             rows = files.read(self._spark, table, file, self._columns, room)

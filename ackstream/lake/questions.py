@@ -1,8 +1,8 @@
 """Predefined questions to the tables: the files in ``sql/PLANE/NAME.sql``.
 
-Each is plain SQL that both Spark (:func:`ask`) and DuckDB (``reading.answer``) accept, with tables and parameters in
-braces. Its first line describes the answer, the comments below it the columns. A table that does not exist yet has no
-rows for the parts of a ``UNION ALL`` but the first; elsewhere it is an error.
+Each is SQL that both Spark (:func:`ask`) and DuckDB (``reading.answer``) accept, with tables and parameters in braces.
+Its first line describes the answer, the comments below it the columns. A missing table has no rows in the parts of a
+``UNION ALL`` after the first; elsewhere it is an error.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Question:
 
     @property
     def sql(self) -> str:
-        """The question for DuckDB over views of the tables' names; parameters are ``$name``."""
+        """The SQL for DuckDB over views with the names of the tables; parameters are ``$name``."""
         return for_duckdb(self.text)
 
     @property
     def tables(self) -> list[str]:
-        """The tables that it is about."""
+        """The tables in its SQL."""
         return sorted(_fields(self.text) & ALL_TABLES.keys())
 
     def over(self, present: Collection[str], lake: Lake) -> str:
-        """Return the SQL over the tables that exist, without the parts of a union over others.
+        """Return the SQL over existing tables, without the parts of a union over missing ones.
 
-        :raises StartError: with which job to start, if nothing is left
+        :raises StartError: no part is left; with the job to start
         """
         body, order, end = self.text.partition(_ORDER)
         parts = body.split(_UNION)
@@ -81,7 +81,7 @@ def _fields(text: str) -> set[str]:
 
 
 def for_duckdb(text: str) -> str:
-    """Return SQL with braces as DuckDB takes it: see :attr:`Question.sql`."""
+    """Return SQL with braces for DuckDB: see :attr:`Question.sql`."""
     return text.format(**{field: field if field in ALL_TABLES else f"${field}" for field in _fields(text)})
 
 
@@ -109,7 +109,7 @@ PARAMETERS: dict[str, Callable[[str], dict[str, Any]]] = {
     "message_story": _message,
     "trace": _trace,
 }
-"""How the one argument of a question is read, for those that take one."""
+"""The readers of arguments, for the questions with one."""
 _ONE = {
     "story": "request: add its correlation-id",
     "message_story": "message: add it as CLIENT/SEQ",
@@ -128,10 +128,7 @@ QUESTIONS = _read()
 
 
 def parameters(name: str, argument: str | None) -> dict[str, Any]:
-    """Return the values of a question's parameters.
-
-    :raises InputError: it takes an argument and has none, or has one that it does not take
-    """
+    """Return the values of a question's parameters; raise an InputError for a missing or superfluous argument."""
     if (name in PARAMETERS) == (argument is not None):
         return {} if argument is None else PARAMETERS[name](argument)
     raise InputError(
@@ -142,11 +139,7 @@ def parameters(name: str, argument: str | None) -> dict[str, Any]:
 
 
 def ask(spark: SparkSession, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> DataFrame:
-    """Ask Spark a question.
-
-    :param values: of its parameters
-    :raises StartError: if a table does not exist yet
-    """
+    """Ask Spark a question with the values of its parameters; raise a StartError if a table does not exist yet."""
     from ackstream.lake import tables  # noqa: PLC0415 - DuckDB is asked without Spark
 
     question = QUESTIONS[name]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake
 
 MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "received_at", "topic", "partition", "offset")
-"""The columns of ``messages`` that the rows returned here have."""
+"""The columns of ``messages`` in the returned rows."""
 
 
 def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict[str, Any]]:
@@ -37,16 +37,13 @@ def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict
 
 
 def messages_at(lake: Lake, positions: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """Return the accepted messages at some positions (batch, partition, offset), in any order, perhaps among others."""
+    """Return the accepted messages at positions (batch, partition, offset), and perhaps others, in any order."""
     names = zip(("batch", "partition", "offset"), zip(*positions, strict=True), strict=True)
     return _messages(lake, reduce(and_, [field(name).isin(sorted(set(values))) for name, values in names]))
 
 
 def dataset(lake: Lake, table: str) -> Dataset:
-    """Open a table as it is now.
-
-    :raises TableNotFoundError: it does not exist
-    """
+    """Open the present version of a table; raise a TableNotFoundError if it does not exist."""
     return _open(lake, table).to_pyarrow_dataset()
 
 
@@ -66,9 +63,9 @@ class _Scan:
 
 @contextmanager
 def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPyConnection]:
-    """Open DuckDB with tables as views, as they are now; those that do not exist yet are left out. Times are in UTC.
+    """Open DuckDB with views of the existing tables in their present version. Times are in UTC.
 
-    Names of Spark work, too: ``explode`` of a list, ``unix_millis`` of a time.
+    Functions of Spark work, too: ``explode`` of a list, ``unix_millis`` of a time.
 
     :raises StartError: a table cannot be read
     """
@@ -89,22 +86,21 @@ def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPy
 
 
 def views(connection: DuckDBPyConnection) -> set[str]:
-    """Return the tables that a connection of :func:`database` has as views."""
+    """Return the views of a connection of :func:`database`."""
     found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     return {name for (name,) in found}
 
 
 def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> Any:
-    """Answer a question over a connection of :func:`database`; return the connection, with the rows to be fetched.
+    """Answer a question by a connection of :func:`database`; return it with the rows to be fetched.
 
-    :param values: of its parameters
-    :raises StartError: if a table does not exist yet
+    :raises StartError: a table does not exist yet
     """
     return connection.execute(for_duckdb(QUESTIONS[name].over(views(connection), lake)), dict(values or {}))
 
 
 def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) -> list[dict[str, Any]]:
-    """Answer a question; return the first rows by column name, none if its tables do not exist yet.
+    """Answer a question; return the first rows by column name, or no rows if none of its tables exists.
 
     :raises StartError: a table cannot be read, or only some of the tables exist
     """

@@ -1,7 +1,7 @@
 """The Delta tables: every column's name, type and meaning, in one place.
 
-JSON inside a row (headers, values, payloads, replies) is text that holds JSON. Times are UTC. Only the types of Spark
-and Arrow need PySpark: clients and consoles without it know the tables and their columns, too.
+JSON in a row (headers, values, payloads, replies) is text. Times are UTC. Only the types of Spark and Arrow need
+PySpark: clients and consoles without it know the tables and their columns, too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ TEXT, INTEGER, LONG, BOOLEAN = "string", "integer", "long", "boolean"
 TIME, BYTES, DOUBLE, DATE = "timestamp", "binary", "double", "date"
 TEXTS, HEADERS = "texts", "headers"
 """The types of columns, by the names of Spark's JSON; ``headers`` is an array of names with binary values."""
-
 INDEXED_COLUMNS = 4
 """The first columns of a table carry statistics: in the ledger correlation_id, the row's time, query_id, batch_id."""
 
 KEY = ("query_id", "batch_id", "id")
 """The columns that make a row of a ledger table unique."""
-
 PARTITION = "day"
-"""The column by which a table is partitioned if it has it."""
+"""The partition column of tables that have it."""
 
 
 class Column(NamedTuple):
@@ -46,7 +44,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and the job that writes it; a ``derived`` one is merged from another, and its rows change."""
+    """A table and the job that writes it; a ``derived`` one is merged from another, and its rows change."""
 
     name: str
     comment: str
@@ -61,12 +59,12 @@ class Table:
 
     @property
     def time(self) -> str:
-        """The first column with a time: that of the row, by whose day the table is partitioned if it is."""
+        """The first column with a time: the time of the row, whose day is the partition."""
         return next(column.name for column in self.columns if column.kind == TIME)
 
     @cached_property
     def schema(self) -> StructType:
-        """The columns as Spark has them."""
+        """The columns as a schema of Spark."""
         from pyspark.sql import types  # noqa: PLC0415 - programs without Spark need the names alone
 
         header = types.StructType().add("name", TEXT).add("value", BYTES)
@@ -79,7 +77,7 @@ class Table:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The columns as Arrow has them."""
+        """The columns as a schema of Arrow."""
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - see above
 
         return to_arrow_schema(self.schema, timezone="UTC")
@@ -394,7 +392,7 @@ TABLES = {name: table for name, table in ALL_TABLES.items() if table.writer == "
 
 
 def in_full(location: str) -> str:
-    """Return a location as every program understands it: a URL, or an absolute path."""
+    """Return a location that every program accepts: a URL, or an absolute path."""
     return location if ":" in location.partition("/")[0] else str(Path(location).absolute())
 
 

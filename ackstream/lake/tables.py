@@ -24,17 +24,13 @@ if TYPE_CHECKING:
 
 
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
-"""How long another job may take from making the directory of a table to its first commit."""
-
+"""The time for another job to go from creating the directory of a table to its first commit."""
 ROWS_PER_FILE = 100_000
-"""The rows of an append go to one file, unless there are more than this."""
-
+"""An append of more rows writes several files."""
 WRITER_VERSION = 2
-"""Version of the protocol of a table of appends."""
-
+"""The protocol version of a table of appends."""
 SHORTEST_RETENTION_HOURS = 24
-"""How long removed files are kept at least: longer than any query or transaction should run."""
-
+"""The shortest time to keep removed files: longer than any query or transaction should run."""
 MILLISECONDS_AN_HOUR = 3_600_000
 _UNSAFE_STORES = ("s3", "s3a", "s3n")
 """Stores where Delta's default log store lets two processes write the same version, and the later one wins."""
@@ -67,10 +63,10 @@ def properties(lake: Lake, table: Table) -> dict[str, str]:
 
 
 def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> None:
-    """Create the missing tables; add new columns to the others, and bring their properties up to the settings.
+    """Create the missing tables; add new columns to the others, and update their properties to the settings.
 
-    :raises StartError: if a table has a column of another type, a directory holds something else, or a table in S3
-        would have to be altered without a log store for several writers
+    :raises StartError: a table has a column of another type, a directory holds something else, or a table in S3 would
+        have to be altered without a log store for several writers
     """
     for name in names:
         # another job may be at the same table
@@ -80,26 +76,21 @@ def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> No
 
 
 def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
-    """Return a table's rows as they are now.
-
-    :raises StartError: if the table does not exist yet
-    """
+    """Return a table's present rows; raise a StartError if it does not exist yet."""
     if not exists(spark, lake, name):
         raise absent(name, location(lake, name))
     return spark.read.format("delta").load(location(lake, name))
 
 
 def exists(spark: SparkSession, lake: Lake, name: str) -> bool:
-    """Return whether a table has been created."""
+    """Return whether a table exists."""
     return bool(DeltaTable.isDeltaTable(spark, location(lake, name)))
 
 
 def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, remedy: str) -> None:
-    """Refuse to begin with a new checkpoint beside the rows of an earlier one, whose state it does not have.
+    """Raise a StartError if a table has rows: a new checkpoint does not have the state of the earlier one.
 
-    :param checkpoint: where the new one is to be
     :param remedy: as the end of a sentence
-    :raises StartError: naming the table, the checkpoint and the ways out
     """
     if exists(spark, lake, name) and not read(spark, lake, name).isEmpty():
         raise StartError(
@@ -124,12 +115,11 @@ def append(
     count: int = 1,
     follows: int | None = None,
 ) -> bool:
-    """Append the rows of a frame to a table, unless it already has rows of this version.
+    """Append rows of a frame unless the table already has this version; return whether they were appended.
 
-    :param application: who counts the versions, such as a query; each table counts for itself
+    :param application: the counter of versions, such as a query; each table has its own count
     :param count: the number of rows, if they may need more than one file
-    :param follows: the newest version that the table may have instead, where versions have gaps
-    :return: whether they were appended
+    :param follows: the newest version that the table may have, if versions have gaps
     """
     write = partial(commits.written, rows=rows.coalesce(-(-count // ROWS_PER_FILE)))
     path = location(lake, name)
@@ -147,14 +137,12 @@ def append_rows(
     check: Callable[[Mapping[str, int]], None] | None = None,
     follows: int | None = None,
 ) -> bool:
-    """Append rows that are on the driver to a table, unless it already has rows of this version: without a Spark job.
+    """Append rows from the driver as :func:`append` does, but without a Spark job.
 
     :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out, and
-        the day is added where it is missing
+        a missing day is added
     :param check: gets the table's :func:`transactions`, and raises to refuse the append; no other append with a check
         comes in between
-    :param follows: see :func:`append`
-    :return: whether they were appended
     """
     columns = ALL_TABLES[name].arrow
     if PARTITION in columns.names and PARTITION not in rows.column_names:
@@ -162,7 +150,7 @@ def append_rows(
     rows = rows.select(columns.names).cast(columns)
 
     def write(transaction: Any) -> Any:
-        # owners may change the table so that a file is not enough: column mapping, constraints, other partitions
+        # after changes by its owner, a file may not suffice: column mapping, constraints, other partitions
         partitions = f"struct<{PARTITION}:date>" if PARTITION in columns.names else "struct<>"
         as_ours = transaction.metadata().partitionSchema().simpleString() == partitions
         if not as_ours or not is_plain(transaction):
@@ -175,17 +163,14 @@ def append_rows(
 
 
 def completed(rows: pa.Table, **values: object) -> pa.Table:
-    """Return rows with further columns, each of which has one value for all rows."""
+    """Return rows with further columns of one value each."""
     for column, value in values.items():
         rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
     return rows
 
 
 def is_plain(table: Any) -> bool:
-    """Return whether the files of a table are its content: all columns by name, and no deleted rows.
-
-    :param table: a snapshot or a transaction of it
-    """
+    """Return whether the files of a snapshot or transaction are its content: columns by name, and no deleted rows."""
     return bool(table.protocol().minWriterVersion() <= WRITER_VERSION)
 
 
@@ -198,7 +183,7 @@ def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
 
 
 def _named(found: Mapping[str, int], name: str) -> dict[str, int]:
-    # names that a table got as a copy of another lake's are of no query here
+    # a copy of another lake's table also has names of queries there
     return {key.removesuffix(f"/{name}"): version for key, version in found.items() if key.endswith(f"/{name}")}
 
 
@@ -209,7 +194,7 @@ def newest_versions(spark: SparkSession, lake: Lake, names: Iterable[str]) -> di
 
 
 def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, int]:
-    """Return the number of a query's first batch, where batches are numbered across queries, and its newest; or -1.
+    """Return the numbers of a query's first batch and of its newest (or -1), for batches numbered across queries.
 
     :param versions: of the table's applications (:func:`transactions`): the queries, or ``QUERY+PART``
     """
@@ -225,7 +210,7 @@ def newest_batch_of(names: Iterable[str], spark: SparkSession, settings: Setting
 
 
 def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
-    """Return the same for tables whose batches are numbered across queries, as the query itself numbers it."""
+    """Return the same for tables with batches numbered across queries; the result is the query's own number."""
     first, newest = first_and_newest(newest_versions(spark, settings.lake, names), query_id)
     return max(newest - first, -1)
 
@@ -266,9 +251,9 @@ def _appears(spark: SparkSession, path: str) -> bool:
 
 
 def new_columns(table: Table, found: Mapping[str, str], path: str) -> list[Any]:
-    """Return the columns that a table of an earlier release lacks; columns that it has in addition stay null.
+    """Return the columns that a table of an earlier release lacks; its additional columns stay null.
 
-    :param found: the types of the columns it has
+    :param found: the types of its columns
     :raises StartError: a column has another type, or one without nulls is missing: its old rows cannot have it
     """
     missing = []
@@ -312,16 +297,16 @@ def _alter(spark: SparkSession, path: str, change: str) -> None:
 
 
 def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
-    """Refuse to write a table beside its job where that is unsafe: see :func:`refuse_writer`."""
+    """Refuse to write a table beside its job if that is unsafe: see :func:`refuse_writer`."""
     refuse_writer(spark.sparkContext.getConf().get, location(lake, name))
 
 
 def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: str = "") -> None:
-    """Refuse a second writer where Delta cannot keep two writers apart: one of two commits would be lost in silence.
+    """Refuse a second writer in S3 without a log store for several writers: a commit would be lost silently.
 
-    :param conf: returns the value of a key of Spark's conf, or the default it is given
-    :param otherwise: another way out, as a sentence
-    :raises StartError: the table is in S3, and no log store for several writers is set; naming the key
+    :param conf: returns the value of a key of Spark's conf, or the given default
+    :param otherwise: another remedy, as a sentence
+    :raises StartError: with the key to set
     """
     scheme = path.partition("://")[0]
     if scheme not in _UNSAFE_STORES:

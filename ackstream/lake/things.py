@@ -1,12 +1,11 @@
 """The twin's journal, its things and their search index: changes are appended first, the others are merged later.
 
-``thing_events`` is the truth: one row per change, and with the last change of a thing in a batch the thing itself.
-``things`` is the present state, merged from the journal. A restart restores the things as they were before a given
-batch from both.
+``thing_events`` is the truth: one row per change, with the whole thing at its last change in a batch. ``things`` is the
+present state, merged from the journal. A restart restores the things before a given batch from both.
 
-``things_search`` has one row for every value within every thing, for SQL and for searches. Paths are written as RQL
-names them (``attributes/location/city``, ``features/lamp/properties/on``). The values of an array, and those of the
-objects in it, share a path, as in RQL.
+``things_search`` has one row for every value within every thing, for SQL and for searches. Paths are those of RQL
+(``attributes/location/city``, ``features/lamp/properties/on``): the values of an array, and of the objects in it, share
+a path.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 JOURNAL = "thing_events"
 _THINGS = ALL_TABLES["things"].names
 ORIGIN, BEGIN = "ackstream.origin", "ackstream.begin"
-"""Properties of the journal: the id of the topic its offsets are of, and the first batch that has read that topic."""
+"""Properties of the journal: the id of the topic of its offsets, and the first batch that has read that topic."""
 
 
 def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
@@ -44,15 +43,15 @@ def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
 
 
 def origin(spark: SparkSession, lake: Lake) -> str | None:
-    """Return the id of the topic whose offsets the journal has; ``None`` if it has not remembered one yet."""
+    """Return the id of the topic whose offsets the journal has; ``None`` before :func:`remember_origin`."""
     return _properties(spark, lake).get(ORIGIN)
 
 
 def remember_origin(spark: SparkSession, lake: Lake, topic_id: str) -> None:
-    """Remember that the commands of all further batches are of a topic."""
+    """Remember the topic of the commands in all further batches."""
     found = _properties(spark, lake)
     if found.get(ORIGIN) != topic_id:
-        # a journal of an earlier release has that topic's offsets already
+        # a journal of an earlier release already has offsets of that topic
         begin = first_batch(spark, lake, "") if ORIGIN in found else 0
         wanted = f"SET TBLPROPERTIES ('{ORIGIN}' = '{topic_id}', '{BEGIN}' = '{begin}')"
         commits.retried(lambda: spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {wanted}"))
@@ -84,7 +83,7 @@ def append(
 ) -> None:
     """Append the rows of a batch, or of a part of it, unless the journal already has them.
 
-    :param rows: in the columns of the journal, but without ``query_id``, ``batch`` and ``day``
+    :param rows: without ``query_id``, ``batch`` and ``day``
     :param check: gets the journal's transactions, and raises to refuse the append
     """
     application = f"{query_id}+{part}" if part else query_id
@@ -93,19 +92,19 @@ def append(
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
-    """Return all things as they were before a batch: thing_id, revision, created_at, modified_at, thing.
+    """Return all things before a batch, in the columns of ``things``; ``thing`` is null for a deleted thing.
 
-    ``thing`` is null for a deleted thing. The tables may already have the batch: it is going to be replayed then.
+    The tables may already have the batch, if it will be replayed.
     """
     place = tables.location(lake, "things")
     version = commits.log_and_snapshot(spark, place)[1].version()
-    # the index merges meanwhile: without a version each query would see another table
+    # the index merges meanwhile: without a version, each query could see another table
     things = spark.read.format("delta").option("versionAsOf", version).load(place)
     last = F.col("last") & (F.col("batch") < batch)
     events = tables.read(spark, lake, JOURNAL).where(last)
     # the newest batch may be merged in part
     parts = [things.where(F.col("batch") < batch), events.where(F.col("batch") >= tables.newest_batch(things))]
-    # things that the batch has already changed are restored from the journal, of which all is read then
+    # things that the batch has already changed are restored from the whole journal
     ahead = things.where(F.col("batch") >= batch).select("thing_id")
     if not ahead.isEmpty():
         parts.append(events.join(ahead, "thing_id", "left_semi"))
@@ -170,7 +169,7 @@ def value_rows(thing_id: str, thing: str) -> Iterator[tuple[Any, ...]]:
 
 
 def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
-    """Merge rows of the journal, which ``things`` has, into the index; those of earlier states change nothing.
+    """Merge rows of the journal, after their merge into ``things``, into the index; earlier states change nothing.
 
     A new checkpoint reads the journal by the times of its files: a state may come after a later one.
     """
