@@ -1,8 +1,8 @@
 """The one factory of Kafka clients, and of the Kafka options of Spark's sources and sinks.
 
-Clients give up on a broker that does not answer after 10 s, reconnect within a second to one that restarts, and are
-tuned for short latency: nothing waits for a batch to fill. They read committed records alone. All log in
-by ``kafka.security``. ``kafka.options`` tune them; a caller's own options win, so that no option can break a promise.
+Clients give up on a silent broker after 10 s, reconnect within a second to one that restarts, and never wait for a
+batch to fill. They read committed records only, and log in by ``kafka.security``. ``kafka.options`` tune them; a
+caller's own options win, so that no option can break a promise.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 BOOTSTRAP_MS = 10_000
 RECONNECT_MS = 1_000
 """A broker that restarts is back within seconds; the library's 30 s would outlast many a deadline."""
-
 METADATA_MS = 30_000
 """The time within which partitions added to a topic are discovered."""
-
 MAX_RECORD_BYTES = 10 * 1024 * 1024
 """The limit of the topics, too: a record of several MB must arrive, since the service refuses it with a reason."""
 
@@ -59,8 +57,8 @@ _SEND_AGAIN = (
     # the partitions of the topic are unknown for a moment
     ValueError,
 )
-"""Errors after which a record may be sent again: should the first one have been stored after all, the correlation-id
-identifies the second as its duplicate."""
+"""Errors after which a record may be sent again: if the first one was stored after all, the correlation-id identifies
+the duplicate."""
 
 EXPECTED = (
     AuthorizationError,
@@ -69,11 +67,9 @@ EXPECTED = (
     KafkaTimeoutError,
     RequestTimedOutError,
 )
-"""Errors that :func:`failure` has a sentence for: a broker refuses, or is away."""
-
+"""The errors of :func:`failure`: a broker refuses, or is away."""
 RESEND_SECONDS = 0.2
-"""How long to wait before that."""
-
+"""The pause before a record is sent again."""
 DELIVERY_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
 BATCH_BYTES = 128 * 1024
@@ -85,8 +81,7 @@ _COMMON = {
     "metadata_max_age_ms": METADATA_MS,
     "metrics_enabled": False,
 }
-"""What ``kafka.options`` may change."""
-
+"""The defaults that ``kafka.options`` may change."""
 _FIXED = {
     "allow_auto_create_topics": False,
     "isolation_level": COMMITTED,
@@ -96,8 +91,7 @@ _FIXED = {
 
 _DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
-"""Those numbers of kafka-python whose defaults do not show it."""
-
+"""The numbers of kafka-python whose defaults do not show their type."""
 _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
     name
     for name, default in _DEFAULTS.items()
@@ -107,7 +101,7 @@ _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Return whether a record that was not stored may be sent again; one that is no text never becomes one."""
+    """Return whether a record that was not stored may be sent again; a record that is not valid text never may."""
     return isinstance(error, _SEND_AGAIN) and not isinstance(error, UnicodeError)
 
 
@@ -116,7 +110,7 @@ def connect_producer(
 ) -> Any:
     """Return a producer that neither loses nor duplicates records while the broker is away for a while.
 
-    :param topic: its real name; it must exist. Its partitions are known afterwards, so that sending does not block.
+    :param topic: the real name of an existing topic, whose partitions are looked up so that sending does not block;
         ``None``: the topics are not known yet
     :param delivery_timeout: seconds after which a record that the broker does not accept fails
     :raises UnreachableError: no broker answers
@@ -126,7 +120,7 @@ def connect_producer(
         "acks": "all",
         "enable_idempotence": True,
         "linger_ms": linger_ms,
-        # an upper bound: with the library's 16 KB, many records are as many requests
+        # an upper bound: with the library's 16 KB, many records need many requests
         "batch_size": BATCH_BYTES,
         "delivery_timeout_ms": milliseconds,
         "request_timeout_ms": min(30_000, max(1_000, milliseconds - linger_ms)),
@@ -169,11 +163,11 @@ def send(
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
     """Send the buffered records for at most ``timeout`` seconds; the rest fails.
 
-    In a callback of the producer it returns at once: another thread does that.
+    In a callback of the producer it returns at once, and another thread does the work.
     """
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
-        # it would wait for itself
+        # the thread would wait for itself
         threading.Thread(target=close_producer, args=(producer, timeout), name="ackstream-closing").start()
         return
     try:
@@ -186,9 +180,8 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
 
 
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
-    """Return a consumer that commits nothing by itself.
+    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``.
 
-    :param config: of kafka-python; it wins over ``kafka.options`` of the settings
     :raises UnreachableError: no broker answers
     :raises SettingsError: ``kafka.options`` are wrong
     """
@@ -196,19 +189,12 @@ def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
 
 
 def connect_admin(kafka: Kafka, **config: Any) -> Any:
-    """Return an admin client, which is a context manager.
-
-    :param config: of kafka-python
-    :raises UnreachableError: no broker answers
-    """
+    """Return an admin client, which is a context manager; raise an UnreachableError if no broker answers."""
     return _connect(KafkaAdminClient, kafka, config)
 
 
 def cluster_id(kafka: Kafka) -> str:
-    """Return the id of a cluster, which no other cluster has.
-
-    :raises UnreachableError: no broker answers
-    """
+    """Return the unique id of a cluster; raise an UnreachableError if no broker answers."""
     with connect_admin(kafka) as admin:
         return str(admin.describe_cluster()["cluster_id"])
 
@@ -240,11 +226,10 @@ def _unfit(error: Exception) -> SettingsError:
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
-    """Return ``kafka.options.python`` in kafka-python's spelling and types, those that a client knows.
+    """Return the ``known`` options of ``kafka.options.python`` in kafka-python's spelling and types.
 
     ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts.
 
-    :param known: the options that are wanted
     :raises SettingsError: no client knows the option, or its value has the wrong type
     """
     result = {}
@@ -273,10 +258,7 @@ def _typed(key: str, text: str, default: object) -> object:
 
 
 def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the options with which Spark connects a source or sink to the broker.
-
-    :param own: options of the JVM's Kafka client; they win over those of the settings
-    """
+    """Return the options of Spark's Kafka sources and sinks; ``own`` (for the JVM's client) win over the settings."""
     fixed = {"isolation.level": COMMITTED, **java_security(kafka.security), "bootstrap.servers": kafka.bootstrap}
     config = {**kafka.options.java, **(own or {}), **fixed}
     return {f"kafka.{key}": value for key, value in config.items()}
@@ -285,14 +267,14 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
 def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
     """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
 
-    When this returns, every record written from now on will be read. The consumer needs ``auto_offset_reset``
-    ``earliest``: a partition that is new has been empty.
+    Every record written after this returns will be read. The consumer needs ``auto_offset_reset`` ``earliest``: a new
+    partition has been empty.
 
     :raises UnreachableError: the broker went away
     """
     consumer.subscribe(list(topics))
     try:
-        # fetches metadata, which assign the partitions
+        # fetches metadata, which assigns the partitions
         consumer.topics()
         for partition, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
             consumer.seek(partition, offset)

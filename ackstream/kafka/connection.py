@@ -27,15 +27,12 @@ log = logging.getLogger(__name__)
 
 LINGER_MS = 2
 SEND_SECONDS = 120.0
-"""As long as a producer of Java tries: a broker that restarts, or a leader that moves, is no error."""
+"""The timeout of a producer of Java: a broker that restarts, or a leader that moves, is no error."""
 DRIVER_LINGER_MS = 5
 
 
 class ClientConnection(TopicReader):
-    """The consumer and the producer of a client whose name is the key of the records from it and for it.
-
-    Everything but ``send`` and ``producer`` is for one thread.
-    """
+    """The consumer and the producer of a client whose name is the key of its records; for one thread but to send."""
 
     def __init__(
         self,
@@ -52,10 +49,10 @@ class ClientConnection(TopicReader):
         """Connect; every record written after this returns will be read. Topics are named without the prefix.
 
         :param sends: the topic that ``send`` writes to
-        :param addressed: the topic with the records for this client; others in its partition are ignored
+        :param addressed: the topic with the records for this client; other records in its partition are ignored
         :param whole: topics of which all partitions are read
         :param writes: further topics that the client writes to, which are checked at once
-        :param group: the consumer group under which offsets are committed; the client does not join it
+        :param group: the consumer group of committed offsets; the client does not join it
         :raises UnreachableError: no broker, or a topic is missing
         """
         self.name = name.encode()
@@ -103,13 +100,12 @@ class ClientConnection(TopicReader):
 
 
 _SLACK_MS = 60_000
-"""Between our clock and the broker's; reading a record twice does no harm."""
+"""The tolerance between our clock and the broker's; reading a record twice does no harm."""
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return for each partition the offset of the first record of a time or later, or its end without one.
+    """Return each partition's offset of the first record of a broker's time (epoch ms) or later, or its end.
 
-    :param time_ms: of the broker, in epoch milliseconds
     :raises KafkaError: the broker does not answer
     """
     wanted = list(partitions)
@@ -122,10 +118,10 @@ def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dic
 
 
 class PartitionAssignment:
-    """The partitions that a consumer reads without a group, among them those that are added later.
+    """The partitions that a consumer reads without a group, including those added later; for the consumer's own thread.
 
-    Adding partitions may move the records for a name to another one: of that, everything since the client began is
-    read. The old one stays assigned, since not every writer notices at once. For the consumer's own thread.
+    Adding partitions may move the records for a name to another partition, which is read since the start of the client.
+    The old one stays assigned, since not every writer notices at once.
     """
 
     def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str] = (), addressed: Iterable[str] = ()) -> None:
@@ -133,7 +129,7 @@ class PartitionAssignment:
 
         :param consumer: with ``auto_offset_reset`` ``earliest``
         :param whole: topics of which all partitions are read
-        :param addressed: topics of which only the partition with the records for the name is read
+        :param addressed: topics of which only the partition of the name is read
         :raises KafkaError: the broker went away
         """
         self._consumer = consumer
@@ -148,11 +144,11 @@ class PartitionAssignment:
             consumer.seek(partition, offset)
 
     def of(self, topic: str) -> list[Any]:
-        """Return the partitions of a topic that are read."""
+        """Return the assigned partitions of a topic."""
         return sorted(partition for partition in self._assigned if partition.topic == topic)
 
     def update(self) -> None:
-        """Assign partitions that were added. If the broker does not answer, the next call tries again."""
+        """Assign added partitions. If the broker does not answer, the next call tries again."""
         counts = self._partition_counts()
         if counts == self._counts or not all(counts.values()):
             return
@@ -161,7 +157,7 @@ class PartitionAssignment:
         try:
             self._consumer.assign(sorted(self._assigned.union(new)))
             moved = [partition for partition in new if partition.topic in self._addressed]
-            # a new partition of a topic that is read whole has been empty: read it from its beginning
+            # a new partition of a topic that is read whole was empty: it is read from its beginning
             starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
             for partition, offset in starts.items():
                 self._consumer.seek(partition, offset)
@@ -183,23 +179,20 @@ class PartitionAssignment:
 
 
 class Outbox:
-    """Sends records, and returns when the broker has all of them; connects when there are some."""
+    """Sends records, and returns when the broker has all of them; connects at the first record."""
 
     def __init__(self, kafka: Kafka, seconds: float = SEND_SECONDS) -> None:
-        """Connect to nothing yet.
-
-        :param seconds: after which a record that the broker has not taken is an error
-        """
+        """Prepare; a record that the broker has not accepted after ``seconds`` is an error."""
         self._kafka, self._seconds = kafka, seconds
         self._producer: Any = None
         # the records of one call stay together
         self._lock = threading.Lock()
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send records, those of a key in order; after an error some of them may have been sent, or still be.
+        """Send records, in order by key; after an error, some of them may have been sent, or may still be.
 
         :raises UnreachableError: no broker answers
-        :raises KafkaError: the broker does not take a record, or not in time
+        :raises KafkaError: the broker does not accept a record, or not in time
         """
         with self._lock:
             if self._producer is None:

@@ -16,31 +16,31 @@ from kafka.producer.transaction_manager import TransactionState
 
 
 def _matters(record: logging.LogRecord) -> bool:
-    """Return whether a record of the library's log is about more than a socket that a client has closed meanwhile."""
+    """Return whether a record of the library's log is about anything but a socket that a client has closed."""
     error = record.exc_info[1] if record.exc_info else None
     return not (isinstance(error, AttributeError) and error.obj is None and error.name in ("recv", "send"))
 
 
-# it reads once more, finds no socket, and logs a stack trace
+# it reads a closed socket once more, and logs a stack trace
 logging.getLogger("kafka.net.transport").addFilter(_matters)
-# it warns of each turn of its own loop that took a tenth of a second, as all do on a machine that is busy
+# it warns of each turn of its own loop that took a tenth of a second, as all do on a busy machine
 logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 
 
 class Sockets(selectors.DefaultSelector):
-    """Waits for sockets, and does not describe those that it does not know.
+    """Waits for sockets, without a description of unknown ones.
 
-    The library looks each socket up before it waits for it, which fails every time; to put the socket into the text of
-    that error asks the system for its addresses, and takes longer than to wait.
+    The library looks up each socket before it waits for it, which fails every time; the text of that error needs the
+    addresses of the socket from the system, which takes longer than the wait.
     """
 
     def __init__(self) -> None:
-        """Wait for nothing yet."""
+        """Start without sockets."""
         super().__init__()
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
-        """Return the registration of a socket; ``KeyError``: it has none."""
+        """Return the registration of a socket, or raise a KeyError."""
         return self._keys[fileobj]
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -54,7 +54,7 @@ class Sockets(selectors.DefaultSelector):
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """End it."""
+        """End the wait."""
         self._keys.pop(fileobj, None)
         return super().unregister(fileobj)
 
@@ -67,11 +67,11 @@ class _Passing(dict[Any, Any]):
 
 
 class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python is not typed
-    """Connects again after a connection has ended, and never in a hurry.
+    """Connects again after a connection has ended, with growing pauses.
 
-    The library takes a broker for back once something accepts the connection. A proxy or load balancer before a broker
+    For the library, a broker is back once something accepts the connection. A proxy or load balancer before a broker
     that is away does so and ends it at once: each client would connect hundreds of times a second. Here the pause grows
-    until a broker has answered. And the library would report the first refusal of a login for ever, such as of a token
+    until a broker has answered. The library would also report the first refusal of a login for ever, such as of a token
     whose key the broker does not know yet, and never try that broker again.
     """
 
@@ -92,7 +92,7 @@ class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is no
     """The connections of a consumer, a producer or an admin client."""
 
     def __init__(self, **options: Any) -> None:
-        """Connect to nothing yet."""
+        """Prepare the connections."""
         sockets = NetworkSelector(**options)
         super().__init__(sockets, _Connections(sockets, **options))
 
@@ -106,13 +106,13 @@ def _hash(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the number of the partition where every Kafka client puts records of a key."""
+    """Return the number of the partition to which every Kafka client sends records of a key."""
     # partition numbers have no gaps
     return _hash(key) % partitions
 
 
 class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python is not typed
-    """Puts a key on the partition that every Kafka client puts it on; the hashes of keys are cached."""
+    """Chooses the partition of a key as every Kafka client does; the hashes of keys are cached."""
 
     def partition(
         self, topic: str, key: Any, serialized_key: bytes | None, value: Any, serialized_value: Any, cluster: Any
@@ -129,10 +129,10 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 def keep_identity(producer: Any) -> None:
     """Let a producer always get an id from the broker again, without which it sends nothing.
 
-    kafka-python 3.0.12 never asks for another one after it has given up a record which it may have sent, nor when the
+    kafka-python 3.0.12 never requests another one after it has given up a record that may have been sent, nor if the
     broker does not answer in time.
     """
-    # they are the library's own, and there is no public way
+    # there is no public way
     manager = producer._transaction_manager  # noqa: SLF001
     reset, enqueue = manager.reset_producer_id, manager._enqueue_request  # noqa: SLF001
 

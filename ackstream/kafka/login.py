@@ -1,8 +1,8 @@
 """Logins and rights: one check before any client's, so that a refusal is one sentence with its remedy.
 
-The libraries retry for seconds, log each attempt, and then report that no broker answers. Here a wrong certificate,
-password or protocol is named, and so is a missing ACL. A broker that is away is left to the libraries. So is a login
-that is refused later, while a program runs: it is logged and tried again (``library``).
+The libraries retry for seconds, log each attempt, and then report that no broker answers. This check names a wrong
+certificate, password or protocol, and a missing ACL. It leaves to the libraries a broker that is away, and a login that
+is refused while a program runs: that is logged and tried again (``library``).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ ALERT_SECONDS = 1.0
 _MAX_BYTES, _PART_BYTES = 1_000_000, 65_536
 
 _accepted: set[tuple[str, KafkaSecurity]] = set()
-"""The logins that need not be repeated by this process."""
+"""The logins that this process need not repeat."""
 
 
 def check_login(bootstrap: str, security: KafkaSecurity) -> None:
     """Log in, unless this process did before.
 
-    :raises AccessRefusedError: the broker refuses, or is not to be trusted; with the remedy
+    :raises AccessRefusedError: the broker refuses, or is not trusted; with the remedy
     :raises UnreachableError: the authorisation server does not answer
     """
     if (bootstrap, security) in _accepted:
         return
     options = python_security(security)
     if security.mechanism == "OAUTHBEARER":
-        # a refusal of the authorisation server is a sentence of its own
+        # a refusal by the authorisation server has its own sentence
         options["sasl_oauth_token_provider"].token()
     for address in addresses(bootstrap):
         with suppress(OSError), closing(socket.create_connection(address, TIMEOUT_SECONDS)) as raw:
@@ -91,7 +91,7 @@ def _cut(error: Exception) -> bool:
 
 
 def _alert(address: tuple[str, int], context: ssl.SSLContext) -> Exception | None:
-    """Return why a broker ends a connection: only a client that waits before it sends anything gets the reason."""
+    """Return why a broker ends a connection: only a client that waits before its first request gets the reason."""
     try:
         with (
             closing(socket.create_connection(address, ALERT_SECONDS)) as raw,
@@ -122,10 +122,7 @@ def _log_in(name: str, connection: Any, exchange: KafkaProtocol, security: Kafka
 
 
 def _ask(connection: Any, exchange: KafkaProtocol, request: Any) -> Any:
-    """Send a request; return its answer.
-
-    :raises EOFError: the broker ends the connection, or answers with something else
-    """
+    """Send a request; return its answer, or raise an EOFError if the connection ends or the answer is not Kafka's."""
     exchange.send_request(request)
     connection.sendall(exchange.send_bytes())
     while data := connection.recv(_PART_BYTES):
@@ -139,7 +136,7 @@ def _ask(connection: Any, exchange: KafkaProtocol, request: Any) -> Any:
 
 
 def guess_protocol(bootstrap: str) -> str | None:
-    """Return the probable cause if no Kafka answers without TLS, although something listens there."""
+    """Return the probable cause if no Kafka answers without TLS, but a service listens there."""
     anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
     for host, port in addresses(bootstrap):
@@ -148,7 +145,7 @@ def guess_protocol(bootstrap: str) -> str | None:
             with closing(socket.create_connection((host, port), TIMEOUT_SECONDS)) as raw, anything.wrap_socket(raw):
                 return tls
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
-            # as a load balancer does whose broker is away, and a broker that wants a login
+            # a load balancer whose broker is away, or a broker that requires a login
             return (
                 f"the service at {host}:{port} ends each connection: start the broker behind it, or correct "
                 f"kafka.security.protocol if clients have to log in"
@@ -166,7 +163,7 @@ def guess_protocol(bootstrap: str) -> str | None:
 
 
 def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
-    """Give host and port of each broker that ``kafka.bootstrap`` names."""
+    """Yield host and port of each broker in ``kafka.bootstrap``."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         if port.isdecimal():
@@ -177,11 +174,10 @@ def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
 
 
 def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], groups: Iterable[str] = ()) -> set[str]:
-    """Return which of the topics exist, and make sure that the wanted operations on them are allowed.
+    """Return the topics that exist; raise an AccessRefusedError if an operation or a group is not allowed.
 
     :param wanted: topics (real names) by operations, such as ``READ``
     :param groups: consumer groups to join or to commit to
-    :raises AccessRefusedError: the broker does not allow something of that
     """
     named = [(topic, operation) for operation, topics in wanted.items() for topic in topics]
     found = {topic["name"]: topic for topic in admin.describe_topics(sorted({topic for topic, _ in named}))}
@@ -193,7 +189,7 @@ def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], 
         if denied or (described["error_code"] == 0 and allowed is not None and operation not in allowed):
             raise not_allowed(kafka, f"to {operation.lower().replace('_', ' ')} the topic {topic}")
     for group in groups:
-        # a coordinator may be moving
+        # the coordinator may be moving
         with suppress(RetriableError):
             try:
                 admin.describe_groups([group])
@@ -203,10 +199,7 @@ def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], 
 
 
 def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
-    """Return the error for an operation that a broker's ACLs do not allow.
-
-    :param what: such as ``to read the topic signals``
-    """
+    """Return the error for a denied operation, ``what``, such as ``to read the topic signals``."""
     return AccessRefusedError(
         f"Kafka at {kafka.bootstrap} does not allow {kafka.security.principal} {what}: an ACL is missing. `ackstream "
         f"acls` prints those that each party needs, and `ackstream acls --apply` sets them."
@@ -222,14 +215,11 @@ _UNTRUSTED = (2, 18, 19, 20, 21)
 """OpenSSL's codes for errors in the certificate of the other side."""
 
 _OF_CLIENT = ("certificate", "unknown ca", "decrypt error")
-"""Alerts of a broker about a client's certificate; the last one if its authority only has the name of another."""
+"""Alerts of a broker about a client's certificate; the last one if its authority has only the name of another."""
 
 
 def of_login(bootstrap: str, security: KafkaSecurity, reason: str) -> str:
-    """Return the sentence for a login that a broker refuses.
-
-    :param reason: the text of the broker
-    """
+    """Return the sentence for a login that a broker refuses with a reason."""
     said = reason.rstrip(".")
     if security.by_password:
         return (
@@ -246,10 +236,7 @@ def of_login(bootstrap: str, security: KafkaSecurity, reason: str) -> str:
 
 
 def of_tls(name: str, security: KafkaSecurity, error: ssl.SSLError) -> str:
-    """Return the sentence for a TLS connection that failed.
-
-    :param name: of the broker: host and port
-    """
+    """Return the sentence for a failed TLS connection to a broker, HOST:PORT."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_broker_certificate(name, security, error.verify_code, error.verify_message.rstrip("."))
     reason, own = (error.reason or str(error)).lower().replace("_", " "), security.tls.certificate

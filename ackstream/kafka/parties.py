@@ -1,7 +1,7 @@
-"""Who reads and writes which topic: the one table of the parties of a system, and the ACLs made from it.
+"""The topics that each party of a system reads and writes, in one table, and the ACLs made from it.
 
-With the ACLs of ``ackstream acls`` a broker lets each party do this and nothing else. A party is a program with a login
-of its own; one that is several of them (a service that publishes and reads) has one login with the rights of each.
+With the ACLs of ``ackstream acls``, a broker allows each party only this. A party is a program with a login of its own;
+a program that is several of them (a service that publishes and reads) has one login with the rights of each.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """The needs of one kind of program. Topics are named without the prefix.
+    """The needs of one kind of program. Topics and groups are named without the prefix.
 
     :ivar about: a noun phrase for the docs
-    :ivar reads: the topics it reads
-    :ivar writes: the topics it writes
-    :ivar looks_up: further topics of which it needs to know their ends
-    :ivar job: whether it is a job, which checks how its topics are configured
-    :ivar groups: the beginnings of the names of its consumer groups, without the prefix
+    :ivar looks_up: further topics whose ends it looks up
+    :ivar job: whether it is a job, which checks the configuration of its topics
+    :ivar groups: the beginnings of the names of its consumer groups
     :ivar watches: the groups whose offsets it shows
     """
 
@@ -60,7 +58,7 @@ class Party:
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
     def operations(self, kafka: Kafka) -> dict[str, list[str]]:
-        """Return the real names of its topics by its operations on them, in the words of Kafka's ACLs."""
+        """Return the real names of its topics by the operations of Kafka's ACLs."""
         named = {"READ": self.reads, "WRITE": self.writes, "DESCRIBE": self.looks_up}
         if self.job:
             named["DESCRIBE_CONFIGS"] = self.topics
@@ -161,7 +159,7 @@ PARTIES: dict[str, Party] = {
     "worker": Party(about="a `QueueConsumer`", reads=("queue-deliveries", "messages"), writes=("app-acks",)),
     "query-client": Party(about="a `QueryClient`", reads=("query-results",), writes=("queries",)),
 }
-"""All parties but the operator, who may do everything to the topics of the system."""
+"""All parties but the operator, who may do all operations on the topics of the system."""
 
 OPERATOR = "operator"
 
@@ -176,12 +174,11 @@ CLUSTER = "kafka-cluster"
 
 
 class Grant(NamedTuple):
-    """A right of a principal: an operation on a topic, a group, or the cluster.
+    """A right of a principal: an operation on a resource.
 
     :ivar resource: ``topic``, ``group`` or ``cluster``
-    :ivar name: of the resource, or the beginning of the names of several
-    :ivar prefixed: whether it is such a beginning
-    :ivar operation: as Kafka's protocol calls it, such as ``READ``
+    :ivar name: of the resource; if ``prefixed``, the beginning of the names of several
+    :ivar operation: the name in Kafka's protocol, such as ``READ``
     """
 
     resource: str
@@ -191,10 +188,7 @@ class Grant(NamedTuple):
 
 
 def grants(settings: Settings, name: str) -> list[Grant]:
-    """Return the rights that a party needs.
-
-    :param name: a key of ``PARTIES``, or ``operator``
-    """
+    """Return the rights of a party: a key of ``PARTIES``, or ``operator``."""
     topic, own = settings.kafka.topic, settings.kafka.group
     if name == OPERATOR:
         return [
@@ -217,10 +211,7 @@ def _all_groups() -> list[str]:
 
 
 def chosen(names: Iterable[str]) -> list[str]:
-    """Return names of parties.
-
-    :raises SettingsError: there is no such party
-    """
+    """Return names of parties; raise a SettingsError for an unknown one."""
     known, found = (*PARTIES, OPERATOR), list(names)
     for name in found:
         if name not in known:
@@ -231,7 +222,7 @@ def chosen(names: Iterable[str]) -> list[str]:
 def principals(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
     """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and the party's name.
 
-    :raises SettingsError: there is no such party, or a principal has no type
+    :raises SettingsError: a party is unknown, or a principal has no type
     """
     chosen(given)
     for name, principal in given.items():
@@ -241,7 +232,7 @@ def principals(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def acl_commands(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
-    """Give the commands of Kafka that set the ACLs of some parties, one for each resource and operation."""
+    """Yield the commands of Kafka that set the ACLs of parties, one for each resource and operation."""
     for name in names:
         for grant in grants(settings, name):
             words = [
@@ -256,14 +247,14 @@ def acl_commands(settings: Settings, who: Mapping[str, str], names: Iterable[str
 
 
 def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> tuple[int, list[str]]:
-    """Add the ACLs that the principals of some parties lack; return their number, and further rights of those.
+    """Add the missing ACLs of the principals of parties; return their number, and further rights of those principals.
 
-    A broker takes ACLs from its controller when it comes to it: they hold when this returns, so that who starts next is
-    not refused.
+    A broker receives ACLs from its controller with a delay: they hold when this returns, so that the next program that
+    starts is not refused.
 
-    :raises AccessRefusedError: the login may not do that
+    :raises AccessRefusedError: the login may not set ACLs
     :raises SettingsError: the broker has no authorizer
-    :raises UnreachableError: the broker does not take the ACLs from its controller
+    :raises UnreachableError: the broker does not receive the ACLs from its controller
     """
     wanted: dict[str, set[ACL]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Reading topics during the life of a client, in spite of errors of the broker and of unreadable records."""
+"""Reading topics during the life of a client, despite errors of the broker and unreadable records."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ _UNPACKS = "take"
 class TopicReader(Closing):
     """Polls a consumer; retries after errors of the broker, and skips records that cannot be unpacked.
 
-    Such a record (a header name that is not UTF-8, a wrong checksum, a compression this Python lacks) makes the
-    library raise once, and the next poll would then never return.
+    At such a record (a header name that is not UTF-8, a wrong checksum, a compression this Python lacks), the library
+    raises once, and the next poll would never return.
 
     :ivar stop: ends :meth:`follow` and a wait for the broker
-    :ivar thread: the one that :meth:`start` began
     :ivar unreadable: the number of records that could not be unpacked
     :ivar skipped: the number of records that could not be handled
     """
@@ -54,7 +53,7 @@ class TopicReader(Closing):
 
     @classmethod
     def at_end(cls, kafka: Kafka, *topics: str, writes: Iterable[str] = ()) -> Self:
-        """Connect a consumer of its own; every record written to the topics (real names) from now on will be read.
+        """Connect a consumer; every record written to the topics (real names) from now on will be read.
 
         :param writes: topics that the client writes to, which are checked at once
         :raises UnreachableError: no broker, or a topic is missing
@@ -76,17 +75,14 @@ class TopicReader(Closing):
         poll_ms: int = POLL_MS,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """Have a thread of this name :meth:`follow`.
-
-        :param guard: runs the thread's loop, and deals with an error that ends it (``Lifetime.guard`` of a client)
-        """
+        """Start a thread that calls :meth:`follow`; ``guard`` runs it, and handles its fatal error."""
         run = partial(self.follow, *handlers, poll_ms=poll_ms, max_records=max_records)
         target, arguments = (run, ()) if guard is None else (guard, (run,))
         self.thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
-        """End the thread after the records it has read; called in that thread, it returns at once."""
+        """End the thread after the records it has read; in that thread, return at once."""
         self.stop.set()
         if self.thread is not None and self.thread is not threading.current_thread():
             self.thread.join()
@@ -97,7 +93,7 @@ class TopicReader(Closing):
         self.consumer.close(autocommit=False, timeout_ms=1_000)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
-        """Return the records that arrived within the time, none after an error; raises no error of Kafka."""
+        """Return the records that arrive within the time, none after an error; raise no error of Kafka."""
         self._resume_rebalance()
         self._resume_paused()
         try:
@@ -117,7 +113,7 @@ class TopicReader(Closing):
         poll_ms: int = POLL_MS,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """Handle each record until the client stops; log exceptions and carry on.
+        """Handle each record until the client stops, and log exceptions.
 
         :param after_poll: called after the records of each poll with the monotonic time in seconds
         """
@@ -136,11 +132,11 @@ class TopicReader(Closing):
                 self.stop.wait(BACKOFF_SECONDS)
 
     def _resume_rebalance(self) -> None:
-        """Make the next poll finish a rebalance that is in progress.
+        """Make the next poll finish a rebalance in progress.
 
         If a poll ends between the assignment and its confirmation, the library forgets a rebalance that the leader of a
-        group began because the partitions had changed: the member then has no heartbeat and commits nothing any more. A
-        poll without a timeout would never see the confirmation.
+        group began because partitions had changed: the member then has no heartbeat and commits nothing. A poll without
+        a timeout would never see the confirmation.
         """
         coordinator = self.consumer._coordinator  # noqa: SLF001 - there is no public way
         if coordinator.rebalance_in_progress():
@@ -149,16 +145,16 @@ class TopicReader(Closing):
     def _resume_paused(self) -> None:
         """Make records readable that were fetched before their partition was paused, once it is resumed.
 
-        The library makes them the current records, but does not replace current records that are all read: with several
-        partitions, a resumed one might then never be read again.
+        The library makes them the current records, but does not replace current records that are all read: of several
+        partitions, a resumed one might never be read again.
         """
         fetcher = self.consumer._fetcher  # noqa: SLF001 - there is no public way
         if not fetcher._next_partition_records:  # noqa: SLF001
             fetcher._next_partition_records = None  # noqa: SLF001
 
     def _skip_record(self, error: Exception) -> bool:
-        """Seek past the record that could not be unpacked; return ``False`` if the error was another one."""
-        # the library does not report which record it was, and keeps a failed partition in its queue
+        """Seek past the record that could not be unpacked; return ``False`` for another error."""
+        # the library does not name the record, and keeps a failed partition in its queue
         part = self.consumer._fetcher._next_partition_records  # noqa: SLF001 - there is no public way
         unpacking = any(frame.f_code.co_name == _UNPACKS for frame, _ in traceback.walk_tb(error.__traceback__))
         if not part or not unpacking:
@@ -187,13 +183,11 @@ def check_topics(
     looks_up: Iterable[str] = (),
     group: str | None = None,
 ) -> None:
-    """Make sure that topics (real names) exist, and may be read and written, before anything waits for them.
+    """Check that topics (real names) exist, and may be read and written, before a program waits for them.
 
-    :param consumer: asks whether they exist
-    :param looks_up: topics of which only the ends are asked for
-    :param group: the consumer group to join
+    :param looks_up: topics of which only the ends are looked up
     :raises UnreachableError: a topic does not exist, or the broker went away
-    :raises AccessRefusedError: the broker does not allow it
+    :raises AccessRefusedError: the broker does not allow an operation, or the group
     """
     wanted = {"READ": tuple(reads), "WRITE": tuple(writes), "DESCRIBE": tuple(looks_up)}
     try:

@@ -1,7 +1,7 @@
-"""``[kafka.security]`` in the words of the two libraries, and the tokens of an authorisation server (OAUTHBEARER).
+"""``[kafka.security]`` as options of the two libraries, and the tokens of an authorisation server (OAUTHBEARER).
 
-Spark's clients fetch their own tokens in the JVM. Here a token is fetched once for all clients of a process, and again
-after four fifths of its life; until it has expired, a server that is away does no harm.
+Spark's clients fetch their own tokens in the JVM. Here a token is fetched once for all clients of a process, and
+renewed after four fifths of its life; until it expires, a server that is away does no harm.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
 def python_security(security: KafkaSecurity) -> dict[str, Any]:
-    """Return the security options of a client of kafka-python.
+    """Return the options of kafka-python.
 
     :raises ValueError: a certificate or a key has changed since the settings were read
     """
@@ -61,10 +61,7 @@ def python_security(security: KafkaSecurity) -> dict[str, Any]:
 
 
 def java_security(security: KafkaSecurity) -> dict[str, str]:
-    """Return the security options of a client of the JVM.
-
-    Certificates and keys are given as texts, not as files: executors on other machines have none.
-    """
+    """Return the options of the JVM's clients; certificates and keys are text, as other machines lack the files."""
     found: dict[str, str] = {"security.protocol": security.protocol}
     if security.encrypted:
         found |= _java_tls(security.tls)
@@ -100,7 +97,7 @@ def _java_oauth(oauth: OAuth) -> dict[str, str]:
     login = {"clientId": oauth.client_id, "clientSecret": secret}
     if oauth.scope:
         login["scope"] = oauth.scope
-    # the connection to the authorisation server has the options of the login, not those of the brokers
+    # the connection to the authorisation server uses the options of the login, not those of the brokers
     login |= _java_trust(oauth.authorities)
     return {
         "sasl.login.callback.handler.class": f"{_JAAS}.oauthbearer.OAuthBearerLoginCallbackHandler",
@@ -112,7 +109,7 @@ def _java_oauth(oauth: OAuth) -> dict[str, str]:
 
 
 def _login(module: str, options: dict[str, str]) -> str:
-    """Return an entry of JAAS: a quoted text may have any characters."""
+    """Return an entry of JAAS, whose values may have any characters."""
     given = " ".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in options.items())
     return f"{module} required {given};"
 
@@ -122,7 +119,7 @@ def _login(module: str, options: dict[str, str]) -> str:
 
 TIMEOUT_SECONDS = 10.0
 RENEW_AFTER = 0.8
-"""The part of a token's life after which another one is fetched."""
+"""The part of a token's life after which it is renewed."""
 
 _REFUSED = (400, 401, 403)
 _SHOWN = 200
@@ -130,7 +127,7 @@ _MAX_BYTES = 1_000_000
 
 
 class _NoRedirects(request.HTTPRedirectHandler):
-    """Takes a redirect as an answer without a token: the secret goes to no other server."""
+    """Treats a redirect as an answer without a token: the secret goes to no other server."""
 
     def redirect_request(self, *_: object) -> None:
         """Return no further request."""
@@ -146,7 +143,7 @@ class Answer(msgspec.Struct):
 
 
 class Token(NamedTuple):
-    """A token, and when to renew it and when it has expired, in seconds of the monotonic clock."""
+    """A token, and the times of its renewal and its expiry in seconds of the monotonic clock."""
 
     text: str
     renewal: float
@@ -154,7 +151,7 @@ class Token(NamedTuple):
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python is not typed
-    """Gives a token that has not expired; safe to use from several threads."""
+    """Provides a token that has not expired; for any thread."""
 
     def __init__(self, oauth: OAuth, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -163,7 +160,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         self._token: Token | None = None
 
     def token(self) -> str:
-        """Return the text of the token; fetch one if it is missing, or is to be renewed.
+        """Return the text of the token; fetch one if it is missing or due for renewal.
 
         :raises AccessRefusedError: the server refuses the client
         :raises UnreachableError: the server does not answer, or not with a token
@@ -226,5 +223,5 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
 
 @lru_cache(maxsize=16)
 def tokens_of(oauth: OAuth) -> TokenProvider:
-    """Return the one provider of a process for a client of a server."""
+    """Return the one provider of a process for each client of a server."""
     return TokenProvider(oauth)

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES = "message.timestamp.type", "min.insync.replicas", "max.message.bytes"
 KAFKA_MAX_BYTES = 1_048_588
-"""Kafka's default of the last one, for topics that other people created."""
+"""Kafka's default of ``max.message.bytes``, for topics that the product did not create."""
 SAFE_REPLICAS = 3
-"""With as many, a record counts as accepted only once several brokers have it, and one of them may still fail."""
+"""From this number on, a record is accepted only once several brokers have it, and one of them may still fail."""
 
 COMPACTED = {"cleanup.policy": "compact"}
 HISTORY, SEGMENT = "min.compaction.lag.ms", "segment.ms"
 SHORTEST_SEGMENT = timedelta(minutes=10)
 """Kafka never compacts the active segment, which by default would grow for a week."""
 SEGMENTS = 24
-"""A topic that is kept whole for some time has about as many segments, each of which is an open file of the broker."""
+"""About the number of segments of a topic with a history, each of which is an open file of the broker."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class Topic:
     """The properties of a topic.
 
     :param partitions: ``None`` for ``kafka.partitions`` of the settings
-    :param compacted: only the last record of a key is kept
-    :param history: how long all of them are kept nevertheless
+    :param compacted: only the last record of a key is kept, but all records for the time of ``history``
     """
 
     partitions: int | None = None
@@ -65,12 +64,11 @@ def _milliseconds(duration: timedelta) -> str:
 
 
 CLOCK = Topic(partitions=1, compacted=True, history=timedelta(days=7))
-"""One partition, because ticks have an order. A batch that is replayed needs its ticks as long as it needs its records,
-by Kafka's default a week. A topic that is compacted, not cut off, still has the offset at which a job that was away for
-longer goes on."""
+"""One partition, because ticks have an order. A replayed batch needs its ticks as long as its records: by Kafka's
+default a week. Compacted and not cut off, a topic keeps the offset at which a job that was away longer continues."""
 
 LEASE = Topic(partitions=1, compacted=True)
-"""One partition, because claims and signs of life have an order. Only the last one of a run matters."""
+"""One partition, because claims and signs of life have an order. Only the last record of a run matters."""
 
 TOPICS: dict[str, Topic] = {
     "signals": Topic(),
@@ -109,15 +107,13 @@ TOPICS: dict[str, Topic] = {
 
 
 def system_topics(kafka: Kafka) -> frozenset[str]:
-    """Return the real names of the topics that only parts of the system write, and act upon."""
+    """Return the real names of the topics that only parts of the system write and act upon."""
     return frozenset(map(kafka.topic, TOPICS))
 
 
 def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str]:
-    """Create the topics that are missing; existing ones stay as they are.
+    """Create the missing ones of topics without the prefix; return the real names of the created ones.
 
-    :param names: names without the prefix
-    :returns: the real names of the topics that were created now
     :raises LocalError: Kafka refuses to create a topic
     :raises UnreachableError: no broker answers
     """
@@ -127,15 +123,15 @@ def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str
 
 LIMITED = ("replies", "ledger", "dead-letters")
 OF_TWIN = ("twin-acks", "events")
-"""The topics whose records correlate, or the twin, may have to make as large as the settings allow."""
+"""The topics to which correlate, or the twin, may write records of the largest size that the settings allow."""
 
 
 def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | None = None) -> None:
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
 
-    :param party: whose access to them is checked
-    :raises AccessRefusedError: the broker does not allow something of that
-    :raises StartError: the records of a topic carry their producer's clock, or may be accepted by one of several
+    :param party: its access to the topics is checked
+    :raises AccessRefusedError: the broker does not allow an operation
+    :raises StartError: the records of a topic have their producer's time, may be accepted by only one of several
         brokers, or are refused for their size; with the command that corrects it
     """
     names, kafka = list(names), settings.kafka
@@ -179,7 +175,7 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
 
 
 def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
-    """Make sure that topics are configured as the promises need them."""
+    """Check that the configuration of topics fits the promises."""
     kafka, largest = settings.kafka, settings.correlate.record_bytes
     topics = [kafka.topic(name) for name in names]
     needed = {kafka.topic(name): largest for name in (*LIMITED, *OF_TWIN)}
@@ -194,10 +190,10 @@ def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
 
 
 def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int, needed: int = 0) -> None:
-    """Refuse the configuration of a topic (real name) of which there are ``copies`` replicas.
+    """Raise a StartError, with the command that corrects it, for an unsuitable configuration of a topic (real name).
 
+    :param copies: the number of its replicas
     :param needed: the bytes of its largest record
-    :raises StartError: with the command that corrects it
     """
 
     def refuse(key: str, why: str, wanted: str, or_else: str = "") -> None:
@@ -216,7 +212,7 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
 
 
 def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]]:
-    """Return the partitions of topics (real names), and the brokers that are to have each of them.
+    """Return the partitions of topics (real names), and the assigned brokers of each.
 
     :raises KafkaError: a topic does not exist, or its partitions are unknown for a moment
     """
@@ -230,7 +226,7 @@ def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]
 
 
 def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
-    """Return how many bytes a record of a topic (real name) may have, of the topics that exist and may be written."""
+    """Return the record size limit, in bytes, of those topics (real names) that exist and may be written."""
     described = admin.describe_topics(list(topics)) if topics else []
     found = [topic["name"] for topic in described if topic["error_code"] == 0 and _may_write(topic)]
     if not found:
@@ -242,39 +238,34 @@ def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
 
 
 def _may_write(topic: Mapping[str, Any]) -> bool:
-    # unknown to some brokers
+    # some brokers do not report the operations
     operations = topic["authorized_operations"]
     return operations is None or ACLOperation.WRITE.name in operations
 
 
 def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:
-    """Return the partitions of topics (real names).
-
-    :raises KafkaError: a topic does not exist: nothing to read is not the same as nothing left to read
-    """
+    """Return the partitions of topics (real names); raise a KafkaError for a missing topic: it is not an empty one."""
     return list(replicas(admin, topics))
 
 
 def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
-    """Return the ids of topics (real names) that exist; no two topics ever have the same."""
+    """Return the ids of existing topics (real names); no two topics ever have the same."""
     found = {topic["name"]: str(topic["topic_id"] or "") for topic in admin.describe_topics(list(topics))}
-    # a topic that does not exist has only zeros, and so has one of a broker before 2.8
+    # the id of a missing topic has only zeros, and so has any of a broker before 2.8
     return {name: identity for name, identity in found.items() if identity.strip("-0")}
 
 
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the offset that the next record of each partition will have.
+    """Return the next offset of each partition; raise a KafkaError if the broker went away.
 
-    An admin client finds them all; a consumer's own ``end_offsets()`` omits partitions whose leader has moved.
-
-    :raises KafkaError: the broker went away
+    An admin client finds all of them; a consumer's own ``end_offsets()`` omits partitions whose leader has moved.
     """
     found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     return {partition: entry.offset for partition, entry in found.items()}
 
 
 def offsets_at(admin: Any, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int]:
-    """Return the offset of each partition's first record of a time or later, of the partitions that have one."""
+    """Return the offset of the first record of a time or later, for partitions with such a record."""
     wanted = {partition: int(time.timestamp() * 1000) for partition, time in times.items()}
     found = admin.list_partition_offsets(wanted)
     return {partition: entry.offset for partition, entry in found.items() if entry.offset >= 0}
