@@ -21,9 +21,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_211, 10),
     "protocol": (7_570, 35),
-    "kafka": (2_056, 8),
-    "spark": (3_042, 12),
-    "lake": (2_067, 9),
+    "kafka": (1_991, 8),
+    "spark": (2_924, 12),
+    "lake": (2_009, 9),
     "jobs": (11_196, 40),
     "client": (9_612, 38),
     "observe": (2_262, 10),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 57_239, 232
+LINES, MODULES = 56_998, 232
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 36_832
+CORE_LINES = 36_591
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -42,10 +42,10 @@ FULL_FLOORS: dict[str, str] = {}
 """Directories with more than 12 modules, and why."""
 
 RATES = {
-    "what for a noun": 1.0,
-    "programs that talk": 0.3,
+    "what for a noun": 0.2,
+    "programs that talk": 0.1,
     "nobody, everybody": 0.0,
-    "so much, so long": 0.1,
+    "so much, so long": 0.0,
     "is none": 0.0,
     "Of a …": 0.0,
 }
@@ -92,7 +92,7 @@ def test_no_modules_import_each_other_not_even_for_annotations() -> None:
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
-    assert {name: paths for name, paths in house.public_classes().items() if len(paths) > 1}.keys() == {"Sample"}
+    assert {name: paths for name, paths in house.public_classes().items() if len(paths) > 1} == {}
 
 
 def test_a_function_has_at_most_8_parameters() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
 
     from ackstream.observe.catalogue import Metric
-    from ackstream.observe.figures import Figures, Sample
+    from ackstream.observe.figures import Figures, MetricSample
     from ackstream.settings import Metrics
 
 
@@ -47,7 +47,7 @@ class FiguresCollector:
             yield family(metric, samples)
 
 
-def family(metric: Metric, samples: Iterable[Sample]) -> Family:
+def family(metric: Metric, samples: Iterable[MetricSample]) -> Family:
     """Return the series of a metric."""
     from prometheus_client import core  # noqa: PLC0415 - of the extra
 

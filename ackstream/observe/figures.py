@@ -24,7 +24,7 @@ Key = tuple[str, ...]
 """The name of a metric, and the values of its labels."""
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One series: a counter's or gauge's value, or a histogram's sum and counts.
 
     :ivar counts: not cumulative, one more than the metric has bounds
@@ -98,12 +98,12 @@ class Tally:
                 else:
                     self.gauges[key] = min(before, value) if METRICS[key[0]].merge == "min" else before + value
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[MetricSample]:
         """Return all series, in order."""
-        found = [Sample(METRICS[name], tuple(labels), value) for (name, *labels), value in self.counters.items()]
-        found += [Sample(METRICS[name], tuple(labels), value) for (name, *labels), value in self.gauges.items()]
+        found = [MetricSample(METRICS[name], tuple(labels), value) for (name, *labels), value in self.counters.items()]
+        found += [MetricSample(METRICS[name], tuple(labels), value) for (name, *labels), value in self.gauges.items()]
         for (name, *labels), (*counts, total) in self.histograms.items():
-            found.append(Sample(METRICS[name], tuple(labels), total, tuple(map(int, counts))))
+            found.append(MetricSample(METRICS[name], tuple(labels), total, tuple(map(int, counts))))
         return sorted(found, key=lambda sample: (sample.metric.name, sample.labels))
 
 
