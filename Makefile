@@ -24,7 +24,7 @@ help:  ## List what can be done here
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
-test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 22 minutes
+test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 20 minutes
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
