@@ -146,7 +146,7 @@ JOB = Job(
         # in the batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text; 6: a
         # live command with a condition is refused; 7: no record is earlier than the time that had passed before its
         # batch
-        rules=7,
+        rules=8,
         movable=MOVABLE,
         shards="correlate.shards",
         resharding=Resharding(divide, unite),
