@@ -69,6 +69,17 @@ def test_every_file_that_a_page_names_exists(path: Path) -> None:
     assert not {file for file in named if not any((ROOT / level / file).exists() for level in LEVELS)}
 
 
+BARE_FILE = re.compile(r"(?<![\w/.-])\w+\.py\b")
+KNOWN_FILES = {
+    path.name for folder in ("ackstream", "tests", "benchmarks", "jobs") for path in (ROOT / folder).rglob("*.py")
+}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_that_a_page_names_without_its_directory_exists(path: Path) -> None:
+    assert not set(BARE_FILE.findall(path.read_text("utf-8"))) - KNOWN_FILES
+
+
 TARGETS = dict(re.findall(r"(?m)^([a-z-]+):.*?  ## (.*)$", (ROOT / "Makefile").read_text("utf-8")))
 """The targets that ``make help`` lists, with their texts."""
 
