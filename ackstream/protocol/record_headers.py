@@ -98,7 +98,7 @@ OWNER: Final = "owner"
 """Process that claims the lease of a job."""
 
 
-def reply_headers(field: Callable[[str], T], content_type: T) -> tuple[dict[str, T], dict[str, T]]:
+def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[dict[str, T], dict[str, T]]:
     """Return the record headers of a reply, in order: those of each reply, and those repeated from its request.
 
     A header of the second part is left out if the request has none.

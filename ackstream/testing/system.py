@@ -89,7 +89,7 @@ def headers_of(emission: Emission) -> list[tuple[str, bytes]]:
     """Return the record headers of an emission of correlate, in the order of its sink."""
     if emission.reply_id is None:
         return [] if emission.reason is None else [(record_headers.REASON, emission.reason.encode())]
-    own, repeated = record_headers.reply_headers(partial(getattr, emission), PROTOCOL_CONTENT_TYPE)
+    own, repeated = record_headers.reply_record_headers(partial(getattr, emission), PROTOCOL_CONTENT_TYPE)
     return [
         (name, value.encode() if isinstance(value, str) else value)
         for name, value in (own | repeated).items()

@@ -308,7 +308,7 @@ def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
     emissions = emissions.select(F.inline(F.arrays_zip(*emissions.columns)))
-    own, repeated = record_headers.reply_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
+    own, repeated = record_headers.reply_record_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
     reply, (spring, trace) = ([header_entry(*header) for header in part.items()] for part in (own, repeated))
     of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
