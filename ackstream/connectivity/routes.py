@@ -24,8 +24,8 @@ from ackstream.client.core.answers import Answers, LabelAcks
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.options import text
 from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
-from ackstream.client.reading.samples import text
 from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS

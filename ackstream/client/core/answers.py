@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core.connection import ReliableSender, Sending
 from ackstream.client.core.group import Work
-from ackstream.client.reading.samples import text
+from ackstream.client.core.options import text
 from ackstream.errors import ClientError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw

@@ -139,6 +139,11 @@ class Message:
         return _OBJECT_BYTES + len(self.value or b"") + len(self.key or b"") + headers
 
 
+def text(value: bytes | None) -> str:
+    """Return the text of a header; bytes that are not UTF-8 are replaced."""
+    return (value or b"").decode("utf-8", "replace")
+
+
 M = TypeVar("M", bound=Message)
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.core.lifetime import call_handler
-from ackstream.client.core.options import Message
+from ackstream.client.core.options import Message, text
 from ackstream.client.errors import CommandTimeout, StreamClosedError
-from ackstream.client.reading.samples import text
 from ackstream.protocol import queries, record_headers
 
 if TYPE_CHECKING:

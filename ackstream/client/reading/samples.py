@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ackstream.client.core.options import Message, check_word
+from ackstream.client.core.options import Message, check_word, text
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
@@ -143,11 +143,6 @@ def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
         row["offset"],
         reader,
     )
-
-
-def text(value: bytes | None) -> str:
-    """Return the text of a header; bytes that are not UTF-8 are replaced."""
-    return (value or b"").decode("utf-8", "replace")
 
 
 Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]
