@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream
     from ackstream.settings import Settings
 
+log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
 MAX_WAITING_CHARACTERS = 64 * 1024 * 1024
@@ -141,8 +142,6 @@ class UnreadMessages:
             log.warning("Disconnecting a client that left %s messages unread.", self._waiting.qsize())
             self._overflow()
 
-
-log = logging.getLogger(__name__)
 
 TOPICS = ("signals", "events")
 _UNTRACKED = 0

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ackstream.observe.figures import Figures, MetricSample
     from ackstream.settings import Metrics
 
+log = logging.getLogger(__name__)
+
 
 class FiguresCollector:
     """Gives the figures of a process to Prometheus' library."""
@@ -172,8 +174,6 @@ def _late(name: str, pulse: Pulse, now: float) -> str:
 HEALTH = Health()
 """Signs of life of this process."""
 
-
-log = logging.getLogger(__name__)
 
 LIVE, READY, METRICS = "/health/live", "/health/ready", "/metrics"
 CLIENT_SECONDS = 10.0

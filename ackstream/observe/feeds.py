@@ -29,9 +29,9 @@ from ackstream.observe.planes import TOPICS, Planes, PlanesView
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.observe.planes import PlanesView
     from ackstream.settings import Settings
 
+log = logging.getLogger(__name__)
 
 POLL_MS = 200
 END_POLLS = 50
@@ -80,8 +80,6 @@ class TopicFeed(Closing):
             if all(self._consumer.position(partition) >= end for partition, end in ends.items()):
                 return
 
-
-log = logging.getLogger(__name__)
 
 SILENT_MS = 15_000
 """A clock without a sign of life for this time is reported; allows for the difference between two clocks."""

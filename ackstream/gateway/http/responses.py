@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ackstream.observe.meter import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
 
+log = logging.getLogger(__name__)
 
 OK, CREATED, ACCEPTED, NO_CONTENT, NOT_MODIFIED, BAD_GATEWAY = 200, 201, 202, 204, 304, 502
 _BODILESS = (NO_CONTENT, NOT_MODIFIED)
@@ -201,8 +202,6 @@ def sendable(text: str) -> str:
     found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
     return found.strip(" ")
 
-
-log = logging.getLogger(__name__)
 
 METHOD_NOT_ALLOWED = 405
 

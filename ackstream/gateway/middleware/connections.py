@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Gateway
     from ackstream.settings.gateway import GatewayTls
 
+log = logging.getLogger(__name__)
 
 CERTIFICATE = "certificate"
 """The key of the state of a request under which there is the name in the certificate of its client, or ``None``."""
@@ -96,8 +97,6 @@ def check_transport(settings: Gateway, *, authenticated: bool) -> None:
             f"listen on 127.0.0.1."
         )
 
-
-log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 """The time within which a client completes the handshake of TLS."""

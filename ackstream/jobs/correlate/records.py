@@ -47,7 +47,6 @@ from ackstream.settings.security import Secret
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ackstream.jobs.correlate.state import Record
     from ackstream.settings import Correlate, Kafka, Settings
 
 log = logging.getLogger(__name__)
