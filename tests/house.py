@@ -21,13 +21,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_211, 10),
     "protocol": (7_570, 35),
-    "kafka": (1_991, 8),
+    "kafka": (1_993, 8),
     "spark": (2_924, 12),
     "lake": (2_009, 9),
-    "jobs": (11_196, 40),
-    "client": (9_612, 38),
-    "observe": (2_262, 10),
-    "gateway": (6_076, 23),
+    "jobs": (11_195, 40),
+    "client": (9_605, 38),
+    "observe": (2_260, 10),
+    "gateway": (6_073, 23),
     "connectivity": (4_781, 16),
     "aio": (486, 2),
     "testing": (872, 4),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 56_998, 232
+LINES, MODULES = 56_987, 232
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 36_591
+CORE_LINES = 36_584
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -52,7 +52,9 @@ class TopicReader(Closing):
         self._last_skipped: tuple[Any, int] | None = None
 
     @classmethod
-    def at_end(cls, kafka: Kafka, *topics: str, writes: Iterable[str] = ()) -> Self:
+    def at_end(
+        cls, kafka: Kafka, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None
+    ) -> Self:
         """Connect a consumer; every record written to the topics (real names) from now on will be read.
 
         :param writes: topics that the client writes to, which are checked at once
@@ -65,7 +67,7 @@ class TopicReader(Closing):
         except BaseException:
             consumer.close()
             raise
-        return cls(consumer)
+        return cls(consumer, stop)
 
     def start(
         self,

@@ -111,13 +111,7 @@ class Connection:
         :param writes: topics that the client writes to, which are checked at once
         :raises UnreachableError: no broker, or a topic is missing
         """
-        consumer = self.consumer(*topics, writes=writes)
-        try:
-            clients.subscribe_at_end(consumer, self.kafka, *topics)
-        except BaseException:
-            consumer.close(autocommit=False)
-            raise
-        return TopicReader(consumer, stop)
+        return TopicReader.at_end(self.kafka, *topics, writes=writes, stop=stop)
 
     def consumer(self, *topics: str, writes: Iterable[str] = (), group: str | None = None, **config: Any) -> Any:
         """Return a consumer of kafka-python that may read topics (real names), and is assigned none of them yet.
