@@ -133,11 +133,29 @@ def connect_producer(
     keep_identity(producer)
     try:
         if topic is not None:
-            producer.partitions_for(topic)
+            look_up(producer, topic)
     except KafkaError as error:
         close_producer(producer, 0)
         raise failure(kafka, error) from error
     return producer
+
+
+def look_up(producer: Any, topic: str) -> None:
+    """Wait until a producer knows the partitions of a topic, for as long as for the first connection to a broker.
+
+    The library itself waits ``max_block_ms``, which is short: a busy broker may need longer for its first answer.
+
+    :raises KafkaTimeoutError: the broker did not answer in time
+    """
+    end = monotonic_ms() + BOOTSTRAP_MS
+    while True:
+        try:
+            producer.partitions_for(topic)
+        except KafkaTimeoutError:
+            if monotonic_ms() >= end:
+                raise
+        else:
+            return
 
 
 def send(

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import ast
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaTimeoutError
 from kafka.producer.transaction_manager import TransactionManager
 from pydantic import ValidationError
 
@@ -82,6 +84,24 @@ def test_without_a_broker_the_error_names_the_remedy(
         UnreachableError, match=rf"^No Kafka answers at localhost:{port}: start one with `ackstream up`"
     ):
         connect(Kafka(bootstrap=f"localhost:{port}"))
+
+
+@pytest.mark.parametrize(("answers_after", "expected"), [(3, nullcontext()), (12, pytest.raises(KafkaTimeoutError))])
+def test_a_busy_broker_has_as_long_for_the_partitions_as_for_the_connection(
+    answers_after: int, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = count(step=1_000)
+    monkeypatch.setattr(clients, "monotonic_ms", lambda: next(now))
+    tries = count(1)
+
+    class Producer:
+        def partitions_for(self, _topic: str) -> set[int]:
+            if next(tries) < answers_after:
+                raise KafkaTimeoutError
+            return {0}
+
+    with expected:
+        clients.look_up(Producer(), "t")
 
 
 def test_options_are_those_of_kafka_with_their_types() -> None:

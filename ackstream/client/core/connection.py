@@ -53,7 +53,7 @@ class Producer:
         :raises UnreachableError: no broker answers
         """
         try:
-            self._producer.partitions_for(topic)
+            clients.look_up(self._producer, topic)
         except KafkaError as error:
             raise clients.failure(self._kafka, error) from error
 
