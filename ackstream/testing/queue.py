@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.core.lifetime import Lifetime
-from ackstream.client.core.options import MAX_BATCH, handler_of
+from ackstream.client.core.options import handler_of
+from ackstream.client.options import MAX_BATCH
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import QueueMessage
 from ackstream.client.reading.samples import Sample

@@ -23,9 +23,9 @@ from ackstream.client.errors import (
     RefusedError,
     TakenOverError,
 )
+from ackstream.client.options import QueryOptions
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.queries._query_link import QueryLink
-from ackstream.client.queries._query_session import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.client.queries.query_client import QueryClient
 from ackstream.jobs.persist import job

@@ -21,8 +21,6 @@ S = TypeVar("S")
 O = TypeVar("O")  # noqa: E741 - the options
 R = TypeVar("R")
 
-MAX_BATCH = 100
-
 
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
     """Let a method be called with the fields of a struct, which it receives as one object.

@@ -18,13 +18,12 @@ from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.options import check_callables, names, takes
 from ackstream.client.core.worker import Worker
+from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties.signals import (
     Ack,
     Answer,
     Delivered,
     OpenDelivery,
-    ResponderOptions,
-    SubscriberOptions,
     failure,
     label_of,
     messages,

@@ -1,4 +1,4 @@
-"""Signals (commands, messages and events) as receivers get them, their options, and the answers of a handler.
+"""Signals (commands, messages and events) as receivers get them, and the answers of a handler.
 
 Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,12 +36,11 @@ from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
-    from ackstream.client.core.connection import Brokers
     from ackstream.client.core.group import Work
-    from ackstream.client.core.worker import Start, Worker
-    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
+    from ackstream.client.core.worker import Worker
+    from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings.security import Secret
 
 
@@ -267,32 +266,6 @@ class Delivered(Signal):
     def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
         """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
         self.answer(Ack(status, payload, label))
-
-
-@dataclass(frozen=True)
-class ResponderOptions:
-    """The options of a ``Responder``, which documents them."""
-
-    bootstrap_servers: Brokers
-    _: KW_ONLY
-    handler: Callable[[Signal], Answer]
-    labels: Iterable[str] = (LIVE_RESPONSE,)
-    group: str | None = None
-    start: Start = "latest"
-    on_error: Callable[[Exception], None] | None = None
-
-
-@dataclass(frozen=True)
-class SubscriberOptions(ResponderOptions):
-    """The options of a ``Subscriber``, which documents them."""
-
-    _: KW_ONLY
-    handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
-    subscriptions: Iterable[Subscription]
-    labels: Iterable[str] = ()
-    automatic: bool = True
-    visible: Callable[[Publication], bool] | None = None
-    extra: Callable[[str, str], Mapping[str, Any]] | None = None
 
 
 class OpenDelivery:

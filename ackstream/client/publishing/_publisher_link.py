@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.connection import Connection
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
+    from ackstream.client.options import PublisherOptions
     from ackstream.client.publishing._reader_acks import WriterAcknowledgements
     from ackstream.client.publishing._unacknowledged import Logon, UnacknowledgedMessages
-    from ackstream.client.publishing.publications import Headers, PublisherOptions, Stage
+    from ackstream.client.publishing.publications import Headers, Stage
     from ackstream.protocol.readers import WriterStateRequest
 
 log = logging.getLogger(__name__)

@@ -8,23 +8,26 @@ lacks are sent again, in order; an unanswered one is, too (``retransmission``).
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from ackstream.client.core.lifetime import call_handler
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
 from ackstream.client.publishing._retransmission import Retransmission
-from ackstream.client.publishing.publications import PublishStatistics, ReceiptHandler
+from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import CONFLATION_MS, CommandAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
-    from ackstream.client.publishing.publications import Open, PublisherOptions, Stage
+    from ackstream.client.options import PublisherOptions
+    from ackstream.client.publishing.publications import Open, Stage
     from ackstream.protocol.intervals import Interval
 
 REFUSED_AGAIN_MS = 5_000
@@ -62,8 +65,7 @@ class UnacknowledgedMessages:
             raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
         self.changed = threading.Condition()
         self.ended: Exception | None = None
-        self._messages = messages
-        self._receipts = ReceiptHandler(options)
+        self._messages, self._options = messages, options
         self._stage: Stage = options.stage
         self._error_on_gap = options.error_on_gap
         self._timer = Retransmission(
@@ -271,7 +273,7 @@ class UnacknowledgedMessages:
             self._counts["failed"] += len(done) - len(good)
             admitted = self._admit()
             self.changed.notify_all()
-        self._receipts.give(good, opened, duplicate=last if ack.reason == DUPLICATE else None)
+        self._give(good, opened, duplicate=last if ack.reason == DUPLICATE else None)
         entry = opened.get(last)
         if entry is not None and refusal is not None:
             entry.future.set_exception(RefusedError.of(refusal, f"Message {last}"))
@@ -317,9 +319,29 @@ class UnacknowledgedMessages:
             return all(seq in self._accepted for seq in reversed(self._messages.numbers()) if seq <= last)
         return self._messages.discarded >= last or len(self._messages) == 0
 
+    def _give(self, numbers: list[int], opened: Mapping[int, Open | None], duplicate: int | None) -> None:
+        """Give the receipts of messages that one ack covers.
+
+        :param opened: ``None`` for a message of an earlier run
+        :param duplicate: the one that was stored before
+        """
+        options, now = self._options, time.time_ns() // 1_000_000
+        for seq in numbers:
+            future, context = opened[seq] or (None, None)
+            first = numbers[0] if options.windowed else seq
+            receipt = Receipt(seq, options.stage, context, first, now, duplicate=seq == duplicate)
+            if future is not None:
+                future.set_result(receipt)
+            if not options.windowed or seq == numbers[-1]:
+                call_handler(options.on_receipt, receipt)
+
     def _return(self, seq: int, reason: str) -> None:
+        """Return a refused message or a duplicate to the application; withdrawn ones were returned before."""
+        if reason == WITHDRAWN:
+            return
         with self.changed:
             message, entry = self._messages.get(seq), self._open.get(seq)
-        if reason != WITHDRAWN:
-            # those were returned when Kafka refused them
-            self._receipts.give_back(seq, reason, message, entry)
+        kept = None if message is None or message.withdrawn else message
+        value, key, headers = (None, None, []) if kept is None else (kept.value, kept.key, kept.headers)
+        failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
+        call_handler(self._options.on_failed_write, failed)

@@ -1,4 +1,4 @@
-"""Messages of a publisher: the options that an application gives, the records in ``messages``, and the receipts.
+"""Messages of a publisher: the arguments of an application, the records in ``messages``, and the receipts.
 
 Arguments are checked before a message has a number. The headers of the service come last: of a repeated name the last
 one counts.
@@ -6,13 +6,11 @@ one counts.
 
 from __future__ import annotations
 
-import time
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from ackstream.client.core.lifetime import call_handler
 from ackstream.client.core.storage import KeptMessage
 from ackstream.client.errors import MessageTooLargeError
 from ackstream.errors import BadParameterError
@@ -36,56 +34,18 @@ from ackstream.protocol.record_headers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
     from concurrent.futures import Future
-    from pathlib import Path
-
-    from ackstream.client.core.connection import Brokers
-    from ackstream.client.core.lifetime import ConnectionState
-    from ackstream.client.core.storage import Synchronous
-    from ackstream.client.publishing._reader_acks import Callback
-    from ackstream.client.reading.samples import WriterQos
-    from ackstream.protocol.messages import CommandAck
 
 Headers: TypeAlias = "list[tuple[str, bytes]]"
 
 Stage: TypeAlias = Literal["accepted", "persisted"]
 """The meaning of a receipt: Kafka has stored the message (milliseconds), or the tables hold it (a batch later)."""
 
-WINDOW_BYTES = 64 * 1024 * 1024
-ACK_TIMEOUT_SECONDS = 2.0
-
 _OVERHEAD = 1024
 """Bytes of a record besides the application's: names and values of the service's headers, its name twice."""
 _PER_HEADER = 16
 _ACK_TYPES = frozenset(name.encode() for name in get_args(AckType))
-
-
-@dataclass(frozen=True)
-class PublisherOptions:
-    """The options of a ``Publisher``, which documents them."""
-
-    bootstrap_servers: Brokers
-    _: KW_ONLY
-    name: str
-    store: Path | str | None = None
-    stage: Stage = "persisted"
-    synchronous: Synchronous = "normal"
-    window: int = 1000
-    window_bytes: int = WINDOW_BYTES
-    block: bool = True
-    windowed: bool = False
-    ack_timeout: float = ACK_TIMEOUT_SECONDS
-    conflation_ms: int | None = None
-    error_on_gap: bool = False
-    logon_timeout: float = 60.0
-    on_receipt: Callable[[Receipt], None] | None = None
-    on_failed_write: Callable[[FailedMessage], None] | None = None
-    on_ack: Callable[[CommandAck], None] | None = None
-    writer_qos: WriterQos | None = None
-    on_application_acknowledgment: Callable[[Callback], None] | None = None
-    on_error: Callable[[Exception], None] | None = None
-    on_connection: Callable[[ConnectionState], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -276,37 +236,3 @@ class Publications:
     def flush(self, cid: str) -> Headers:
         """Return the headers of a flush, which is answered when everything before it is stored or refused."""
         return [*self._own, (COMMAND, b"flush"), (CID, cid.encode()), (ACK, b"persisted")]
-
-
-class ReceiptHandler:
-    """Ends futures and calls the handlers of the application."""
-
-    def __init__(self, options: PublisherOptions) -> None:
-        """Report as the options require."""
-        self._options = options
-
-    def give(self, numbers: list[int], opened: Mapping[int, Open | None], duplicate: int | None) -> None:
-        """Give the receipts of messages that one ack covers.
-
-        :param opened: ``None`` for a message of an earlier run
-        :param duplicate: the one that was stored before
-        """
-        options, windowed = self._options, self._options.windowed
-        now = time.time_ns() // 1_000_000
-        for seq in numbers:
-            future, context = opened[seq] or (None, None)
-            first = numbers[0] if windowed else seq
-            receipt = Receipt(seq, options.stage, context, first, now, duplicate=seq == duplicate)
-            if future is not None:
-                future.set_result(receipt)
-            if not windowed or seq == numbers[-1]:
-                call_handler(options.on_receipt, receipt)
-
-    def give_back(self, seq: int, reason: str, message: KeptMessage | None, entry: Open | None) -> None:
-        """Return a refused message or a duplicate to the application."""
-        if message is None or message.withdrawn:
-            value, key, headers = None, None, []
-        else:
-            value, key, headers = message.value, message.key, message.headers
-        failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
-        call_handler(self._options.on_failed_write, failed)

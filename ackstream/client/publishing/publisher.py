@@ -16,6 +16,7 @@ from ackstream.client.core.options import check_callables, check_word, takes
 from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
 from ackstream.client.core.tracing import trace_message
 from ackstream.client.errors import AcknowledgementTimeout
+from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
 from ackstream.client.publishing._reader_acks import ReaderAcknowledgements, WriterAcknowledgements
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
@@ -23,7 +24,6 @@ from ackstream.client.publishing.publications import (
     AwaitedMessage,
     NewMessage,
     Open,
-    PublisherOptions,
     Stage,
     check_client,
     message_of,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ackstream.client.core.connection import Connection
-    from ackstream.client.queries._query_session import QueryOptions
+    from ackstream.client.options import QueryOptions
     from ackstream.client.queries.bookmarks import Bookmarks
     from ackstream.client.queries.message_stream import LogMessage, MessageStream
     from ackstream.protocol.messages import CommandAck

@@ -1,4 +1,4 @@
-"""The session of a query client: its options, the subscriptions to resume once it was lost, and how far it reads.
+"""The session of a query client: the subscriptions to resume once it was lost, and how far it reads.
 
 Decisions are here, threads and commands in the link.
 """
@@ -6,7 +6,6 @@ Decisions are here, threads and commands in the link.
 from __future__ import annotations
 
 import time
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import AGAIN_SECONDS
@@ -18,10 +17,7 @@ from ackstream.protocol.messages import expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
-    from ackstream.client.core.connection import Brokers
-    from ackstream.client.core.lifetime import ConnectionState
     from ackstream.client.queries.bookmarks import Bookmarks
     from ackstream.client.queries.message_stream import LogMessage
     from ackstream.kafka.reader import TopicReader
@@ -29,22 +25,6 @@ if TYPE_CHECKING:
 
 
 SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
-
-
-@dataclass(frozen=True)
-class QueryOptions:
-    """The options of a ``QueryClient``, which documents them."""
-
-    bootstrap_servers: Brokers
-    _: KW_ONLY
-    name: str
-    bookmarks: Path | str | None = None
-    timeout: float = 60.0
-    heartbeat: float = 30.0
-    conflation_ms: int | None = None
-    on_ack: Callable[[CommandAck], None] | None = None
-    on_error: Callable[[Exception], None] | None = None
-    on_connection: Callable[[ConnectionState], None] | None = None
 
 
 class QuerySession:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.options import check_callables, takes
+from ackstream.client.options import QueryOptions
 from ackstream.client.queries._query_link import QueryLink
-from ackstream.client.queries._query_session import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.connection import Connection
     from ackstream.client.core.lifetime import Lifetime
-    from ackstream.client.queues.queued_messages import QueueOptions
+    from ackstream.client.options import QueueOptions
     from ackstream.protocol.queues import QueueRequest
 
 log = logging.getLogger(__name__)

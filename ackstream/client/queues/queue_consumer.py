@@ -12,8 +12,9 @@ import msgspec
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.options import check_callables, check_word, handler_of, takes
+from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_link import QueueLink
-from ackstream.client.queues.queued_messages import AckMode, QueueOptions, after_handler, takes_call
+from ackstream.client.queues.queued_messages import AckMode, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 

@@ -1,4 +1,4 @@
-"""Messages of a work queue as an application receives them, the options of a consumer, and the reading of messages.
+"""Messages of a work queue as an application receives them, and the reading of messages.
 
 A delivery names the coordinates of its message. It is read from Kafka, or from the table ``messages`` if Kafka has
 deleted it or its record cannot be unpacked here.
@@ -7,14 +7,14 @@ deleted it or its record cannot be unpacked here.
 from __future__ import annotations
 
 import time
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from ackstream.client.core.options import MAX_BATCH, Message
+from ackstream.client.core.options import Message
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.clients import monotonic_ms
@@ -23,9 +23,9 @@ from ackstream.kafka.reader import TopicReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ackstream.client.core.connection import Brokers, Connection
+    from ackstream.client.core.connection import Connection
     from ackstream.client.reading.samples import Sample
-    from ackstream.protocol.queues import MessageDelivered, NotSettled
+    from ackstream.protocol.queues import MessageDelivered
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Lake
 
@@ -125,29 +125,6 @@ class FlowQos(msgspec.Struct, frozen=True):
     def threshold(self, backlog: int) -> int:
         """Return how many deliveries cause a report; ``backlog`` is the granted one (0: any number)."""
         return max(1, min(self.window, backlog or self.window) * self.threshold_percent // 100)
-
-
-@dataclass(frozen=True)
-class QueueOptions:
-    """The options of a ``QueueConsumer``, which documents them."""
-
-    bootstrap_servers: Brokers
-    _: KW_ONLY
-    queue: str
-    name: str
-    handler: Callable[[QueueMessage], object] | None = None
-    batch_handler: Callable[[list[QueueMessage]], object] | None = None
-    max_batch: int = MAX_BATCH
-    mode: AckMode = "client"
-    backlog: int | None = None
-    outcomes: Iterable[SampleOutcome] = ()
-    lake: Lake | None = None
-    ack_batch: int = 1
-    ack_timeout: float = 1.0
-    flow: FlowQos | None = None
-    bind_timeout: float = 60.0
-    on_refused: Callable[[NotSettled], None] | None = None
-    on_error: Callable[[Exception], None] | None = None
 
 
 def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from ackstream.client.options import MAX_BYTES, MAX_SAMPLES
 from ackstream.client.reading._sample_cache import OpenOffsets, SampleCache, TimeBasedFilter
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
 from ackstream.errors import PreconditionNotMetError
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_SAMPLES = 10_000
-MAX_BYTES = 64_000_000
 
 OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,9 +15,10 @@ from ackstream.client.core.answers import Answers, LabelAcks
 from ackstream.client.core.connection import Producer, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.options import MAX_BATCH, check_callables, handler_of, names, takes
+from ackstream.client.core.options import check_callables, handler_of, names, takes
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
-from ackstream.client.reading._reader_history import MAX_BYTES, MAX_SAMPLES, ReaderHistory
+from ackstream.client.options import ReaderOptions
+from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading.samples import ReaderQos, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
@@ -26,12 +26,10 @@ from ackstream.protocol.readers import ReaderStart
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
-    from ackstream.client.core.connection import Brokers
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.readers import AutoReason
-    from ackstream.settings import Lake
 
 
 log = logging.getLogger(__name__)
@@ -62,30 +60,6 @@ class ReaderStatistics(msgspec.Struct, frozen=True):
     fetched: int
     lost: int
     unreadable: int
-
-
-@dataclass(frozen=True)
-class ReaderOptions:
-    """The options of a :class:`SampleReader`, which documents them."""
-
-    bootstrap_servers: Brokers
-    _: KW_ONLY
-    name: str
-    handler: Callable[[Sample], object] | None = None
-    batch_handler: Callable[[list[Sample]], object] | None = None
-    max_batch: int = MAX_BATCH
-    qos: ReaderQos | None = None
-    role: str | None = None
-    durable: bool = True
-    writers: Iterable[str] = ("*",)
-    topics: Iterable[str] = ("*",)
-    filter: Callable[[Sample], bool] | None = None
-    labels: Iterable[str] = ()
-    lake: Lake | None = None
-    max_samples: int = MAX_SAMPLES
-    max_bytes: int = MAX_BYTES
-    start_timeout: float = 60.0
-    on_error: Callable[[Exception], None] | None = None
 
 
 class SampleReader(Client):

@@ -18,8 +18,9 @@ from ackstream.client.errors import (
     WindowError,
     WouldBlockError,
 )
+from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import Open, PublisherOptions
+from ackstream.client.publishing.publications import Open
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:

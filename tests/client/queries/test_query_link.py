@@ -11,11 +11,11 @@ from kafka import TopicPartition
 
 from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.errors import BadFilterError, CommandTimeout, RefusedError, StreamClosedError, TakenOverError
+from ackstream.client.options import QueryOptions
 from ackstream.client.queries import _query_link as query_link
 from ackstream.client.queries import _query_session as query_session
 from ackstream.client.queries import message_stream
 from ackstream.client.queries._query_link import QueryLink
-from ackstream.client.queries._query_session import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queries.query_client import QueryClient

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ackstream.client.core.storage import KeptMessage, MemoryMessages
 from ackstream.client.errors import RefusedError, TakenOverError
+from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import Open, Publications, PublisherOptions
+from ackstream.client.publishing.publications import Open, Publications
 from ackstream.jobs.persist.backlog import AckPacing
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold

@@ -1,0 +1,151 @@
+"""The options of the clients: of each one a frozen struct, whose fields are the keywords of its constructor.
+
+The constructor documents them. Quality of service is apart: ``ReaderQos``, ``WriterQos`` and ``FlowQos`` stand with the
+messages that they are about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from ackstream.client.core.connection import Brokers
+    from ackstream.client.core.lifetime import ConnectionState
+    from ackstream.client.core.storage import Synchronous
+    from ackstream.client.core.worker import Start
+    from ackstream.client.parties.signals import Answer, Delivered, Signal
+    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
+    from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
+    from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
+    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
+    from ackstream.protocol.messages import CommandAck
+    from ackstream.protocol.queues import NotSettled
+    from ackstream.protocol.readers import SampleOutcome
+    from ackstream.settings import Lake
+
+MAX_BATCH = 100
+MAX_SAMPLES = 10_000
+MAX_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class ResponderOptions:
+    """The options of a ``Responder``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    handler: Callable[[Signal], Answer]
+    labels: Iterable[str] = (LIVE_RESPONSE,)
+    group: str | None = None
+    start: Start = "latest"
+    on_error: Callable[[Exception], None] | None = None
+
+
+@dataclass(frozen=True)
+class SubscriberOptions(ResponderOptions):
+    """The options of a ``Subscriber``, which documents them."""
+
+    _: KW_ONLY
+    handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
+    subscriptions: Iterable[Subscription]
+    labels: Iterable[str] = ()
+    automatic: bool = True
+    visible: Callable[[Publication], bool] | None = None
+    extra: Callable[[str, str], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class PublisherOptions:
+    """The options of a ``Publisher``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    name: str
+    store: Path | str | None = None
+    stage: Stage = "persisted"
+    synchronous: Synchronous = "normal"
+    window: int = 1000
+    window_bytes: int = 64 * 1024 * 1024
+    block: bool = True
+    windowed: bool = False
+    ack_timeout: float = 2.0
+    conflation_ms: int | None = None
+    error_on_gap: bool = False
+    logon_timeout: float = 60.0
+    on_receipt: Callable[[Receipt], None] | None = None
+    on_failed_write: Callable[[FailedMessage], None] | None = None
+    on_ack: Callable[[CommandAck], None] | None = None
+    writer_qos: WriterQos | None = None
+    on_application_acknowledgment: Callable[[Callback], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+    on_connection: Callable[[ConnectionState], None] | None = None
+
+
+@dataclass(frozen=True)
+class ReaderOptions:
+    """The options of a ``SampleReader``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    name: str
+    handler: Callable[[Sample], object] | None = None
+    batch_handler: Callable[[list[Sample]], object] | None = None
+    max_batch: int = MAX_BATCH
+    qos: ReaderQos | None = None
+    role: str | None = None
+    durable: bool = True
+    writers: Iterable[str] = ("*",)
+    topics: Iterable[str] = ("*",)
+    filter: Callable[[Sample], bool] | None = None
+    labels: Iterable[str] = ()
+    lake: Lake | None = None
+    max_samples: int = MAX_SAMPLES
+    max_bytes: int = MAX_BYTES
+    start_timeout: float = 60.0
+    on_error: Callable[[Exception], None] | None = None
+
+
+@dataclass(frozen=True)
+class QueueOptions:
+    """The options of a ``QueueConsumer``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    queue: str
+    name: str
+    handler: Callable[[QueueMessage], object] | None = None
+    batch_handler: Callable[[list[QueueMessage]], object] | None = None
+    max_batch: int = MAX_BATCH
+    mode: AckMode = "client"
+    backlog: int | None = None
+    outcomes: Iterable[SampleOutcome] = ()
+    lake: Lake | None = None
+    ack_batch: int = 1
+    ack_timeout: float = 1.0
+    flow: FlowQos | None = None
+    bind_timeout: float = 60.0
+    on_refused: Callable[[NotSettled], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """The options of a ``QueryClient``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    name: str
+    bookmarks: Path | str | None = None
+    timeout: float = 60.0
+    heartbeat: float = 30.0
+    conflation_ms: int | None = None
+    on_ack: Callable[[CommandAck], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+    on_connection: Callable[[ConnectionState], None] | None = None
