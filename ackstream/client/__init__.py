@@ -7,7 +7,7 @@ client raises an :class:`AckstreamError`. Importing it loads neither Spark nor t
 
 from types import ModuleType as _ModuleType
 
-from ackstream.client.core.options import Message as Message
+from ackstream.client.core.messages import Message as Message
 from ackstream.client.errors import *  # noqa: F403 - every error of the SDK
 from ackstream.client.parties.receivers import Responder as Responder
 from ackstream.client.parties.receivers import ResponderStatistics as ResponderStatistics

@@ -20,11 +20,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import ClientError, Publisher, ReaderClosedError, ReaderQos, SampleReader, WriterQos
-from ackstream.client.core.answers import Answers, LabelAcks
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.options import text
+from ackstream.client.core.messages import Answers, LabelAcks, text
 from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
 from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError

@@ -7,8 +7,8 @@ from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ackstream.client.core.arguments import handler_of
 from ackstream.client.core.lifetime import Lifetime
-from ackstream.client.core.options import handler_of
 from ackstream.client.options import MAX_BATCH
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import QueueMessage
@@ -21,7 +21,7 @@ from ackstream.testing.memory import VirtualTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackstream.client.core.options import Message
+    from ackstream.client.core.messages import Message
     from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.readers import SampleOutcome

@@ -13,7 +13,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from ackstream.client.core.options import check_callables
+from ackstream.client.core.arguments import check_callables
 from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing

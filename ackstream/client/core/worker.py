@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.client.core.answers import Answers
+from ackstream.client.core.arguments import check_word
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.core.lifetime import Lifetime
-from ackstream.client.core.options import check_word
+from ackstream.client.core.messages import Answers
 from ackstream.client.core.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka.clients import Closing

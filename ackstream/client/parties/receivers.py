@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ackstream.client.core.arguments import check_callables, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client
-from ackstream.client.core.options import check_callables, names, takes
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties.signals import (

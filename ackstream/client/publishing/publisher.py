@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackstream.client.core.arguments import check_callables, check_word, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
-from ackstream.client.core.options import check_callables, check_word, takes
 from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
 from ackstream.client.core.tracing import trace_message
 from ackstream.client.errors import AcknowledgementTimeout

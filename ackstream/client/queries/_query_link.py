@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.errors import KafkaError
 
 from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
-from ackstream.client.core.options import text
+from ackstream.client.core.messages import text
 from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError
 from ackstream.client.queries._query_session import SUBSCRIBING, BackPressure, QuerySession, resumption, stream_of
 from ackstream.client.queries.message_stream import read_message

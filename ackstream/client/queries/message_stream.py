@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client.core.lifetime import call_handler
-from ackstream.client.core.options import Message, text
+from ackstream.client.core.messages import Message, text
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.protocol import queries, record_headers
 

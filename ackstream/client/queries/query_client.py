@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackstream.client.core.arguments import check_callables, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
-from ackstream.client.core.options import check_callables, takes
 from ackstream.client.options import QueryOptions
 from ackstream.client.queries._query_link import QueryLink
 from ackstream.client.queries.bookmarks import Bookmarks

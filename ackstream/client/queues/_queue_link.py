@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
+from ackstream.client.core.arguments import names
 from ackstream.client.core.lifetime import call_handler
-from ackstream.client.core.options import names
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.client.core.arguments import check_callables, check_word, handler_of, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.options import check_callables, check_word, handler_of, takes
 from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import AckMode, after_handler, takes_call

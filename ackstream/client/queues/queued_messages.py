@@ -14,7 +14,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
-from ackstream.client.core.options import Message
+from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.clients import monotonic_ms

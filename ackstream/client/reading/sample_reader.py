@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.answers import Answers, LabelAcks
+from ackstream.client.core.arguments import check_callables, handler_of, names, takes
 from ackstream.client.core.connection import Producer, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
-from ackstream.client.core.options import check_callables, handler_of, names, takes
+from ackstream.client.core.messages import Answers, LabelAcks
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.options import ReaderOptions
 from ackstream.client.reading._reader_history import ReaderHistory

@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ackstream.client.core.options import Message, check_word, text
+from ackstream.client.core.arguments import check_word
+from ackstream.client.core.messages import Message, text
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number

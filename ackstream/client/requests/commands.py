@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.client.core.options import names
+from ackstream.client.core.arguments import names
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT

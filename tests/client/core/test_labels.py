@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.core import answers, labels
-from ackstream.client.core.answers import Answers, LabelAcks
 from ackstream.client.core.labels import REDECLARE_SECONDS, Declaration, Declarer, Labels
+from ackstream.client.core.messages import Answers, LabelAcks
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing

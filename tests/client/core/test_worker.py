@@ -14,8 +14,8 @@ from kafka.future import Future
 
 from ackstream.client.core import answers, worker
 from ackstream.client.core import connection as connection_module
-from ackstream.client.core.answers import Answers
 from ackstream.client.core.group import Work
+from ackstream.client.core.messages import Answers
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers

@@ -1,4 +1,4 @@
-"""The answers of a client to the records that it reads, and acknowledgements under its declared labels.
+"""Messages as applications receive them, and the answers of a client to the records that it reads.
 
 Each answer is kept until the broker has confirmed it. Some wait for their time before, and all wait while the lease of
 the labels has lapsed. None is lost, unless another client takes the labels meanwhile.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import threading
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core.connection import ReliableSender, Sending
 from ackstream.client.core.group import Work
-from ackstream.client.core.options import text
 from ackstream.errors import ClientError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
@@ -27,15 +27,49 @@ from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.record_headers import ENTITY_ID, REQUESTED_ACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ackstream.client.core.connection import Connection, Producer
     from ackstream.client.core.labels import Labels
-    from ackstream.client.reading.samples import Sample
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.readers import AutoReason
 
 log = logging.getLogger(__name__)
+
+_OBJECT_BYTES = 500
+"""Memory of a message besides its key, its value and its headers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """Base of the messages that readers, consumers and streams receive.
+
+    :ivar publisher: the name of the publisher
+    :ivar topic: the subject that the publisher named; ``None``: none
+    :ivar key: the application's key
+    :ivar value: the message itself; ``None`` for a tombstone
+    :ivar headers: the application's own record headers; the last value of a name that occurs twice
+    :ivar timestamp_ms: the broker's time of it, in epoch milliseconds
+    """
+
+    publisher: str
+    topic: str | None
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes | None]
+    timestamp_ms: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers.items())
+        return _OBJECT_BYTES + len(self.value or b"") + len(self.key or b"") + headers
+
+
+def text(value: bytes | None) -> str:
+    """Return the text of a header; bytes that are not UTF-8 are replaced."""
+    return (value or b"").decode("utf-8", "replace")
+
 
 MAX_SENDING = 20_000
 MAX_SENDING_BYTES = 32 * 1024 * 1024
@@ -163,45 +197,45 @@ class LabelAcks:
         """Acknowledge ``labels`` through ``outbox``."""
         self._labels, self._outbox = labels, outbox
 
-    def acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
-        """Acknowledge that the application has finished with a sample; weakly if it never saw the sample."""
+    def acknowledged(self, message: Message, response: bytes | None, auto: AutoReason | None) -> None:
+        """Acknowledge that the application has finished with a message; weakly if it never saw it."""
         payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
-        self._issue(sample, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
+        self._issue(message, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
 
-    def rejected(self, sample: Sample, reason: str, status: int) -> None:
-        """Report that the application rejected a sample."""
-        self._issue(sample, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
+    def rejected(self, message: Message, reason: str, status: int) -> None:
+        """Report that the application rejected a message."""
+        self._issue(message, lambda label, headers: Acknowledgement(label, status, raw(reason), headers))
 
-    def failed(self, sample: Sample, error: BaseException) -> None:
+    def failed(self, message: Message, error: BaseException) -> None:
         """Report that the handler failed."""
-        self._issue(sample, lambda label, headers: issued_ack(label, error, headers))
+        self._issue(message, lambda label, headers: issued_ack(label, error, headers))
 
-    def requested(self, sample: Sample) -> list[str]:
+    def requested(self, message: Message) -> list[str]:
         """Return the labels to be issued that a message requests."""
-        requested, issued = text(sample.headers.get(REQUESTED_ACKS)), self._labels.issued
-        if not requested or not issued or not sample.headers.get(CORRELATION_ID):
+        requested, issued = text(message.headers.get(REQUESTED_ACKS)), self._labels.issued
+        if not requested or not issued or not message.headers.get(CORRELATION_ID):
             return []
         found = [label for label in requested_acks_in(requested) if isinstance(label, str) and label in issued]
         return list(dict.fromkeys(found))
 
-    def _issue(self, sample: Sample, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
+    def _issue(self, message: Message, write: Callable[[str, dict[str, Any]], Acknowledgement]) -> None:
         """Send what ``write`` returns for each requested label and the headers of its acknowledgement."""
-        labels, correlation_id = self.requested(sample), text(sample.headers.get(CORRELATION_ID))
+        labels, correlation_id = self.requested(message), text(message.headers.get(CORRELATION_ID))
         if not labels:
             return
         if self._outbox.delayed >= MAX_WAITING:
             log.warning("%s acknowledgements wait for their labels: %s gets none.", MAX_WAITING, correlation_id)
             return
         headers = {CORRELATION_ID: correlation_id}
-        if sample.headers.get(CHANNEL) == b"live":
+        if message.headers.get(CHANNEL) == b"live":
             headers[CHANNEL] = "live"
         for label in labels:
-            message = write_ack(write(label, headers), _thing_id(sample))
-            self._outbox.send(correlation_id, message, Work(sample.offset))
+            answer = write_ack(write(label, headers), _thing_id(message))
+            self._outbox.send(correlation_id, answer, Work(0))
 
 
-def _thing_id(sample: Sample) -> str:
-    for id_ in (text(sample.headers.get(ENTITY_ID)).removeprefix("thing:"), text(sample.key)):
+def _thing_id(message: Message) -> str:
+    for id_ in (text(message.headers.get(ENTITY_ID)).removeprefix("thing:"), text(message.key)):
         namespace, _, name = id_.partition(":")
         if namespace and name and "/" not in id_:
             return id_

@@ -1,12 +1,11 @@
-"""The options of a client: a frozen struct, written once, whose fields are the keywords of the constructor.
+"""The arguments of a client: the options that its constructor takes as keywords, and the checks of all clients.
 
-The checks of arguments are the same for all clients. An error names the argument, its value, and a value that is right.
+An error names the argument, its value, and a value that is right.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
@@ -14,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
 from ackstream.errors import BadParameterError, InconsistentQosError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
+
+    from ackstream.client.core.messages import Message
 
 P = ParamSpec("P")
 S = TypeVar("S")
 O = TypeVar("O")  # noqa: E741 - the options
 R = TypeVar("R")
+M = TypeVar("M", bound="Message")
 
 
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
@@ -105,44 +107,6 @@ def check_callables(**given: Callable[..., Any] | None) -> None:
             raise BadParameterError(
                 f"{argument} is {function!r:.80}, which has to be awaited: use the client in ackstream.aio."
             )
-
-
-_OBJECT_BYTES = 500
-"""Memory of a message besides its key, its value and its headers."""
-
-
-@dataclass(frozen=True, eq=False)
-class Message:
-    """Base of the messages that readers, consumers and streams receive.
-
-    :ivar publisher: the name of the publisher
-    :ivar topic: the subject that the publisher named; ``None``: none
-    :ivar key: the application's key
-    :ivar value: the message itself; ``None`` for a tombstone
-    :ivar headers: the application's own record headers; the last value of a name that occurs twice
-    :ivar timestamp_ms: the broker's time of it, in epoch milliseconds
-    """
-
-    publisher: str
-    topic: str | None
-    key: bytes | None
-    value: bytes | None
-    headers: Mapping[str, bytes | None]
-    timestamp_ms: int
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory, about."""
-        headers = sum(len(name) + len(value or b"") for name, value in self.headers.items())
-        return _OBJECT_BYTES + len(self.value or b"") + len(self.key or b"") + headers
-
-
-def text(value: bytes | None) -> str:
-    """Return the text of a header; bytes that are not UTF-8 are replaced."""
-    return (value or b"").decode("utf-8", "replace")
-
-
-M = TypeVar("M", bound=Message)
 
 
 def handler_of(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from ackstream import client
-from ackstream.client.core.options import check_callables, check_word, names, takes
+from ackstream.client.core.arguments import check_callables, check_word, names, takes
 from ackstream.errors import BadParameterError
 
 
