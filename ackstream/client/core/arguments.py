@@ -15,13 +15,12 @@ from ackstream.errors import BadParameterError, InconsistentQosError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from ackstream.client.core.messages import Message
 
 P = ParamSpec("P")
 S = TypeVar("S")
 O = TypeVar("O")  # noqa: E741 - the options
 R = TypeVar("R")
-M = TypeVar("M", bound="Message")
+M = TypeVar("M")
 
 
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:

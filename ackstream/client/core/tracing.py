@@ -6,15 +6,10 @@ Source of names and kinds: OpenTelemetry's semantic conventions for messaging.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ackstream import __version__
-from ackstream.client.publishing.publications import Receipt
-from ackstream.client.requests.replies import Reply
-from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import TRACEPARENT
 
 if TYPE_CHECKING:
@@ -22,8 +17,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from opentelemetry.trace import Span, Tracer
-
-    from ackstream.protocol.ditto.topics import TopicPath
 
 W = TypeVar("W")
 """The work of a record."""
@@ -38,27 +31,19 @@ def _tracer() -> Tracer | None:
     return trace.get_tracer(__package__, __version__)
 
 
-def trace_request(topic: str, command: TopicPath, correlation_id: str, future: Future[Any]) -> list[tuple[str, bytes]]:
-    """Begin the span of a request, which ends with its future; it belongs to the span of the caller, if there is one.
-
-    :param topic: the Kafka topic that the request is sent to
-    :return: the record header that carries the trace
-    """
-    attributes = {"messaging.message.conversation_id": correlation_id, "ackstream.thing_id": command.thing_id}
-    return _begin("CLIENT", topic, attributes, future)
-
-
-def trace_message(topic: str, name: str, future: Future[Any]) -> list[tuple[str, bytes]]:
-    """Begin the span of a publisher's message, which ends with the future of its receipt.
+def trace_sending(
+    kind: Literal["CLIENT", "PRODUCER"],
+    topic: str,
+    attributes: dict[str, str],
+    future: Future[Any],
+    describe: Callable[[Any], tuple[dict[str, Any], str | None]],
+) -> list[tuple[str, bytes]]:
+    """Begin the span of a record, which ends with its future; it belongs to the span of the caller, if there is one.
 
     :param topic: the Kafka topic that it is sent to
-    :param name: that of the publisher
-    :return: the record header that carries the trace, stored with the message and delivered to its readers
+    :param describe: returns the attributes of an outcome of the future, and the reason if it is a failure
+    :return: the record header that carries the trace
     """
-    return _begin("PRODUCER", topic, {"messaging.client.id": name}, future)
-
-
-def _begin(kind: str, topic: str, attributes: dict[str, str], future: Future[Any]) -> list[tuple[str, bytes]]:
     tracer = _tracer()
     if tracer is None:
         return []
@@ -68,7 +53,7 @@ def _begin(kind: str, topic: str, attributes: dict[str, str], future: Future[Any
     span = tracer.start_span(f"send {topic}", kind=SpanKind[kind], attributes=named)
     carrier: dict[str, str] = {}
     _propagator().inject(carrier, set_span_in_context(span))
-    future.add_done_callback(partial(_end, span))
+    future.add_done_callback(partial(_end, span, describe))
     return [(TRACEPARENT, carrier[TRACEPARENT].encode())] if TRACEPARENT in carrier else []
 
 
@@ -108,7 +93,7 @@ def _messaging(topic: str, operation: str) -> dict[str, str]:
     }
 
 
-def _end(span: Span, future: Future[Any]) -> None:
+def _end(span: Span, describe: Callable[[Any], tuple[dict[str, Any], str | None]], future: Future[Any]) -> None:
     from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
 
     if future.cancelled():
@@ -116,18 +101,9 @@ def _end(span: Span, future: Future[Any]) -> None:
     elif (error := future.exception()) is not None:
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, str(error)))
-    elif isinstance(reply := future.result(), Reply):
-        span.set_attribute("ackstream.status", reply.status)
-        span.set_attribute("ackstream.completed_by", reply.completed_by)
-        if not reply.ok and span.is_recording():
-            # decoded apart: who asked may change the message before it reads it
-            own = replace(reply)
-            # a reply that is no message of the protocol has no further attributes
-            with suppress(DittoError):
-                span.set_attribute("ackstream.missing", own.missing)
-                span.set_status(Status(StatusCode.ERROR, own.explanation))
-    elif isinstance(receipt := future.result(), Receipt):
-        span.set_attribute("ackstream.seq", receipt.seq)
-        span.set_attribute("ackstream.stage", receipt.stage)
-        span.set_attribute("ackstream.duplicate", receipt.duplicate)
+    elif span.is_recording():
+        attributes, failure = describe(future.result())
+        span.set_attributes(attributes)
+        if failure is not None:
+            span.set_status(Status(StatusCode.ERROR, failure))
     span.end()

@@ -90,6 +90,12 @@ class Receipt(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
+def described(receipt: Receipt) -> tuple[dict[str, Any], None]:
+    """Return the attributes of a receipt in the trace of its message."""
+    names = ("seq", "stage", "duplicate")
+    return {f"ackstream.{name}": getattr(receipt, name) for name in names}, None
+
+
 class FailedMessage(msgspec.Struct, frozen=True):
     """A refused message or a duplicate, with the stored copy, for the failed-write handler."""
 

@@ -14,7 +14,7 @@ from ackstream.client.core.arguments import check_callables, check_word, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
-from ackstream.client.core.tracing import trace_message
+from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
@@ -26,6 +26,7 @@ from ackstream.client.publishing.publications import (
     Open,
     Stage,
     check_client,
+    described,
     message_of,
 )
 from ackstream.client.reading.samples import WriterQos
@@ -191,7 +192,8 @@ class Publisher(ReaderAcknowledgements, Client):
 
     def _traced(self, headers: Iterable[tuple[str, bytes]]) -> tuple[Future[Receipt], list[tuple[str, bytes]]]:
         future: Future[Receipt] = Future()
-        return future, [*headers, *trace_message(self._topic, self._name, future)]
+        own = {"messaging.client.id": self._name}
+        return future, [*headers, *trace_sending("PRODUCER", self._topic, own, future, described)]
 
     def _publish(self, new: list[tuple[KeptMessage, Open]], wanted: int | None = None) -> None:
         readers = self._readers

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -171,6 +171,20 @@ class Stored(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     timestamp: int
+
+
+def described(outcome: Reply | Stored) -> tuple[dict[str, Any], str | None]:
+    """Return the attributes of an outcome in its trace, and why it is a failure."""
+    if isinstance(outcome, Stored):
+        return {}, None
+    found = {"ackstream.status": outcome.status, "ackstream.completed_by": outcome.completed_by}
+    if not outcome.ok:
+        # decoded apart: who asked may change the message before it reads it
+        own = replace(outcome)
+        # a reply that is no message of the protocol has no further attributes
+        with suppress(DittoError):
+            return found | {"ackstream.missing": own.missing}, own.explanation
+    return found, None
 
 
 @dataclass(eq=False)

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client.core.connection import ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
-from ackstream.client.core.tracing import trace_request
+from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.requests.commands import Command, address
-from ackstream.client.requests.replies import OpenRequest, OpenRequests, Reply, RequesterStatistics, Stored, read_reply
+from ackstream.client.requests.replies import (
+    OpenRequest,
+    OpenRequests,
+    Reply,
+    RequesterStatistics,
+    Stored,
+    described,
+    read_reply,
+)
 from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.requests import read_request
@@ -200,7 +208,8 @@ class Requester(Client):
             headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
         thing = envelope.topic.thing_id.encode()
         future = self._connection.future()
-        headers += trace_request(self._signals, envelope.topic, identity, future)
+        attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": envelope.topic.thing_id}
+        headers += trace_sending("CLIENT", self._signals, attributes, future, described)
         give_up_at = now + self._delivery_timeout
         request = OpenRequest(identity, wait, give_up_at, envelope.topic, on_stored, future)
         try:

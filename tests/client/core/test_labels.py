@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.core import answers, labels
+from ackstream.client.core import labels, messages
 from ackstream.client.core.labels import REDECLARE_SECONDS, Declaration, Declarer, Labels
 from ackstream.client.core.messages import Answers, LabelAcks
 from ackstream.client.reading.samples import Sample
@@ -306,7 +306,7 @@ def test_what_is_acknowledged_while_the_lease_has_lapsed_is_sent_once_it_is_rene
 def test_of_too_many_acknowledgements_that_wait_for_a_lease_the_last_ones_are_not_issued(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(answers, "MAX_WAITING", 2)
+    monkeypatch.setattr(messages, "MAX_WAITING", 2)
     acked = Acks("a-a")
     for acked.outbox.delayed in (1, 2):
         acked.acks.acknowledged(_sample(b"ns:n"), None, None)

@@ -16,15 +16,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ackstream.client import RequestTimeout
 from ackstream.client.core import tracing
+from ackstream.client.publishing import publications
 from ackstream.client.publishing.publications import Receipt
-from ackstream.client.requests.commands import Command
+from ackstream.client.requests import replies
 from ackstream.client.requests.replies import Reply
 from ackstream.protocol.record_headers import TRACEPARENT, checked_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-
-COMMAND = Command.modify_attribute("org.acme:lamp", "/power", "on").topic
 
 
 @pytest.fixture
@@ -47,9 +46,18 @@ def reply(status: int, completed_by: str, value: dict[str, Any]) -> Reply:
     return Reply("c-1", "r-1", status, completed_by, msgspec.json.encode(message))
 
 
+def request(future: Future[Any]) -> list[tuple[str, bytes]]:
+    attributes = {"messaging.message.conversation_id": "c-1", "ackstream.thing_id": "org.acme:lamp"}
+    return tracing.trace_sending("CLIENT", "signals", attributes, future, replies.described)
+
+
+def message(future: Future[Any]) -> list[tuple[str, bytes]]:
+    return tracing.trace_sending("PRODUCER", "messages", {}, future, publications.described)
+
+
 def test_a_request_is_a_span_until_its_reply_and_its_record_carries_the_trace(spans: list[ReadableSpan]) -> None:
     future: Future[Any] = Future()
-    ((name, value),) = tracing.trace_request("signals", COMMAND, "c-1", future)
+    ((name, value),) = request(future)
     assert not spans
     future.set_result(reply(200, "acknowledgements", {}))
     (span,) = spans
@@ -71,7 +79,7 @@ def test_a_request_is_a_span_until_its_reply_and_its_record_carries_the_trace(sp
 def test_a_request_belongs_to_the_span_in_which_it_is_sent(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
     future: Future[Any] = Future()
     with provider.get_tracer("application").start_as_current_span("outer"):
-        tracing.trace_request("signals", COMMAND, "c-1", future)
+        request(future)
     future.cancel()
     outer, span = spans
     assert span.parent == outer.context
@@ -80,7 +88,7 @@ def test_a_request_belongs_to_the_span_in_which_it_is_sent(provider: TracerProvi
 
 def test_a_timeout_names_who_is_missing(spans: list[ReadableSpan]) -> None:
     future: Future[Any] = Future()
-    tracing.trace_request("signals", COMMAND, "c-1", future)
+    request(future)
     late = {"status": 408, "headers": {}}
     answer = reply(424, "timeout", {"a:b": {"status": 200, "headers": {}}, "c:d": late})
     future.set_result(answer)
@@ -95,7 +103,7 @@ def test_a_timeout_names_who_is_missing(spans: list[ReadableSpan]) -> None:
 def test_an_error_and_a_reply_that_cannot_be_read_end_the_span_too(spans: list[ReadableSpan]) -> None:
     for outcome in (RequestTimeout("No reply.", "c-1"), Reply("c-1", "r-1", 500, "error", b"{not JSON")):
         future: Future[Any] = Future()
-        tracing.trace_request("signals", COMMAND, "c-1", future)
+        request(future)
         if isinstance(outcome, Exception):
             future.set_exception(outcome)
         else:
@@ -107,7 +115,7 @@ def test_an_error_and_a_reply_that_cannot_be_read_end_the_span_too(spans: list[R
 
 def test_a_message_is_a_span_until_its_receipt_and_takes_the_trace_with_it(spans: list[ReadableSpan]) -> None:
     future: Future[Any] = Future()
-    ((name, value),) = tracing.trace_message("messages", "orders", future)
+    ((name, value),) = message(future)
     future.set_result(Receipt(7, "persisted", None, 7, 1_000, duplicate=True))
     (span,) = spans
     assert (name, checked_trace(value)) == (TRACEPARENT, value)
@@ -132,8 +140,7 @@ def test_without_the_package_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     tracing._tracer.cache_clear()
     try:
-        assert tracing.trace_request("signals", COMMAND, "c-1", Future()) == []
-        assert tracing.trace_message("messages", "orders", Future()) == []
+        assert request(Future()) == []
         assert tracing.traced(print) is print
     finally:
         tracing._tracer.cache_clear()

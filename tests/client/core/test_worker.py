@@ -12,8 +12,8 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, OutOfOrderSequenceNumberError
 from kafka.future import Future
 
-from ackstream.client.core import answers, worker
 from ackstream.client.core import connection as connection_module
+from ackstream.client.core import messages, worker
 from ackstream.client.core.group import Work
 from ackstream.client.core.messages import Answers
 from ackstream.client.core.worker import Worker
@@ -127,8 +127,8 @@ def test_a_producer_that_fails_at_once_is_treated_alike(outbox, producer, error,
 
 
 def test_an_outbox_is_full_of_many_answers_or_of_large_ones(outbox, producer, monkeypatch):
-    monkeypatch.setattr(answers, "MAX_SENDING", 2)
-    monkeypatch.setattr(answers, "MAX_SENDING_BYTES", 1_000)
+    monkeypatch.setattr(messages, "MAX_SENDING", 2)
+    monkeypatch.setattr(messages, "MAX_SENDING_BYTES", 1_000)
     full = []
     for value in ("a", "b", "c"):
         put(outbox, value)

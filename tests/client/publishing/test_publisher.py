@@ -375,11 +375,11 @@ def test_a_full_disk_while_kafka_confirms_ends_the_publisher_visibly(connections
 def test_each_message_carries_its_trace_and_one_that_is_not_sent_ends_its_own(connections, monkeypatch):
     traced = []
 
-    def trace(topic, name, future):
-        traced.append((topic, name, future))
+    def trace(_kind, topic, attributes, future, _describe):
+        traced.append((topic, attributes["messaging.client.id"], future))
         return [("traceparent", b"%d" % len(traced))]
 
-    monkeypatch.setattr("ackstream.client.publishing.publisher.trace_message", trace)
+    monkeypatch.setattr("ackstream.client.publishing.publisher.trace_sending", trace)
     with Publisher(connections, name="p1") as publisher:
         publisher.publish(b"x", headers=[("own", b"h")])
         publisher.publish_many([b"y", b"z"])
