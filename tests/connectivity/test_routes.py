@@ -115,7 +115,7 @@ class _Labels:
 class _Answers:
     sent: list[tuple[str, Any]]
 
-    delayed = 0
+    waiting = 0
 
     def __init__(self, _producer: Any, _kafka: Kafka, labels: _Labels) -> None:
         # it waits for their lease

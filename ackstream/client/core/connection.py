@@ -41,17 +41,11 @@ class Producer:
     def put(
         self, stored: Callable[[Any], None], failed: Callable[[BaseException], None], topic: str, **record: Any
     ) -> None:
-        """Send a record (value, key, headers, partition); report it as stored, with its metadata, or as failed.
-
-        The report may come at once, or in the thread of the producer.
-        """
+        """Send a record, and report it as ``kafka.clients.send`` does."""
         clients.send(self._producer, stored, failed, topic, **record)
 
     def prepare(self, topic: str) -> None:
-        """Look up the partitions of a topic (its real name), so that its first record does not wait for them.
-
-        :raises UnreachableError: no broker answers
-        """
+        """Look up the partitions of a topic (its real name), so that its first record does not wait for them."""
         try:
             clients.look_up(self._producer, topic)
         except KafkaError as error:
@@ -146,10 +140,7 @@ class Connection:
         guard: Guard,
         due: Callable[[], float | None],  # noqa: ARG002 - a step waits for records itself
     ) -> Loop:
-        """Return a loop that repeats ``step`` until ``stop`` is set.
-
-        :param due: returns in how many seconds the step has work without a new record; ``None``: not at all
-        """
+        """Return a loop that repeats ``step`` until ``stop`` is set; ``due`` is as :meth:`ReliableSender.wait`."""
 
         def repeat() -> None:
             while not stop.is_set():
@@ -170,14 +161,6 @@ def connection_of(brokers: Brokers) -> Connection:
     return brokers if isinstance(brokers, Connection) else Connection(Kafka.of(brokers))
 
 
-def _ignore(_report: object) -> None:
-    """Do nothing with a report."""
-
-
-def _keep() -> None:
-    """Withdraw nothing."""
-
-
 @dataclass(eq=False)
 class Sending:
     """A record that Kafka has not stored yet.
@@ -190,9 +173,9 @@ class Sending:
     """
 
     record: dict[str, Any]
-    finished: Callable[[BaseException | None], object] = _ignore
-    stored: Callable[[Any], object] = _ignore
-    withdrawn: Callable[[], BaseException | None] = _keep
+    finished: Callable[[BaseException | None], object]
+    stored: Callable[[Any], object] = lambda _metadata: None
+    withdrawn: Callable[[], BaseException | None] = lambda: None
     give_up_at: float = inf
 
 
@@ -200,19 +183,15 @@ class ReliableSender:
     """Sends each record until Kafka has stored it, or has refused it for good.
 
     A record that failed for a reason that may pass is sent again after 0.2 s, behind those sent meanwhile. Times are
-    seconds of a monotonic clock. ``send`` may be called from any thread, ``turn`` from a single one.
+    seconds of a monotonic clock. ``submit`` may be called from any thread, the other methods from a single one.
 
     :ivar sending: the number of records that are on their way
     :ivar sending_bytes: the bytes of their values
     """
 
-    def __init__(self, producer: Producer, *, ready: Callable[[], bool] = lambda: True) -> None:
-        """Send with ``producer``.
-
-        :param ready: whether records may be sent now; meanwhile they wait
-        """
+    def __init__(self, producer: Producer) -> None:
         self.sending = self.sending_bytes = 0
-        self._producer, self._ready = producer, ready
+        self._producer = producer
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, int, Sending]] = []
         self._order = count()
@@ -220,25 +199,30 @@ class ReliableSender:
         self._reports: deque[tuple[Sending, BaseException | None]] = deque()
 
     @property
+    def ready(self) -> bool:
+        """Whether records may be sent now; meanwhile they wait."""
+        return True
+
+    @property
     def waiting(self) -> int:
         """The number of records that wait for their time, or for ``ready``."""
         return len(self._waiting)
 
-    def send(self, sending: Sending, at: float = 0.0) -> None:
+    def submit(self, sending: Sending, at: float = 0.0) -> None:
         """Send a record, at a later time if ``at`` is one."""
-        if at > 0 or not self._ready():
+        if at > 0 or not self.ready:
             self._plan(sending, at)
         else:
             self._put(sending)
 
     def wait(self, now: float) -> float | None:
         """Return in how many seconds ``turn`` is due; ``None`` if no record waits for its time alone."""
-        return max(0.0, self._waiting[0][0] - now) if self._waiting and self._ready() else None
+        return max(0.0, self._waiting[0][0] - now) if self._waiting and self.ready else None
 
     def turn(self, now: float) -> None:
         """Send the records that are due, those that failed temporarily included, and finish others as ``settle``."""
         self.settle(now)
-        while self._waiting and self._waiting[0][0] <= now and self._ready():
+        while self._waiting and self._waiting[0][0] <= now and self.ready:
             with self._lock:
                 sending = heapq.heappop(self._waiting)[2]
             self._put(sending)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -79,8 +78,8 @@ MAX_WAITING = 10_000
 """As many acknowledgements wait for a lapsed lease at most; of the others the requester's deadline is the answer."""
 
 
-class Answers:
-    """The answers of a client to the records that it reads. Times are seconds of a monotonic clock.
+class Answers(ReliableSender):
+    """The answers of a client to the records that it reads.
 
     ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
     """
@@ -91,27 +90,14 @@ class Answers:
         :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
             once another client has one of them, acknowledgements are dropped
         """
+        super().__init__(producer)
         self.stored = self.lost = 0
-        self._connection = connection
-        self._producer = producer
-        self._labels = labels
-        self._lock = threading.Lock()
-        self._sender = ReliableSender(producer, ready=lambda: self.ready)
-
-    @property
-    def delayed(self) -> int:
-        """The number of answers that wait for their time, or for a lease."""
-        return self._sender.waiting
-
-    @property
-    def sending(self) -> int:
-        """The number of answers that are on their way."""
-        return self._sender.sending
+        self._connection, self._labels = connection, labels
 
     @property
     def full(self) -> bool:
         """Whether the answers on their way have reached the limit, so that nothing more should be read."""
-        return self._sender.sending > MAX_SENDING or self._sender.sending_bytes > MAX_SENDING_BYTES
+        return self.sending > MAX_SENDING or self.sending_bytes > MAX_SENDING_BYTES
 
     @property
     def ready(self) -> bool:
@@ -119,10 +105,7 @@ class Answers:
         return self._labels is None or self._labels.ready
 
     def prepare(self, topic: str) -> None:
-        """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait then.
-
-        :raises UnreachableError: the broker went away
-        """
+        """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait."""
         self._producer.prepare(self._connection.kafka.topic(topic))
 
     def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
@@ -138,11 +121,10 @@ class Answers:
             "headers": [(CORRELATION_ID, correlation_id.encode())],
         }
         self.hold(work)
-        finished = partial(self._finish, correlation_id, work)
-        sending = Sending(record, finished)
+        sending = Sending(record, partial(self._finish, correlation_id, work))
         if message.topic.criterion == "acks":
             sending.withdrawn = self._labels_taken
-        self._sender.send(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)
+        self.submit(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)
 
     def hold(self, work: Work) -> None:
         """Keep the work of a record open until ``release``."""
@@ -153,18 +135,6 @@ class Answers:
         """Undo a ``hold``."""
         with self._lock:
             work.remaining -= 1
-
-    def wait(self, now: float) -> float | None:
-        """Return after how many seconds ``turn`` is due; ``None`` if no answer waits for its time alone."""
-        return self._sender.wait(now)
-
-    def turn(self, now: float) -> None:
-        """Send the answers that are due, finish the work of stored ones, reschedule those that failed temporarily."""
-        self._sender.turn(now)
-
-    def settle(self, now: float) -> None:
-        """Finish the work of the answers that the broker has stored; send nothing."""
-        self._sender.settle(now)
 
     def _labels_taken(self) -> BaseException | None:
         return _TAKEN if self._labels is not None and self._labels.taken else None
@@ -223,7 +193,7 @@ class LabelAcks:
         labels, correlation_id = self.requested(message), text(message.headers.get(CORRELATION_ID))
         if not labels:
             return
-        if self._outbox.delayed >= MAX_WAITING:
+        if self._outbox.waiting >= MAX_WAITING:
             log.warning("%s acknowledgements wait for their labels: %s gets none.", MAX_WAITING, correlation_id)
             return
         headers = {CORRELATION_ID: correlation_id}

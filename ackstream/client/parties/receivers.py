@@ -145,7 +145,7 @@ class _Receiver(Client):
             "received": counts["handled"] + counts["dropped"] + self._worker.skipped,
             "skipped": self._worker.skipped,
             "answers": outbox.stored,
-            "delayed": outbox.delayed,
+            "delayed": outbox.waiting,
             "sending": outbox.sending,
             "lost": outbox.lost,
             "unreadable": self._worker.unreadable,

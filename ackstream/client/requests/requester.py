@@ -220,7 +220,7 @@ class Requester(Client):
             raise
         record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
         finished, stored = partial(self._finished, request), partial(self._stored, request)
-        self._sender.send(Sending(record, finished, stored, give_up_at=give_up_at))
+        self._sender.submit(Sending(record, finished, stored, give_up_at=give_up_at))
         return future
 
     def _stored(self, request: OpenRequest, metadata: Any) -> None:

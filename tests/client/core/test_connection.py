@@ -27,12 +27,12 @@ class Producer:
 class Sent:
     """A sender, and how its records ended."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, kind: type[ReliableSender] = ReliableSender) -> None:
         self.producer, self.ended = Producer(), list[Any]()
-        self.sender = ReliableSender(self.producer, **options)
+        self.sender = kind(self.producer)
 
     def send(self, value: bytes = b"v", **options: Any) -> None:
-        self.sender.send(Sending({"topic": "t", "value": value}, self.ended.append, **options))
+        self.sender.submit(Sending({"topic": "t", "value": value}, self.ended.append, **options))
 
     def store(self, number: int = -1) -> None:
         self.producer.reports[number][0]("metadata")
@@ -77,12 +77,15 @@ def test_the_metadata_of_a_stored_record_are_reported_at_once() -> None:
 
 
 def test_records_wait_until_they_may_be_sent_and_a_withdrawn_one_is_not_sent() -> None:
-    ready, reason = [False], LookupError("withdrawn")
-    sent = Sent(ready=lambda: ready[0])
+    class Gate(ReliableSender):
+        ready = False
+
+    reason = LookupError("withdrawn")
+    sent = Sent(Gate)
     sent.send(b"a")
     sent.send(b"b", withdrawn=lambda: reason)
     sent.sender.turn(1.0)
     assert (sent.producer.sent, sent.counts, sent.sender.wait(1.0)) == ([], (2, 0, 0), None)
-    ready[0] = True
+    Gate.ready = True
     sent.sender.turn(2.0)
     assert (sent.producer.sent, sent.ended) == ([b"a"], [reason])

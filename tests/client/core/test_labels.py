@@ -219,7 +219,7 @@ class Acks:
         self.sent: list[tuple[str, Envelope]] = []
         labels: Any = SimpleNamespace(issued=frozenset(issued))
         self.outbox: Any = SimpleNamespace(
-            delayed=0, send=lambda identity, message, _work: self.sent.append((identity, message))
+            waiting=0, send=lambda identity, message, _work: self.sent.append((identity, message))
         )
         self.acks = LabelAcks(labels, self.outbox)
 
@@ -296,11 +296,11 @@ def test_what_is_acknowledged_while_the_lease_has_lapsed_is_sent_once_it_is_rene
     acks.rejected(_sample(b"ns:n"), "no", 400)
     acks.failed(_sample(b"ns:n"), ValueError())
     outbox.turn(math.inf)
-    assert (sent, outbox.delayed, outbox.wait(math.inf)) == ([], 3, None)
+    assert (sent, outbox.waiting, outbox.wait(math.inf)) == ([], 3, None)
     own.until, own.granted = math.inf, not taken
     outbox.turn(math.inf)
     assert [json.loads(record["value"])["status"] for record in sent] == ([] if taken else [200, 400, 500])
-    assert (outbox.delayed, outbox.lost) == (0, 3 if taken else 0)
+    assert (outbox.waiting, outbox.lost) == (0, 3 if taken else 0)
 
 
 def test_of_too_many_acknowledgements_that_wait_for_a_lease_the_last_ones_are_not_issued(
@@ -308,7 +308,7 @@ def test_of_too_many_acknowledgements_that_wait_for_a_lease_the_last_ones_are_no
 ) -> None:
     monkeypatch.setattr(messages, "MAX_WAITING", 2)
     acked = Acks("a-a")
-    for acked.outbox.delayed in (1, 2):
+    for acked.outbox.waiting in (1, 2):
         acked.acks.acknowledged(_sample(b"ns:n"), None, None)
     assert (len(acked.sent), "c-1 gets none" in caplog.text) == (1, True)
 

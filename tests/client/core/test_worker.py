@@ -66,7 +66,7 @@ def put(outbox: Answers, value: str, delay: float = 0.0, topic: str = "acks") ->
 
 
 def counts(outbox: Answers) -> tuple[int, int, int, int]:
-    return outbox.stored, outbox.sending, outbox.delayed, outbox.lost
+    return outbox.stored, outbox.sending, outbox.waiting, outbox.lost
 
 
 def test_work_remains_until_the_broker_has_the_answer(outbox, producer):
@@ -123,7 +123,7 @@ def test_a_producer_that_fails_at_once_is_treated_alike(outbox, producer, error,
     producer.refusal = error
     work = put(outbox, "a")
     outbox.turn(1.0)
-    assert (work.remaining, outbox.delayed, outbox.lost) == (again, again, 1 - again)
+    assert (work.remaining, outbox.waiting, outbox.lost) == (again, again, 1 - again)
 
 
 def test_an_outbox_is_full_of_many_answers_or_of_large_ones(outbox, producer, monkeypatch):
