@@ -43,8 +43,8 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackstream.client.core.group import Work
     from ackstream.client.core.labels import Labels
+    from ackstream.client.core.messages import Work
     from ackstream.connectivity.system import System
     from ackstream.protocol.ditto.twin.subscriptions import Subscription
     from ackstream.settings import Kafka

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from ackstream.client.core.group import Work
 from ackstream.client.core.labels import Declarer
+from ackstream.client.core.messages import Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
 from ackstream.client.requests.requester import fields_in, retrieval

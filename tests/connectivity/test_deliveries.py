@@ -12,7 +12,7 @@ from ackstream.connectivity.transports.kafka import Deliveries
 from tests.prose import each
 
 if TYPE_CHECKING:
-    from ackstream.client.core.group import Work
+    from ackstream.client.core.messages import Work
 
 IN, ONE, TWO = (TopicPartition("in", number) for number in range(3))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.core.group import Work
+from ackstream.client.core.messages import Work
 from ackstream.connectivity import outbound as outbound_module
 from ackstream.connectivity.outbound import ROUNDS, AloneAway, Outbound, OutboundWorker, answers_of, issued
 from ackstream.connectivity.system import STORED

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from websockets.sync.client import ClientConnection
 
-    from ackstream.client.core.group import Work
+    from ackstream.client.core.messages import Work
 
 
 LAMP = "/api/2/things/org.acme:lamp"

@@ -111,7 +111,6 @@ class Connection:
         """Return a consumer of kafka-python that may read topics (real names), and is assigned none of them yet.
 
         :param group: the consumer group to join (its real name)
-        :param config: of kafka-python
         :raises UnreachableError: no broker, or a topic is missing
         """
         consumer = clients.connect_consumer(self.kafka, group, **{"auto_offset_reset": "earliest", **config})

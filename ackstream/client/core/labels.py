@@ -91,11 +91,7 @@ class Declarer(Closing):
     """
 
     def __init__(self, brokers: Brokers, *, lease_ms: int = LEASE_MS) -> None:
-        """Connect and read the current declarations.
-
-        :param lease_ms: how long labels stay taken after a crash
-        :raises UnreachableError: no broker, or the topic is missing
-        """
+        """Connect and read the current declarations; labels stay taken for ``lease_ms`` after a crash."""
         connection = connection_of(brokers)
         self._kafka = connection.kafka
         self._topic = self._kafka.topic(TOPIC)
@@ -119,12 +115,9 @@ class Declarer(Closing):
     def declare(
         self, labels: Iterable[str], *, group: str | None = None, lost: Callable[[], None] | None = None
     ) -> Declaration:
-        """Declare labels.
+        """Declare labels, which the members of ``group`` share; raise a ``DittoError`` if one is invalid or built in.
 
-        :param group: its members share exactly these labels
-        :param lost: called (in the declarer's thread) when held labels are lost: they could not be renewed in time, and
-            another client has declared them
-        :raises DittoError: 400, a label is invalid or built in
+        ``lost`` is called, in the declarer's thread, once they were not renewed in time and another client has them.
         """
         # sent here only, and not by the thread as well: a second claim would have a later rank
         own = Declaration(
@@ -230,9 +223,8 @@ class Labels:
     def __init__(
         self, stack: ExitStack, brokers: Brokers, wanted: frozenset[str], group: str | None, *, required: bool = True
     ) -> None:
-        """Declare the labels.
+        """Declare the labels; ``stack`` closes the declarer.
 
-        :param stack: closes the declarer
         :param required: whether to raise if another client has one of them; otherwise ``keep`` declares them again
         :raises DittoError: 409, another client has one of them; 400, one is invalid or built in
         :raises UnreachableError: the broker did not store the declaration in time

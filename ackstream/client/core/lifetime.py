@@ -62,13 +62,7 @@ class Lifetime:
         on_error: Callable[[Exception], None] | None = None,
         on_connection: Callable[[ConnectionState], None] | None = None,
     ) -> None:
-        """Begin.
-
-        :param end: the client's own: fails its futures and waits; called once if an error ends the client
-        :param on_error: the application's; called after that, in the same thread
-        :param on_connection: the application's; called when the state of the connection changes
-        :raises BadParameterError: a function of the application has to be awaited
-        """
+        """Begin; ``end`` fails the futures and waits of the client, before the application's ``on_error`` is called."""
         check_callables(on_error=on_error, on_connection=on_connection)
         self.error: Exception | None = None
         self._end = end
@@ -159,20 +153,14 @@ class Session(Generic[P]):
     """
 
     def __init__(self, again: float = AGAIN_SECONDS) -> None:
-        """Begin before the first answer.
-
-        :param again: the pause between two beginnings
-        """
+        """Begin before the first answer; ``again`` is the pause between two beginnings."""
         self.position: P | None = None
         self._again = self._alive = again
         # when the next record is due; None: at once
         self._next: float | None = None
 
     def begin(self, position: P, alive: float) -> None:
-        """Note the answer of the job.
-
-        :param alive: the pause between two signs of life; the first one follows the last beginning
-        """
+        """Note the answer of the job; signs of life are ``alive`` apart, the first after the last beginning."""
         self.position, self._alive = position, alive
 
     def lapse(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core.connection import ReliableSender, Sending
-from ackstream.client.core.group import Work
 from ackstream.errors import ClientError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
@@ -26,7 +26,9 @@ from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.record_headers import ENTITY_ID, REQUESTED_ACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kafka import TopicPartition
 
     from ackstream.client.core.connection import Connection, Producer
     from ackstream.client.core.labels import Labels
@@ -68,6 +70,65 @@ class Message:
 def text(value: bytes | None) -> str:
     """Return the text of a header; bytes that are not UTF-8 are replaced."""
     return (value or b"").decode("utf-8", "replace")
+
+
+@dataclass(eq=False)
+class Work:
+    """A record that was taken up, and the number of its answers that are not stored yet."""
+
+    offset: int
+    remaining: int = 0
+
+
+SWEEP = 1_000
+"""Finished work that may wait behind unfinished work."""
+
+
+class OffsetProgress:
+    """Tracks the records of partitions.
+
+    An offset may be committed when all records before it have no remaining work: unfinished records are read again
+    after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[TopicPartition, int] = {}
+        self._work: dict[TopicPartition, deque[Work]] = {}
+        self._sweep_at: dict[TopicPartition, int] = {}
+
+    def start(self, partition: TopicPartition, offset: int) -> None:
+        """Track a partition from an offset on, unless it is tracked already."""
+        if partition not in self._next:
+            self._next[partition] = offset
+            self._work[partition] = deque()
+
+    def begin(self, partition: TopicPartition, offset: int) -> Work | None:
+        """Take up a record; return ``None`` if it was taken up before (it is read again after a rebalance)."""
+        self.start(partition, offset)
+        if offset < self._next[partition]:
+            return None
+        self._next[partition] = offset + 1
+        work, open_work = Work(offset), self._work[partition]
+        open_work.append(work)
+        if len(open_work) > self._sweep_at.get(partition, SWEEP):
+            # finished work takes no memory behind a record that stays unfinished
+            self._work[partition] = deque(one for one in open_work if one.remaining or one is work)
+            self._sweep_at[partition] = max(SWEEP, 2 * len(self._work[partition]))
+        return work
+
+    def keep(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget all partitions but these: the others have another owner now."""
+        for partition in self._next.keys() - set(partitions):
+            del self._next[partition], self._work[partition]
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset that may be committed for each partition: the first unfinished one, else the next."""
+        found = {}
+        for partition, work in self._work.items():
+            while work and work[0].remaining == 0:
+                work.popleft()
+            found[partition] = work[0].offset if work else self._next[partition]
+        return found
 
 
 MAX_SENDING = 20_000

@@ -44,13 +44,7 @@ class StoreFile:
         lost: str,
         synchronous: Synchronous = "normal",
     ) -> None:
-        """Open a file, or create it.
-
-        :param what: the name of the file in errors
-        :param schema: the statements that create its tables
-        :param lost: the consequence of moving a damaged file away
-        :raises StoreError: it is damaged, of another client, of another version, in use, or cannot be written
-        """
+        """Open a file, or create it with ``schema``; errors call it ``what``, and ``lost`` if it is moved away."""
         self._path, self._what, self._lost = path, what, lost
         self._lock = threading.Lock()
         try:

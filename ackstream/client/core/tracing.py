@@ -38,11 +38,11 @@ def trace_sending(
     future: Future[Any],
     describe: Callable[[Any], tuple[dict[str, Any], str | None]],
 ) -> list[tuple[str, bytes]]:
-    """Begin the span of a record, which ends with its future; it belongs to the span of the caller, if there is one.
+    """Begin the span of a record, which ends with its future, and return the record header that carries the trace.
 
-    :param topic: the Kafka topic that it is sent to
+    It belongs to the span of the caller, if there is one.
+
     :param describe: returns the attributes of an outcome of the future, and the reason if it is a failure
-    :return: the record header that carries the trace
     """
     tracer = _tracer()
     if tracer is None:

@@ -1,7 +1,4 @@
-"""The thread of a receiving client: it reads topics, calls the handler, sends the answers and commits in order.
-
-After a crash or a restart some records are handled again; none is missed.
-"""
+"""The thread of a receiving client, and its membership of a group: it reads, calls the handler, answers and commits."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka import TopicPartition
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.core.arguments import check_word
 from ackstream.client.core.connection import connection_of
-from ackstream.client.core.group import SESSION_MS, GroupMember, OffsetProgress, Work
 from ackstream.client.core.lifetime import Lifetime
-from ackstream.client.core.messages import Answers
+from ackstream.client.core.messages import Answers, OffsetProgress
 from ackstream.client.core.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka.clients import Closing
@@ -29,10 +27,114 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.connection import Brokers
     from ackstream.client.core.labels import Labels
+    from ackstream.client.core.messages import Work
 
 log = logging.getLogger(__name__)
 
+JOIN_SECONDS = 60.0
+COMMIT_SECONDS = 1.0
+SESSION_MS = 10_000
+"""How long after a crash the other members of the group take over."""
+
+_TIMEOUT_MS = 5_000
+
 Start = Literal["latest", "earliest"]
+
+
+class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
+    """Follows the partitions that the group assigns to a consumer, and commits its progress once a second.
+
+    All methods but those of the listener run in the thread that polls the consumer.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        group: str,
+        topics: Sequence[str],
+        progress: OffsetProgress,
+        start: Callable[[TopicPartition, int], None],
+    ) -> None:
+        """Subscribe; ``start`` is called with each new partition and its first offset, and may raise KafkaError."""
+        self.partitions: set[TopicPartition] = set()
+        self._consumer, self._group = consumer, group
+        self._progress, self._start = progress, start
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_at = 0.0
+        self._changed = threading.Event()
+        self._joined = threading.Event()
+        consumer.subscribe(list(topics), listener=self)
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        """Do nothing: the next owner answers uncommitted records again, which requesters never notice."""
+
+    def on_partitions_assigned(self, assigned: Any) -> None:  # noqa: ARG002 - the consumer is asked, in its thread
+        """Have the next :meth:`follow` look at the assignment."""
+        self._changed.set()
+
+    def wait_until_joined(self) -> None:
+        """Wait until the group has assigned partitions, perhaps none; raise an ``UnreachableError`` after 60 s."""
+        if not self._joined.wait(JOIN_SECONDS):
+            raise UnreachableError(
+                f"The consumer group {self._group} assigned no partitions to this member within {JOIN_SECONDS:g} s: "
+                "look into the log of its broker."
+            )
+
+    def follow(self, records: Sequence[Any]) -> None:
+        """Follow a changed assignment; to be called after each poll, with its records."""
+        if not self._changed.is_set():
+            return
+        self._changed.clear()
+        partitions = set(self._consumer.assignment())
+        self._progress.keep(partitions)
+        first = {TopicPartition(record.topic, record.partition): record.offset for record in reversed(records)}
+        try:
+            for partition in partitions - self._progress.positions().keys():
+                offset = first.get(partition)
+                if offset is None:
+                    offset = self._consumer.position(partition, timeout_ms=_TIMEOUT_MS)
+                if offset is None:
+                    raise KafkaError(f"the offset of {partition} is unknown")  # noqa: TRY301 - as position() might
+                self._start(partition, offset)
+            # a group that begins has no offsets: the member after a killed one must find where it began
+            if positions := self._progress.positions():
+                self._consumer.commit(_offsets(positions), timeout_ms=_TIMEOUT_MS)
+        except (KafkaError, AssertionError) as error:
+            log.warning("Reading the offsets of the group %s failed and is retried: %s", self._group, error)
+            self._changed.set()
+        else:
+            self.partitions = partitions
+            self._commit_at = 0.0
+            self._joined.set()
+
+    def commit(self, now: float) -> None:
+        """Commit the progress of the last second, without waiting for the broker."""
+        if now < self._commit_at:
+            return
+        self._commit_at = now + COMMIT_SECONDS
+        positions = self._progress.positions()
+        if positions != self._committed:
+            self._consumer.commit_async(_offsets(positions), callback=self._note_commit)
+
+    def leave(self, metadata: Callable[[TopicPartition], str] = lambda _partition: "") -> None:
+        """Commit the progress with texts, wait for the broker for at most 5 s, and close the consumer."""
+        try:
+            self._consumer.commit(_offsets(self._progress.positions(), metadata), timeout_ms=_TIMEOUT_MS)
+        except (KafkaError, AssertionError) as error:
+            log.warning("The last offsets of the group %s were not committed: %s", self._group, error)
+        self._consumer.close(autocommit=False, timeout_ms=_TIMEOUT_MS)
+
+    def _note_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], result: Any) -> None:
+        if isinstance(result, Exception):
+            log.warning("Committing the offsets of the group %s failed and is retried: %s", self._group, result)
+        else:
+            self._committed = {partition: offset.offset for partition, offset in offsets.items()}
+
+
+def _offsets(
+    positions: dict[TopicPartition, int], metadata: Callable[[TopicPartition], str] = lambda _partition: ""
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition: OffsetAndMetadata(offset, metadata(partition), -1) for partition, offset in positions.items()}
 
 
 class Worker(Closing):
@@ -42,8 +144,6 @@ class Worker(Closing):
     records are handled again, none is missed. If ``handle`` raises, the record is skipped and the error logged. If the
     thread dies, its records go to the other members of the group.
 
-    :ivar originator_key: with which who sent a signal is signed
-    :ivar life: ends with the worker, or with the error that its thread died of
     :ivar release: called when its last answers are stored, or its thread has died
     """
 
@@ -62,12 +162,9 @@ class Worker(Closing):
         """Connect; no record is handled before ``run``.
 
         :param topics: the topics to read, by names without the prefix; answers go to ``acks``
-        :param group: the consumer group whose members share the work, without the prefix; ``None``: alone, with all
-            records from now on
-        :param start: where a group without offsets begins
+        :param group: its name without the prefix; ``None``: alone, with all records from now on
         :param turn: called after each poll, several times a second, with the monotonic time
         :param labels: those of the answers: while their lease has lapsed, records and answers wait until it is renewed
-        :param on_error: of the application: called with the error that the thread died of
         :raises UnreachableError: no broker, or a topic is missing
         """
         check_word("start", start, Start)
@@ -102,10 +199,7 @@ class Worker(Closing):
         self._loop = connection.loop(self._step, "ackstream-worker", self._closing, self._guard, self._due)
 
     def run(self) -> None:
-        """Start the thread; when this returns, every record written from now on will be handled (by the group).
-
-        :raises UnreachableError: the group assigns no partitions to this member
-        """
+        """Start the thread; when this returns, every record written from now on will be handled (by the group)."""
         self._loop.start()
         if self._member is None:
             return

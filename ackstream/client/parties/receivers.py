@@ -25,13 +25,12 @@ from ackstream.client.parties.signals import (
     Delivered,
     OpenDelivery,
     failure,
-    label_of,
     messages,
     read_publication,
     read_signal,
 )
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE, check_declared
+from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin.subscriptions import (
     STREAMS,
@@ -46,7 +45,8 @@ from ackstream.protocol.ditto.twin.subscriptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.group import Work
+    from ackstream.client.core.messages import Work
+    from ackstream.client.parties.signals import Signal
 
 log = logging.getLogger(__name__)
 
@@ -102,18 +102,21 @@ class _Receiver(Client):
         check_callables(handler=options.handler)
         self._handler: Callable[[Any], Answer] = options.handler
         self._counts: Counter[str] = Counter()
-        self._connected = ExitStack()
 
     def _start(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
         connection, group = self._connection, options.group
-        with ExitStack() as stack:
-            labels = self._labels = Labels(stack, connection, declared, group)
+        connected = ExitStack()
+        try:
+            labels = self._labels = Labels(connected, connection, declared, group)
             own: dict[str, Any] = {"turn": self._turn, "labels": labels, "on_error": options.on_error}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
             self._life = self._worker.life
-            self._worker.release = self._release
+            # lets others have the labels
+            self._worker.release = connected.close
             self._worker.run()
-            self._connected = stack.pop_all()
+        except BaseException:
+            connected.close()
+            raise
 
     @abstractmethod
     def _handle(self, record: Any, work: Work) -> None:
@@ -122,9 +125,16 @@ class _Receiver(Client):
     def _turn(self, now: float) -> None:
         self._labels.keep(now)
 
-    def _release(self) -> None:
-        """Let others have the labels."""
-        self._connected.close()
+    def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
+        """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
+        try:
+            opened.send(messages(signal, self._handler(signal)))
+            if automatic:
+                opened.send(messages(signal, Ack()), missing=True)
+        except Exception as error:
+            self._counts["failed"] += 1
+            log.exception("The handler failed for %s.", signal.correlation_id)
+            opened.send(failure(signal, error), missing=True)
 
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
@@ -198,17 +208,7 @@ class Responder(_Receiver):
         issued = self._labels.issued
         signal = read_signal(record, issued | self._responds, self._worker.originator_key)
         self._counts["handled"] += 1
-        try:
-            answers = messages(signal, self._handler(signal))
-            for label in filter(None, (label_of(message) for _, message in answers)):
-                check_declared(label, issued)
-            for delay, message in answers:
-                self._worker.outbox.send(signal.correlation_id, message, work, delay)
-        except Exception as error:
-            self._counts["failed"] += 1
-            log.exception("The handler failed for %s.", signal.correlation_id)
-            for delay, message in failure(signal, error):
-                self._worker.outbox.send(signal.correlation_id, message, work, delay)
+        self._answer(signal, OpenDelivery(self._worker, work, signal.correlation_id, issued))
 
 
 class Subscriber(_Receiver):
@@ -321,14 +321,7 @@ class Subscriber(_Receiver):
                 self._agenda = [entry for entry in self._agenda if entry[2].held]
                 heapq.heapify(self._agenda)
                 self._sweep_at = max(SWEEP, 2 * len(self._agenda))
-        try:
-            opened.send(messages(signal, self._handler(signal)))
-            if self._automatic:
-                opened.send(messages(signal, Ack()), missing=True)
-        except Exception as error:
-            self._counts["failed"] += 1
-            log.exception("The handler failed for %s.", signal.correlation_id)
-            opened.send(failure(signal, error), missing=True)
+        self._answer(signal, opened, automatic=self._automatic)
 
     def _turn(self, now: float) -> None:
         super()._turn(now)

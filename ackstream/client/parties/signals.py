@@ -38,7 +38,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ackstream.client.core.group import Work
+    from ackstream.client.core.messages import Work
     from ackstream.client.core.worker import Worker
     from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings.security import Secret
@@ -84,10 +84,9 @@ class Signal:
 
 
 def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:
-    """Return a consumed record as a command or message.
+    """Return a consumed record as a command or message; ``key`` signs who sent it.
 
     :param labels: those the responder issues, with ``live-response`` if it responds
-    :param key: with which who sent it is signed
     :raises DittoError: the record is not a valid request; the service answers the requester
     """
     if record.value is None:
@@ -114,7 +113,6 @@ def read_signal(record: Any, labels: Collection[str], key: Secret | None = None)
 def read_publication(record: Any, key: Secret | None = None) -> Publication | None:
     """Return a consumed record as a signal for subscribers; ``None`` if no subscriber gets it.
 
-    :param key: with which who sent it is signed
     :raises DittoError: the record cannot be read, or its headers are invalid; the service answers the requester
     """
     if record.value is None:
@@ -275,22 +273,15 @@ class OpenDelivery:
         self, worker: Worker, work: Work, correlation_id: str, labels: Collection[str], *, held: bool = False
     ) -> None:
         """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered."""
-        self._worker = worker
-        self._work = work
-        self._correlation_id = correlation_id
-        self._labels = frozenset(labels)
-        self._missing = set(labels)
+        self._worker, self._work, self._correlation_id = worker, work, correlation_id
+        self._labels, self._missing = frozenset(labels), set(labels)
         self.held = held and bool(labels)
         self._lock = threading.Lock()
         if self.held:
             worker.outbox.hold(work)
 
     def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
-        """Send answers.
-
-        :param missing: leave out acknowledgements under labels that are answered already
-        :raises DittoError: a label is invalid, or was not requested
-        """
+        """Send answers, with ``missing`` without those under labels that are answered already."""
         if missing:
             wanted = {None, *self._missing}
             answers = [(delay, message) for delay, message in answers if label_of(message) in wanted]

@@ -108,10 +108,7 @@ class Command:
 
 
 def split_id(thing_id: str) -> tuple[str, str]:
-    """Return the namespace and the name of a thing.
-
-    :raises ValueError: the namespace or the name is missing
-    """
+    """Return the namespace and the name of a thing; raise a ``ValueError`` if one is missing."""
     namespace, _, name = thing_id.partition(":")
     if not namespace or not name:
         raise ValueError(f"A thing id is namespace:name, such as org.acme:lamp; this one is {thing_id!r}.")
@@ -133,9 +130,8 @@ def address(
 ) -> tuple[Envelope, str]:
     """Return a copy of the command with its headers set, and its correlation-id; ``None`` leaves a header unchanged.
 
-    :param timeout: seconds, or a duration of the protocol such as ``"500ms"``
-    :param acks: labels of the acknowledgements to wait for
-    :param correlation_id: defaults to that of the command's headers, else to a new one
+    The correlation-id defaults to that of the command's headers, else to a new one.
+
     :raises DittoError: a negative number of seconds
     :raises BadParameterError: ``acks`` is one text
     :raises ValueError: a correlation-id that the service would refuse for its length

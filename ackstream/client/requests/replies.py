@@ -34,7 +34,8 @@ REMEMBERED = 16_384
 STORE_CHECK_SECONDS = 1.0
 MAX_EARLY = 8
 
-Verdict = Literal["not sent", "no reply"]
+Verdict = Literal["not_sent", "no_reply"]
+"""The key of its count, too."""
 
 
 @dataclass(frozen=True)
@@ -241,11 +242,7 @@ class OpenRequests:
         return len(self._open)
 
     def add(self, request: OpenRequest, now: float) -> None:
-        """Add a request that is about to be sent.
-
-        :raises CorrelationIdInUseError: its correlation-id is open
-        :raises ClosedError: ``close_all`` was called
-        """
+        """Add a request that is about to be sent, unless its correlation-id is open, or ``close_all`` was called."""
         identity = request.correlation_id
         with self._lock:
             if self._closed:
@@ -263,18 +260,12 @@ class OpenRequests:
         """Note that the broker has stored a request; return whether that completes it."""
         with self._lock:
             request.stored_at, request.reply_id = now, reply_id
-            if request.wait is None and self._open.get(request.key) is request:
-                self._close(request, "published")
-                return True
-            return False
+            return request.wait is None and self._close(request, "published")
 
     def refused(self, request: OpenRequest) -> bool:
         """Note that the broker will not store a request; return whether that ends it."""
         with self._lock:
-            if self._open.get(request.key) is not request:
-                return False
-            self._close(request, "not_sent")
-            return True
+            return self._close(request, "not_sent")
 
     def find(self, key: bytes) -> OpenRequest | None:
         """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
@@ -317,10 +308,9 @@ class OpenRequests:
         with self._lock:
             while self._agenda and self._agenda[0][0] <= now:
                 request = self._open.get(heapq.heappop(self._agenda)[1])
-                if request is not None:
-                    verdict = self._judge(request, now)
-                    if verdict is not None:
-                        found.append((request, verdict))
+                if request is not None and (verdict := self._judge(request, now)) is not None:
+                    self._close(request, verdict)
+                    found.append((request, verdict))
         return found
 
     def close_all(self) -> list[OpenRequest]:
@@ -338,18 +328,20 @@ class OpenRequests:
                 self._plan(now + STORE_CHECK_SECONDS, request)
                 return None
             # without a report of the producer
-            self._close(request, "not_sent")
-            return "not sent"
+            return "not_sent"
         deadline = request.stored_at + request.wait
         if now < deadline:
             self._plan(deadline, request)
             return None
-        self._close(request, "no_reply")
-        return "no reply"
+        return "no_reply"
 
-    def _close(self, request: OpenRequest, what: str) -> None:
+    def _close(self, request: OpenRequest, outcome: str) -> bool:
+        """Close and count a request, unless it is closed; return whether it was open."""
+        if self._open.get(request.key) is not request:
+            return False
         del self._open[request.key]
-        self.counts[what] += 1
+        self.counts[outcome] += 1
+        return True
 
     def _plan(self, when: float, request: OpenRequest) -> None:
         heapq.heappush(self._agenda, (when, request.key))

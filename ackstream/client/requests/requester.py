@@ -241,7 +241,7 @@ class Requester(Client):
     def _turn(self, now: float) -> None:
         self._sender.turn(now)
         for request, verdict in self._requests.due(now):
-            request.end(_not_sent(request) if verdict == "not sent" else self._timed_out(request))
+            request.end(_not_sent(request) if verdict == "not_sent" else self._timed_out(request))
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
@@ -305,8 +305,6 @@ def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
     """Return the fields in the reply to such a query; an unknown thing has none.
 
     Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
-
-    :raises DittoError: the query failed
     """
     if reply.ok and isinstance(reply.value, dict):
         return reply.value

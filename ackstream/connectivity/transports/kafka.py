@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.client.core.group import SESSION_MS, GroupMember, OffsetProgress, Work
+from ackstream.client.core.messages import OffsetProgress, Work
+from ackstream.client.core.worker import SESSION_MS, GroupMember
 from ackstream.connectivity.transport import ExternalMessage, MessageSource, Transport, backoff, redelivers
 from ackstream.connectivity.transports.kafka_publisher import KafkaPublisher, cluster
 from ackstream.errors import StartError

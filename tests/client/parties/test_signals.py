@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.client.core.group import Work
+from ackstream.client.core.messages import Work
 from ackstream.client.parties.signals import (
     Ack,
     After,

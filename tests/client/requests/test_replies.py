@@ -244,7 +244,7 @@ def test_the_wait_for_a_reply_begins_when_the_broker_has_the_request():
     assert verdicts(requests, 20.0) == []
     assert not requests.stored(request, 20.0)
     assert verdicts(requests, 24.9) == []
-    assert verdicts(requests, 25.0) == [("c-1", "no reply")]
+    assert verdicts(requests, 25.0) == [("c-1", "no_reply")]
     assert len(requests) == 0
     assert verdicts(requests, FAR) == []
 
@@ -260,7 +260,7 @@ def test_a_request_of_which_nothing_is_heard_at_all_ends_too():
     requests = OpenRequests()
     opened(requests, wait=1.0, give_up_at=3.0)
     assert verdicts(requests, 3.0) == []
-    assert verdicts(requests, 4.5) == [("c-1", "not sent")]
+    assert verdicts(requests, 4.5) == [("c-1", "not_sent")]
 
 
 def test_a_request_without_reply_is_done_when_it_is_stored():
@@ -309,4 +309,4 @@ def test_a_correlation_id_that_is_used_again_has_a_deadline_of_its_own():
     requests.answer(b"c-1", b"r-1")
     requests.stored(opened(requests, wait=50.0), 1.0)
     assert verdicts(requests, 20.0) == []
-    assert verdicts(requests, 51.0) == [("c-1", "no reply")]
+    assert verdicts(requests, 51.0) == [("c-1", "no_reply")]

@@ -5,87 +5,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.client.core import group
-from ackstream.client.core.group import COMMIT_SECONDS, GroupMember, OffsetProgress
+from ackstream.client.core import worker
+from ackstream.client.core.messages import OffsetProgress
+from ackstream.client.core.worker import COMMIT_SECONDS, GroupMember
 from ackstream.errors import UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def test_the_position_is_that_of_the_first_unfinished_record():
-    progress = OffsetProgress()
-    works = [progress.begin("p", offset) for offset in range(10, 14)]
-    works[1].remaining = 2
-    assert progress.positions() == {"p": 11}
-    works[1].remaining -= 1
-    assert progress.positions() == {"p": 11}
-    works[1].remaining -= 1
-    assert progress.positions() == {"p": 14}
-
-
-def test_a_partition_without_records_is_where_it_started():
-    progress = OffsetProgress()
-    progress.start("p", 7)
-    progress.start("p", 3)
-    assert progress.positions() == {"p": 7}
-
-
-def test_a_record_is_taken_up_once():
-    progress = OffsetProgress()
-    assert progress.begin("p", 5)
-    assert progress.begin("p", 5) is None
-    assert progress.begin("p", 4) is None
-    # offsets may have gaps
-    assert progress.begin("p", 9)
-
-
-def test_what_is_finished_behind_a_record_that_is_not_takes_no_memory():
-    progress = OffsetProgress()
-    progress.start("p", 0)
-    first = progress.begin("p", 0)
-    first.remaining = 1
-    for offset in range(1, 5_000):
-        progress.begin("p", offset)
-    last = progress.begin("p", 5_000)
-    last.remaining = 1
-    assert len(progress._work["p"]) <= 2_000
-    assert progress.positions() == {"p": 0}
-    first.remaining = 0
-    assert progress.positions() == {"p": 5_000}
-    last.remaining = 0
-    assert progress.positions() == {"p": 5_001}
-
-
-def test_partitions_of_other_members_are_forgotten():
-    progress = OffsetProgress()
-    for partition in "ab":
-        progress.begin(partition, 1)
-    progress.keep(["b", "c"])
-    assert progress.positions() == {"b": 2}
-    # it may come back, and then begins anew
-    assert progress.begin("a", 0)
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.randoms(use_true_random=False))
-def test_no_position_passes_unfinished_work_and_finished_work_leads_to_the_end(answers, random):
-    progress = OffsetProgress()
-    works = []
-    for offset, number in enumerate(answers):
-        work = progress.begin("p", offset)
-        work.remaining = number
-        works.append(work)
-    parts = [work for work in works for _ in range(work.remaining)]
-    random.shuffle(parts)
-    for part in parts:
-        assert progress.positions()["p"] == min(work.offset for work in works if work.remaining)
-        part.remaining -= 1
-    assert progress.positions() == {"p": len(answers)}
 
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -169,7 +98,7 @@ def test_a_member_follows_its_partitions_from_their_first_record_or_their_positi
 
 
 def test_a_member_has_joined_once_the_broker_has_where_its_group_begins(consumer, member, monkeypatch):
-    monkeypatch.setattr(group, "JOIN_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "JOIN_SECONDS", 0.01)
     consumer.offsets, consumer.error = {P0: 5}, KafkaError("rebalancing")
     consumer.assign(P0)
     member.follow([])
@@ -189,7 +118,7 @@ def test_a_member_without_partitions_joins_and_commits_nothing(consumer, member)
 
 
 def test_unknown_offsets_are_asked_for_again(consumer, progress, member, caplog, monkeypatch):
-    monkeypatch.setattr(group, "JOIN_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "JOIN_SECONDS", 0.01)
     consumer.assign(P0)
     with caplog.at_level(logging.WARNING):
         member.follow([])
