@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from kafka import TopicPartition
 
-from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
+from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.observe.figures import Tally
 from ackstream.settings import Correlate

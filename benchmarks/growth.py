@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
-from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
+from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import Aside

@@ -38,7 +38,7 @@ CORES: dict[str, tuple[str, ...]] = {
     "ackstream/spark/clock.py": ("tests/spark/test_clock.py",),
     "ackstream/spark/lease.py": ("tests/spark/test_lease.py",),
     "ackstream/protocol/intervals.py": ("tests/protocol/test_intervals.py",),
-    "ackstream/protocol/ledger.py": ("tests/protocol/test_ledger.py", f"{TESTS}/correlate/test_topics.py"),
+    "ackstream/protocol/ledger.py": ("tests/protocol/test_ledger.py", f"{TESTS}/correlate/test_records.py"),
     f"{JOBS}/twin/batch.py": (f"{TESTS}/twin/test_batch.py", f"{TESTS}/twin"),
     f"{JOBS}/persist/decisions.py": (f"{TESTS}/persist/test_decisions.py", f"{TESTS}/persist"),
     f"{JOBS}/persist/publishers.py": (f"{TESTS}/persist/test_publishers.py", f"{TESTS}/persist"),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.job import read_records, write_frame
-from ackstream.jobs.correlate.records import CorrelateTopics, RecordReader
+from ackstream.jobs.correlate.job import write_frame
+from ackstream.jobs.correlate.readings import CorrelateTopics, RecordReader
+from ackstream.jobs.correlate.records import Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.protocol.ditto.acknowledgements import read_ack

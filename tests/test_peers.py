@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
+from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.settings import Correlate
 from benchmarks import pages

@@ -17,8 +17,8 @@ import msgspec
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
-from ackstream.jobs.correlate.emissions import Writer
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
+from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import fold, search_persisted
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.parties.signals import Answer, Delivered, Signal
-    from ackstream.jobs.correlate.emissions import Emission
+    from ackstream.jobs.correlate.records import Emission
     from ackstream.jobs.twin.changes import Thing
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.subscriptions import Subscription

@@ -1,4 +1,4 @@
-"""How acknowledgements, responses, errors and the deadline decide an open request.
+"""How acknowledgements, responses, errors and the deadline decide an open request, and which of these count for it.
 
 Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``AcknowledgementAggregatorActor``.
 """
@@ -24,7 +24,7 @@ from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ackstream.jobs.correlate.records import AckReading
+    from ackstream.jobs.correlate.readings import AckReading
     from ackstream.jobs.correlate.state import Pending, Record
     from ackstream.protocol.dispositions import AckDisposition
 

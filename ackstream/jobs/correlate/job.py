@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,9 +13,9 @@ import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructField, StructType
 
-from ackstream.errors import AckstreamError
-from ackstream.jobs.correlate.emissions import Emission, Writer
-from ackstream.jobs.correlate.records import CorrelateTopics, check_reply_topics, partition_counts, with_present_topics
+from ackstream.errors import AckstreamError, SettingsError
+from ackstream.jobs.correlate.readings import CorrelateTopics, look_up, with_present_topics
+from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -29,8 +29,7 @@ from ackstream.jobs.correlate.state import (
     unite,
     whole,
 )
-from ackstream.kafka.clients import connect_admin
-from ackstream.kafka.topics import LIMITED, largest_records
+from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
@@ -57,14 +56,14 @@ from ackstream.spark.pieces import Aside
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Correlate, Kafka, Settings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
-NAME, TICKS, LEASE = "correlate", "clock", "correlate-lease"
+TICKS, LEASE = "clock", "correlate-lease"
 READ = ("signals", "acks", "twin-acks", "declarations")
 PART_BYTES = 64 * 1024 * 1024
 """How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
@@ -88,13 +87,24 @@ _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
 
+def check(_spark: SparkSession, settings: Settings) -> None:
+    """Refuse patterns that match a topic of the system (SettingsError): replies there would act upon the system."""
+    kafka = settings.kafka
+    own = sorted(system_topics(kafka) - {kafka.topic("replies")})
+    for pattern in settings.correlate.reply_topics:
+        found = [topic for topic in own if re.fullmatch(pattern, topic)]
+        if found:
+            raise SettingsError(
+                f"The setting correlate.reply_topics has the pattern {pattern!r}, which {found[0]} matches: a request"
+                f" could have its reply written to that topic of the system, where it would count. Write a pattern"
+                f" that none of these matches, such as {re.escape(kafka.topic('replies-'))}.*, and name topics by it."
+            )
+
+
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Start the query."""
-    with connect_admin(settings.kafka) as admin:
-        chosen = set(filter(settings.correlate.allows_reply_topic, admin.list_topics()))
-        limits = largest_records(admin, [*chosen, *map(settings.kafka.topic, LIMITED)])
-        counts = partition_counts(admin, [settings.kafka.topic("replies"), *chosen & limits.keys()])
-    topics = CorrelateTopics.of(settings, limits, counts)
+    own = map(settings.kafka.topic, LIMITED)
+    topics = CorrelateTopics.of(settings, *look_up(settings.kafka, settings.correlate, own))
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else ENDS[starting]
     starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
@@ -136,7 +146,7 @@ JOB = Job(
     ticks=TICKS,
     reads=READ,
     conf=conf,
-    check=lambda _spark, settings: check_reply_topics(settings),
+    check=check,
     keeps=CheckpointRules(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
         # did not refuse undeclared labels has passed the declarations by
@@ -164,6 +174,8 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     # most records have no header but the correlation-id: to look for others is interpreted, header by header
     first = F.get("headers", F.lit(0))
     alone = (F.size("headers") == 1) & (first["key"] == record_headers.CORRELATION_ID) & (F.length(first["value"]) > 0)
+    # the correlation-id has a column of its own
+    others = F.exists("headers", lambda each: each["key"] != record_headers.CORRELATION_ID)
     # few expressions: a batch plans them anew, at about 2 ms each
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
@@ -208,15 +220,10 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             .otherwise(F.col("value"))
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
-            # the correlation-id has a column of its own
-            F.when(F.col("only").isNull() & F.exists("headers", _is_another), F.to_json("headers")).alias("headers"),
+            F.when(F.col("only").isNull() & others, F.to_json("headers")).alias("headers"),
             CLOCK,
         )
     )
-
-
-def _is_another(header: Column) -> Column:
-    return header["key"] != record_headers.CORRELATION_ID
 
 
 def correlate(
@@ -252,35 +259,6 @@ def correlate(
             size += int(frame["size"].sum())
         shard.process(records, batch.tick)
     yield from write_frames(writer.take())
-
-
-class _Header(msgspec.Struct):
-    key: str
-    value: bytes | None = None
-
-
-# Spark's to_json writes binary as base64, which is how msgspec reads bytes
-_headers = msgspec.json.Decoder(list[_Header]).decode
-_USED = {
-    record_headers.REPLY_ID,
-    record_headers.REPLY_TO,
-    record_headers.ORIGINATOR_SIGNATURE,
-    record_headers.SPRING_REPLY_PARTITION,
-    record_headers.SPRING_REPLY_TOPIC,
-    record_headers.SPRING_CORRELATION_ID,
-    record_headers.TRACEPARENT,
-}
-
-
-def read_records(frame: pd.DataFrame) -> Iterator[Record]:
-    """Read rows of the operator's input (:func:`records`)."""
-    *columns, texts = [frame[name].tolist() for name in Record.__struct_fields__]
-    # of a repeated header the last counts; most records have none of these
-    headers = [
-        {header.key: header.value for header in _headers(text) if header.value and header.key in _USED} if text else {}
-        for text in texts
-    ]
-    yield from starmap(Record, zip(*columns, headers, strict=True))
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------

@@ -1,372 +1,316 @@
-"""The records that correlate reads, within the limits of the settings, and the topics that it writes.
+"""The records of correlate: rows of frames in; replies, outcomes and other ledger records, and dead letters out.
 
-Reply topics come and go while the job runs, so workers look them up every few seconds. A reply to a missing topic goes
-to ``replies``: Spark's sink ends the query for one, and every later start.
+:class:`Writer` makes all records that the job writes, and counts the figures of a batch.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-import time
 from collections import Counter
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from itertools import starmap
+from typing import TYPE_CHECKING
 
 import msgspec
-from kafka.errors import KafkaError
+import numpy as np
 
-from ackstream.errors import AckstreamError, SettingsError
-from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
-from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
-from ackstream.kafka.topics import LIMITED, largest_records, of_topics, system_topics
-from ackstream.protocol import ledger
-from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
-from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
-from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
-from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.labels import RESPONSE_LABELS
-from ackstream.protocol.ditto.requests import Request, read_request
-from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.access import believed
-from ackstream.protocol.errors import DittoError, shown
-from ackstream.protocol.record_headers import (
-    CORRELATION_ID,
-    ORIGINATOR_SIGNATURE,
-    REPLY_TO,
-    SPRING_CORRELATION_ID,
-    SPRING_REPLY_PARTITION,
-    SPRING_REPLY_TOPIC,
-    TRACEPARENT,
-    with_trace,
-)
-from ackstream.settings.security import Secret
+from ackstream.jobs.correlate.readings import InvalidRequestError
+from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
+from ackstream.protocol import ledger, record_headers
+from ackstream.protocol.ditto.correlation_ids import is_too_long
+from ackstream.protocol.ditto.envelopes import encode, error_envelope
+from ackstream.protocol.ditto.errors import internal_error
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.ledger import DEAD_LETTER_BYTES, AckRow, LedgerRecord, OutcomeRow, SignalRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator
 
-    from ackstream.settings import Correlate, Kafka, Settings
+    import pandas as pd
+
+    from ackstream.jobs.correlate.decision import Decision, Disposed
+    from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
+    from ackstream.jobs.correlate.state import Pending, Received
+    from ackstream.observe.figures import Tally
+    from ackstream.protocol.dispositions import AckDisposition
+    from ackstream.protocol.ditto.topics import TopicPath
 
 log = logging.getLogger(__name__)
 
-Destination: TypeAlias = tuple[str, "int | None"]
-"""The topic of a reply, and its partition; ``None``: any."""
+DUPLICATE = "duplicate"
+"""The code of a request whose correlation-id is in use."""
 
-OVERHEAD_BYTES = 16_384
-"""What a record may have beside its value: the key and the record headers, both of limited length, and Kafka's own."""
-
-BUFFER_BYTES = 32_000_000
-"""The largest record that the JVM's producer can buffer."""
-
-REFRESH_SECONDS = 5.0
-INTEGER_BYTES = 4
-"""Of an integer as Spring writes it."""
+REASON_CHARACTERS = 4_096
+"""The characters of a reason that a dead letter keeps; it may repeat a faulty value."""
 
 
-def check_reply_topics(settings: Settings) -> None:
-    """Refuse patterns that match a topic of the system (SettingsError): replies there would act upon the system."""
-    kafka = settings.kafka
-    own = sorted(system_topics(kafka) - {kafka.topic("replies")})
-    for pattern in settings.correlate.reply_topics:
-        found = [topic for topic in own if re.fullmatch(pattern, topic)]
-        if found:
-            raise SettingsError(
-                f"The setting correlate.reply_topics has the pattern {pattern!r}, which {found[0]} matches: a request"
-                f" could have its reply written to that topic of the system, where it would count. Write a pattern"
-                f" that none of these matches, such as {re.escape(kafka.topic('replies-'))}.*, and name topics by it."
-            )
+# -- in ----------------------------------------------------------------------------------------------------------------
 
 
-class ReplyAddress(NamedTuple):
-    """The choices of a request for its reply: topic, partition (``None``: any), and Spring's correlation-id."""
+class _Header(msgspec.Struct):
+    key: str
+    value: bytes | None = None
+
+
+# Spark's to_json writes binary as base64, which is how msgspec reads bytes
+_headers = msgspec.json.Decoder(list[_Header]).decode
+_USED = {
+    record_headers.REPLY_ID,
+    record_headers.REPLY_TO,
+    record_headers.ORIGINATOR_SIGNATURE,
+    record_headers.SPRING_REPLY_PARTITION,
+    record_headers.SPRING_REPLY_TOPIC,
+    record_headers.SPRING_CORRELATION_ID,
+    record_headers.TRACEPARENT,
+}
+
+
+def read_records(frame: pd.DataFrame) -> Iterator[Record]:
+    """Read rows of the operator's input (:func:`records`)."""
+    *columns, texts = [frame[name].tolist() for name in Record.__struct_fields__]
+    # of a repeated header the last counts; most records have none of these
+    headers = [
+        {header.key: header.value for header in _headers(text) if header.value and header.key in _USED} if text else {}
+        for text in texts
+    ]
+    yield from starmap(Record, zip(*columns, headers, strict=True))
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+class Emission(msgspec.Struct, frozen=True, gc=False):
+    """A Kafka record; a reply's fields from ``reply_id`` on and a dead letter's ``reason`` become record headers."""
 
     topic: str
-    partition: int | None
-    spring_correlation: bytes | None
+    key: bytes | None
+    value: bytes | None
+    reply_id: str | None = None
+    status: str | None = None
+    completed_by: str | None = None
+    spring_correlation: bytes | None = None
+    reason: str | None = None
+    traceparent: bytes | None = None
+    partition: int | None = None
 
 
-class CorrelateTopics(msgspec.Struct, frozen=True):
-    """The topics of the job with their prefix, and the limits of their records, in bytes.
+class Writer:
+    """Turns decisions into emissions, in the order they are made."""
 
-    ``reply_topics``: present topics that a request may choose, with their limits; ``partitions``: their numbers of
-    partitions; ``record_bytes``: limit of the topics that the job writes; ``originator_key`` signs who sent a signal.
-    Choices are judged by the settings alone: a batch replayed after a topic was deleted decides the same.
-    """
-
-    signals: str = "signals"
-    acks: str = "acks"
-    replies: str = "replies"
-    ledger: str = "ledger"
-    dead_letters: str = "dead-letters"
-    reply_topics: dict[str, int] = {}
-    record_bytes: int = MAX_RECORD_BYTES
-    twin_acks: str = "twin-acks"
-    declarations: str = "declarations"
-    originator_key: Secret | None = None
-    partitions: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int]) -> CorrelateTopics:
-        """Derive the topics from the settings and the topics on the broker with their limits and partitions."""
-        topic = settings.kafka.topic
-        replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
-        smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
-        allowed = {name: limits[name] for name in sorted(filter(settings.correlate.allows_reply_topic, limits))}
-        return cls(
-            topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
-            topic("twin-acks"), topic("declarations"), settings.kafka.originator_key, dict(partitions),
-        )  # fmt: skip
-
-    @property
-    def by_source(self) -> tuple[str, str, str, str]:
-        """The topics that are read, by the numbers of the state (``SIGNALS``, ``ACKS``, …)."""
-        return self.signals, self.acks, self.twin_acks, self.declarations
-
-    @property
-    def value_bytes(self) -> int:
-        """How many bytes the value of a record may have."""
-        return self.record_bytes - OVERHEAD_BYTES
-
-    def destination(self, topic: str, partition: int | None, size: int) -> Destination:
-        """Return where a reply of ``size`` bytes goes: as chosen, else to any partition, or to ``replies``."""
-        if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
-            return self.replies, None
-        # a topic that was created anew may have fewer
-        return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
-
-
-_Found = tuple[dict[str, int], dict[str, int]]
-"""The largest records, and the numbers of partitions, of topics."""
-
-_looked_up: dict[tuple[str, str, tuple[str, ...]], tuple[float, _Found]] = {}
-"""By broker, topic ``replies`` and patterns: when a worker has looked up the reply topics, and the result."""
-
-
-def with_present_topics(topics: CorrelateTopics, kafka: Kafka, limits: Correlate) -> CorrelateTopics:
-    """Return the topics with the reply topics that exist now, looked up every :data:`REFRESH_SECONDS`.
-
-    While Kafka does not answer, the former result counts.
-    """
-    if not limits.reply_topics:
-        return topics
-    key = kafka.bootstrap, topics.replies, limits.reply_topics
-    at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
-    if at is None or time.monotonic() - at >= REFRESH_SECONDS:
-        try:
-            with connect_admin(kafka) as admin:
-                sizes = largest_records(admin, list(filter(limits.allows_reply_topic, admin.list_topics())))
-                known = sizes, partition_counts(admin, [topics.replies, *sizes])
-        except (KafkaError, AckstreamError) as error:
-            log.warning("The reply topics cannot be looked up: %s", error)
-        _looked_up[key] = (time.monotonic(), known)
-    return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
-
-
-def partition_counts(admin: Any, topics: Iterable[str]) -> dict[str, int]:
-    """Return how many partitions topics have (real names, of topics that exist)."""
-    return Counter(partition.topic for partition in of_topics(admin, topics))
-
-
-SMALL_BYTES = 16_384
-"""Headers of larger messages are not remembered."""
-
-
-class InvalidRequestError(Exception):
-    """A request that cannot be accepted: the error for its requester, and its topic path if that could be read."""
-
-    def __init__(self, error: DittoError, topic: TopicPath | None) -> None:
-        """Combine the error with the request's topic path."""
-        super().__init__(error.message)
-        self.error = error
-        self.topic = topic
-
-
-class AckReading(msgspec.Struct, frozen=True):
-    """An answer of a subscriber or of the twin.
-
-    ``received`` has the entries of an acknowledgement. A response or an error has one, whose label depends on the
-    request (here: on the channel), and its ``envelope``.
-    """
-
-    correlation_id: str
-    kind: Literal["acks", "response", "error"]
-    topic: TopicPath
-    received: list[Received]
-    envelope: Envelope | None = None
-
-
-class RecordReader:
-    """Reads signals and their answers."""
-
-    def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
-        """Read by the limits of the settings."""
-        self._limits = limits
+    def __init__(self, topics: CorrelateTopics, query_id: str, batch_id: int) -> None:
+        """Write for one call of the operator; query and batch mark each ledger record."""
         self._topics = topics
-        self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
+        # by the numbers of the state: SIGNALS, ACKS, …
+        self._sources = topics.signals, topics.acks, topics.twin_acks, topics.declarations
+        self._limit = topics.value_bytes
+        self._written = (query_id, batch_id)
+        self.emissions: list[Emission] = []
+        self.figures = RequestFigures()
 
-    def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
-        """Read a signal; return its id, ledger row, and request to keep open (``None`` if it awaits no answer).
+    def take(self) -> list[Emission]:
+        """Return the emissions so far, and begin anew."""
+        taken = self.emissions.copy()
+        # the net around a record knows this list
+        self.emissions.clear()
+        return taken
 
-        Raises InvalidRequestError with the error for the requester.
-        """
-        topic = None
-        try:
-            envelope = decode(self._value(record))
-            topic = envelope.topic
-            envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
-            request, headers = self._request(envelope, record)
-            reply_topic = self._reply_topic(record)
-            reply_partition = _reply_partition(record)
-            spring_correlation = _spring_id(record)
-        except DittoError as error:
-            raise InvalidRequestError(error, topic) from None
-        key = record.correlation_id or ""
-        signals = self._topics.signals
-        signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
-        signed = record.headers.get(ORIGINATOR_SIGNATURE)
-        row = ledger.SignalRow(
-            correlation_id=key,
+    def signal(self, signal_id: str, row: SignalRow) -> None:
+        """Record a signal that awaits nothing, or that stays open beyond this batch."""
+        self._ledger(row.correlation_id, LedgerRecord("signal", signal_id, *self._written, signal=row))
+
+    def outcome(
+        self, pending: Pending, decision: Decision, to: Destination, decided_at: int, row: SignalRow | None
+    ) -> None:
+        """Reply to a request if it requires that, and record how it ended; ``row``: its signal row if unrecorded."""
+        request, topic, reply = pending.request, None, None
+        if request.response_required:
+            (topic, partition), reply = to, decision.reply
+        outcome = OutcomeRow(
+            correlation_id=pending.correlation_id,
             thing_id=request.thing_id,
-            channel=topic.channel,
-            criterion=topic.criterion,
-            action=topic.action or topic.subject,
-            path=envelope.path,
-            requested_acks=request.awaited,
-            response_required=request.response_required,
-            timeout_ms=request.timeout_ms,
-            headers=believed(envelope.headers, self._originator_key, key, record.value, signed),
-            received_at=record.timestamp,
-            topic=signals,
-            partition=record.partition,
-            offset=record.offset,
-            value=envelope.value,
+            status=decision.status,
+            completed_by=decision.completed_by,
+            requested=request.awaited,
+            missing=decision.missing,
+            started_at=pending.started_at,
+            decided_at=decided_at,
+            latency_ms=decided_at - pending.started_at,
+            reply_id=pending.reply_id,
+            reply_topic=topic,
+            reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
         )
-        if not request.awaits:
-            return signal_id, row, None
-        pending = Pending(
+        acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
+        if reply is not None:
+            self._reply(outcome, reply, partition, pending.spring_correlation, record_headers.trace_of(pending.headers))
+        record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
+        self._ledger(pending.correlation_id, record)
+        self.figures.decided(outcome, len(acks))
+
+    def invalid(self, record: Record, error: DittoError, topic: TopicPath | None, address: ReplyAddress) -> None:
+        """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
+        key = record.correlation_id or ""
+        if is_too_long(key):
+            key = self._identity(record)
+        thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
+        reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
+        reply_topic, partition = self._topics.destination(address.topic, address.partition, len(reply))
+        outcome = OutcomeRow(
             correlation_id=key,
-            hash=record.hash,
-            request=request,
+            thing_id=thing_id,
+            status=error.status,
+            completed_by="invalid",
+            requested=(),
+            missing=[],
             started_at=record.timestamp,
-            deadline=record.timestamp + request.timeout_ms,
-            reply_id=signal_id,
+            decided_at=record.timestamp,
+            latency_ms=0,
+            reply_id=ledger.reply_id(key, self._topics.signals, record.partition, record.offset),
             reply_topic=reply_topic,
-            spring_correlation=spring_correlation,
-            headers=headers,
-            reply_partition=reply_partition,
+            reply=msgspec.Raw(reply),
         )
-        return signal_id, row, pending
+        trace = record_headers.checked_trace(record.headers.get(record_headers.TRACEPARENT))
+        self._reply(outcome, reply, partition, address.spring_correlation, trace)
+        self._ledger(key, LedgerRecord("outcome", outcome.reply_id, *self._written, outcome=outcome))
+        self.figures.decided(outcome, 0)
+        self.unreadable(record, error)
 
-    def acknowledgements(self, record: Record) -> AckReading:
-        """Read a record of acks, or of twin-acks: the twin's own, with built-in labels.
+    def fail(self, record: Record, error: Exception, address: ReplyAddress) -> None:
+        """Record the failure of a record; a signal is answered, too."""
+        topic = None
+        if isinstance(error, InvalidRequestError):
+            topic, error = error.topic, error.error
+        elif not isinstance(error, DittoError):
+            about = {"correlation_id": record.correlation_id}
+            log.error("The record %s cannot be processed", self._identity(record), exc_info=error, extra=about)
+            error = internal_error(type(error).__name__)
+        if record.source == SIGNALS:
+            self.invalid(record, error, topic, address)
+        else:
+            self.unreadable(record, error)
 
-        Raises DittoError with the reason for its dead letter.
+    def unreadable(self, record: Record, error: DittoError) -> None:
+        """Record a dead letter for a record that the protocol rejects; the reason is the error's code and texts."""
+        reason = " ".join(filter(None, (f"{error.error}:", error.message, error.description)))
+        self.dead_letter(record, error.error, reason)
+
+    def duplicate(self, record: Record) -> None:
+        """Record a dead letter for a request whose correlation-id is in use, or was until recently."""
+        reason = "The correlation-id belongs to a request that is open or was decided recently."
+        self.dead_letter(record, DUPLICATE, reason)
+
+    def unused(
+        self, correlation_id: str, entries: list[Disposed], pending: Pending | None, note: str | None = None
+    ) -> None:
+        """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
+
+        ``pending``: the request for their latency, ``None``: without latency; ``note``: why they are invalid.
         """
-        value, key = self._value(record), record.correlation_id
-        single = read_single(value, key) if key else None
-        if key and single is not None:
-            topic, ack = single
-            return AckReading(key, "acks", topic, [Received.of(record, ack)])
-        envelope = decode(value)
-        if not key:
-            raise errors.correlation_id_missing()
-        topic = envelope.topic
-        if topic.criterion == "acks":
-            if record.source == ACKS:
-                acks = read_issued(envelope)
-            else:
-                acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
-            received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
-            return AckReading(key, "acks", topic, received)
-        if topic.criterion == "errors":
-            return AckReading(key, "error", topic, [Received.whole(record, envelope, None)], envelope)
-        if topic.criterion in ("commands", "messages") and envelope.status is not None:
-            label = RESPONSE_LABELS[topic.channel or "twin"]
-            return AckReading(key, "response", topic, [Received.whole(record, envelope, label)], envelope)
-        raise errors.unknown_topic_path(
-            str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
+        for received, disposition in entries:
+            if disposition != "accepted":
+                row = self._ack(correlation_id, received, disposition, pending, note)
+                self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
+                self.figures.dispositions[disposition] += 1
+
+    def unmatched(self, reading: AckReading, disposition: AckDisposition) -> None:
+        """Record all acknowledgements of a record that belongs to no open request."""
+        self.unused(reading.correlation_id, [(received, disposition) for received in reading.received], None)
+
+    def dead_letter(self, record: Record, code: str, reason: str) -> None:
+        """Record an unusable record in the ledger, copy it whole to the dead letter topic, and count it by ``code``."""
+        self.figures.dead_letters[code] += 1
+        reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
+        correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
+        row = ledger.dead_letter(
+            reason,
+            correlation_id,
+            (self._sources[record.source], record.partition, record.offset),
+            record.timestamp,
+            record.key,
+            record.value,
+            truncated=record.value is not None and record.size > len(record.value),
+        )
+        written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
+        self._ledger(correlation_id or identity, written)
+        key = None if record.key is None else record.key[:DEAD_LETTER_BYTES]
+        self.emissions.append(Emission(self._topics.dead_letters, key, record.value, reason=f"{reason} ({identity})"))
+
+    def _identity(self, record: Record) -> str:
+        return f"{self._sources[record.source]}-{record.partition}-{record.offset}"
+
+    def _reply(
+        self, outcome: OutcomeRow, reply: bytes, partition: int | None, spring: bytes | None, trace: bytes | None
+    ) -> None:
+        """Write a reply to its outcome's topic, with Spring's correlation-id and the trace of the request."""
+        key, status = outcome.correlation_id.encode(), str(outcome.status)
+        own = (outcome.reply_id, status, outcome.completed_by, spring, None, trace, partition)
+        self.emissions.append(Emission(outcome.reply_topic or self._topics.replies, key, reply, *own))
+
+    def _ledger(self, key: str, record: LedgerRecord) -> None:
+        value = ledger.encode(record)
+        for part in (value,) if len(value) <= self._limit else ledger.divide(record, self._limit):
+            self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
+
+    def _ack(
+        self,
+        correlation_id: str,
+        received: Received,
+        disposition: AckDisposition,
+        pending: Pending | None,
+        reason: str | None = None,
+    ) -> AckRow:
+        latency = None if pending is None else max(0, received.timestamp - pending.started_at)
+        return AckRow(
+            correlation_id=correlation_id,
+            label=received.label,
+            status=received.status,
+            weak=received.weak,
+            received_at=received.timestamp,
+            latency_ms=latency,
+            disposition=disposition,
+            topic=self._sources[received.source],
+            partition=received.partition,
+            offset=received.offset,
+            index=received.index,
+            payload=msgspec.UNSET if received.payload is None else msgspec.Raw(received.payload),
+            reason=reason,
         )
 
-    def address(self, record: Record) -> ReplyAddress:
-        """Return the valid choices of a request that is refused for its reply."""
-        topic, partition, spring_correlation = self._topics.replies, None, None
-        with suppress(DittoError):
-            topic = self._reply_topic(record)
-            partition = _reply_partition(record)
-        with suppress(DittoError):
-            spring_correlation = _spring_id(record)
-        return ReplyAddress(topic, partition, spring_correlation)
 
-    def _reply_topic(self, record: Record) -> str:
-        """Return the chosen reply topic, else ``replies``; DittoError 400 ``header.invalid`` if it is not allowed."""
-        for name in (REPLY_TO, SPRING_REPLY_TOPIC):
-            chosen = record.headers.get(name)
-            if chosen is None:
-                continue
-            topic = chosen.decode("utf-8", "replace")
-            if topic != self._topics.replies and not self._limits.allows_reply_topic(topic):
-                raise DittoError(
-                    400,
-                    "header.invalid",
-                    f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
-                    "Choose a topic that matches one of the configured reply topics, or omit the header.",
-                    invalidHeaderKey=name,
-                )
-            return topic
-        return self._topics.replies
-
-    def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
-        """Read a request; return it, and the headers that an aggregate repeats."""
-        limits, key = self._limits, record.correlation_id or ""
-        default, longest = limits.default_timeout, limits.max_timeout
-        shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
-        request, headers = shaped or answered(
-            read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest), key
-        )
-        if request.kind == "smartQuery":
-            why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
-            raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
-        if len(request.awaited) > limits.max_labels:
-            raise errors.header_invalid(
-                "requested-acks",
-                f"The header 'requested-acks' has {len(request.awaited)} labels.",
-                f"Request at most {limits.max_labels} acknowledgements at once.",
-            )
-        return request, headers
-
-    def _value(self, record: Record) -> bytes:
-        if record.value is None:
-            raise errors.json_invalid("The record has no value (a tombstone).")
-        limit = self._limits.max_value_bytes
-        if record.size > limit:
-            raise errors.record_too_large(record.size, limit)
-        if record.correlation_id is not None and is_too_long(record.correlation_id):
-            raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)
-        return record.value
+NAME = "correlate"
+_CLASSES = range(1, 6)
 
 
-def _reply_partition(record: Record) -> int | None:
-    """Return the partition chosen for the reply; ``None``: any; DittoError 400 ``header.invalid`` for no number."""
-    chosen = record.headers.get(SPRING_REPLY_PARTITION)
-    if chosen is None:
-        return None
-    partition = int.from_bytes(chosen, "big", signed=True)
-    if len(chosen) == INTEGER_BYTES and partition >= 0:
-        return partition
-    raise DittoError(
-        400,
-        "header.invalid",
-        f"The value of the header '{SPRING_REPLY_PARTITION}' is not the number of a partition.",
-        f"Give the number as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
-        invalidHeaderKey=SPRING_REPLY_PARTITION,
-    )
+class RequestFigures:
+    """The numbers of one shard in one batch: dispositions of acknowledgements, dead letters by code."""
 
+    def __init__(self) -> None:
+        self.dispositions: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()
+        self._decided: dict[tuple[str, int], list[tuple[int, int]]] = {}
 
-def _spring_id(record: Record) -> bytes | None:
-    """Return Spring's correlation-id, which the reply repeats; DittoError 400 ``header.invalid`` if it is too long."""
-    value = record.headers.get(SPRING_CORRELATION_ID)
-    if value is not None and len(value) > MAX_BYTES:
-        raise errors.header_too_long(SPRING_CORRELATION_ID, MAX_BYTES)
-    return value
+    def decided(self, outcome: OutcomeRow, accepted: int) -> None:
+        """Count a decision, and the acknowledgements that it took into account."""
+        times = (outcome.started_at, outcome.latency_ms)
+        self._decided.setdefault((outcome.completed_by, outcome.status // 100), []).append(times)
+        if accepted:
+            self.dispositions["accepted"] += accepted
+
+    def measure(self, tally: Tally, now_ms: int) -> None:
+        """Add the numbers to those of other batches.
+
+        ``now_ms``: the time of this machine at the end of the batch, epoch milliseconds: a sender waits until then. The
+        clocks of machine and broker may differ, so a negative wait counts as 0.
+        """
+        for (completed_by, hundreds), times in self._decided.items():
+            # a party may answer with any number
+            tally.count(REQUESTS, completed_by, f"{hundreds}xx" if hundreds in _CLASSES else "other", by=len(times))
+            started, latencies = np.array(times, np.int64).T
+            for metric, values in ((DECISION, latencies), (REPLY, np.maximum(now_ms - started, 0))):
+                seconds = values / 1000
+                places = np.searchsorted(np.array(metric.buckets), seconds)
+                counts = np.bincount(places, minlength=len(metric.buckets) + 1)
+                tally.observe_counts(metric, completed_by, counts=counts.tolist(), total=float(seconds.sum()))
+        for disposition, count in self.dispositions.items():
+            tally.count(ACKS, disposition, by=count)
+        for code, count in self.dead_letters.items():
+            tally.count(DEAD_LETTERS, NAME, code, by=count)

@@ -1,4 +1,6 @@
-"""One shard of the correlation: the open requests, early acknowledgements and decided requests of a share of the ids.
+"""One shard of correlate: matches answers to requests, and judges the late, orphan, undeclared and early ones.
+
+The module decision judges the answers to an open request: accepted, duplicate, unrequested or invalid.
 
 Pure: records and a watermark in, emissions out; the state goes to bytes and back. The law it keeps: for the same order
 of records in each partition, decisions do not depend on where batches are cut, as long as the watermark never passes
@@ -16,14 +18,14 @@ import heapq
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.pending import PendingRequests
-from ackstream.jobs.correlate.records import InvalidRequestError, RecordReader
+from ackstream.jobs.correlate.readings import RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
@@ -44,10 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ackstream.jobs.correlate.decision import Decide
-    from ackstream.jobs.correlate.emissions import Writer
-    from ackstream.jobs.correlate.records import AckReading, CorrelateTopics
+    from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics
+    from ackstream.jobs.correlate.records import Writer
     from ackstream.jobs.correlate.state import Pending
     from ackstream.observe.figures import Tally
+    from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
@@ -161,17 +164,12 @@ class CorrelateShard:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _take(self, records: Iterable[Record]) -> None:
-        """Process records one by one; the failure of one concerns no other."""
-        decide = (self._process_signal, self._acknowledge, self._acknowledge, self._declare_labels)
+    def _take(self, records: Iterable[Record], decide: Callable[[Record], None] | None = None) -> None:
+        """Process records one by one, by default each by its source; the failure of one concerns no other."""
+        by_source = (self._process_signal, self._acknowledge, self._acknowledge, self._declare_labels)
         refuse, outputs = self._refuse, (self._writer.emissions,)
         for record in records:
-            guarded(record, decide[record.source], refuse, outputs)
-
-    def _take_held(self, records: Iterable[Record], decide: Callable[[Record], None]) -> None:
-        refuse, outputs = self._refuse, (self._writer.emissions,)
-        for record in records:
-            guarded(record, decide, refuse, outputs)
+            guarded(record, decide or by_source[record.source], refuse, outputs)
 
     def _refuse(self, record: Record, error: Exception) -> None:
         self._writer.fail(record, error, self._reader.address(record))
@@ -190,18 +188,14 @@ class CorrelateShard:
         if end is not None and record.timestamp <= end:
             self._writer.duplicate(record)
             return
-        try:
-            signal_id, row, opened = self._reader.signal(record)
-        except InvalidRequestError as invalid:
-            self._writer.invalid(record, invalid, self._reader.address(record))
-            return
+        signal_id, row, opened = self._reader.signal(record)
         if opened is None:
             self._writer.signal(signal_id, row)
             return
         key = opened.correlation_id
         self._pending.add(opened)
         self._unrecorded[key] = row
-        self._take_held(self._held.pop(key, ()), self._acknowledge_early)
+        self._take(self._held.pop(key, ()), self._acknowledge_early)
 
     def _declare_labels(self, record: Record) -> None:
         self._declared.apply(record.value, record.timestamp - self._slack_ms)
@@ -222,23 +216,30 @@ class CorrelateShard:
         """Count an answer for its request, hold it until that is read, or record why it does not count."""
         key = reading.correlation_id
         pending = self._pending.find(key)
+        judged = self._judge(pending, record)
+        if judged == "held":
+            self._held.setdefault(key, []).append(record)
+            heapq.heappush(self._hold_ends, (record.timestamp + self._orphan_hold_ms, key))
+        elif judged is not None:
+            self._writer.unmatched(reading, judged)
+        elif pending is not None:
+            self._apply(pending, reading, record)
+
+    def _judge(self, pending: Pending | None, record: Record) -> AckDisposition | Literal["held"] | None:
+        """Return why an answer does not count; ``held``: its request may follow; ``None``: it answers ``pending``."""
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
-            late = record.timestamp <= self._decided.get(record.hash, -1)
-            if late or pending.started_at > record.timestamp + self._orphan_hold_ms:
-                self._writer.unmatched(reading, "late" if late else "orphan")
-                return
+            if record.timestamp <= self._decided.get(record.hash, -1):
+                return "late"
+            if pending.started_at > record.timestamp + self._orphan_hold_ms:
+                return "orphan"
         if pending is None or record.timestamp > pending.deadline:
             end = self._decided.get(record.hash) if pending is None else self._recent.end(pending)
-            if end is None or record.timestamp > end:
-                self._hold(key, record)
-            else:
-                self._writer.unmatched(reading, "late")
-        elif record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+            return "held" if end is None or record.timestamp > end else "late"
+        if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             # of another command with the same correlation-id, such as a copy of the request
-            self._writer.unmatched(reading, "unrequested")
-        else:
-            self._apply(pending, reading, record)
+            return "unrequested"
+        return None
 
     def _apply(self, pending: Pending, reading: AckReading, record: Record) -> None:
         """Count a record for an open request, and answer the request if that completes it."""
@@ -249,10 +250,6 @@ class CorrelateShard:
         pending.note = applied.note or pending.note
         if applied.decide is not None:
             self._close(pending, applied.decide, max(record.timestamp, pending.started_at))
-
-    def _hold(self, key: str, record: Record) -> None:
-        self._held.setdefault(key, []).append(record)
-        heapq.heappush(self._hold_ends, (record.timestamp + self._orphan_hold_ms, key))
 
     # -- declared labels ----------------------------------------------------------------------------------------------
 
@@ -300,7 +297,7 @@ class CorrelateShard:
         """Record the early acknowledgements whose hold has ended as orphans."""
         held = self._held.pop(key, ())
         kept = [record for record in held if record.timestamp + self._orphan_hold_ms > end]
-        self._take_held([record for record in held if record.timestamp + self._orphan_hold_ms <= end], self._orphan)
+        self._take([record for record in held if record.timestamp + self._orphan_hold_ms <= end], self._orphan)
         if kept:
             self._held[key] = kept
             # under a longer hold than before the restart nothing else would end it

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACKS, Record
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
 from ackstream.testing.system import ShardRun, hash_of
 
 if TYPE_CHECKING:
-    from ackstream.jobs.correlate.emissions import Emission
+    from ackstream.jobs.correlate.records import Emission
     from tests.harness.pieces import MemoryPieces
 
 THING = "org.acme/lamp"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import decision
-from ackstream.jobs.correlate.emissions import Writer
 from ackstream.jobs.correlate.job import write_frames
-from ackstream.jobs.correlate.records import RecordReader
+from ackstream.jobs.correlate.readings import RecordReader
+from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.protocol.ledger import reply_id
 from tests.harness.envelopes import answers, record_headers, requests, spoiled, written

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import shard as shard_module
-from ackstream.jobs.correlate.emissions import RequestFigures, Writer
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
+from ackstream.jobs.correlate.records import RequestFigures, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.observe.catalogue import (
     ACKS,

@@ -12,17 +12,16 @@ import msgspec
 import pandas as pd
 
 from ackstream.jobs.correlate import job
-from ackstream.jobs.correlate.emissions import Emission
 from ackstream.jobs.correlate.job import (
     OUTPUT_SCHEMA,
     correlate,
-    read_records,
     records,
     sink_columns,
     write_frame,
     write_frames,
 )
-from ackstream.jobs.correlate.records import CorrelateTopics
+from ackstream.jobs.correlate.readings import CorrelateTopics
+from ackstream.jobs.correlate.records import Emission, read_records
 from ackstream.jobs.correlate.state import Record
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark.operator import operator

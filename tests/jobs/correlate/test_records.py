@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from ackstream.errors import SettingsError
-from ackstream.jobs.correlate import records as correlate_topics
+from ackstream.jobs.correlate import readings as correlate_topics
 from ackstream.jobs.correlate.job import JOB
-from ackstream.jobs.correlate.records import (
+from ackstream.jobs.correlate.readings import (
     BUFFER_BYTES,
     OVERHEAD_BYTES,
     CorrelateTopics,
-    check_reply_topics,
     with_present_topics,
 )
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ackstream.jobs.correlate.emissions import Emission
+    from ackstream.jobs.correlate.records import Emission
     from ackstream.jobs.correlate.state import Record
 
 PREFIXED = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": ["mine-.*"]}})
@@ -62,7 +62,7 @@ def test_a_pattern_of_reply_topics_that_a_topic_of_the_system_matches_is_refused
 @pytest.mark.parametrize("pattern", ["mine-.*", "x-replies-.*", "x-replies", "acks"])
 def test_other_patterns_of_reply_topics_are_accepted(pattern: str) -> None:
     settings = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": [pattern]}})
-    check_reply_topics(settings)
+    JOB.check(cast("Any", None), settings)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ class _Broker:
         monkeypatch.setattr(correlate_topics.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(correlate_topics, "connect_admin", lambda _: self)
         monkeypatch.setattr(correlate_topics, "largest_records", self._largest_records)
-        monkeypatch.setattr(correlate_topics, "partition_counts", lambda _, names: dict.fromkeys(names, self.asked))
+        monkeypatch.setattr(correlate_topics, "of_topics", self._partitions)
 
     def __enter__(self) -> Self:
         return self
@@ -353,9 +353,12 @@ class _Broker:
     def _largest_records(self, _: object, names: Iterable[str]) -> dict[str, int]:
         return {name: (self.topics or {})[name] for name in names}
 
+    def _partitions(self, _: object, names: Iterable[str]) -> list[TopicPartition]:
+        return [TopicPartition(name, number) for name in names for number in range(self.asked)]
+
 
 def _known(settings: Settings = PREFIXED, topics: CorrelateTopics | None = None) -> CorrelateTopics:
-    return with_present_topics(topics or CorrelateTopics(), settings.kafka, settings.correlate)
+    return with_present_topics(topics or CorrelateTopics(replies="x-replies"), settings.kafka, settings.correlate)
 
 
 def test_a_reply_goes_to_a_topic_that_is_new_and_to_none_that_has_gone_after_seconds(
@@ -364,7 +367,7 @@ def test_a_reply_goes_to_a_topic_that_is_new_and_to_none_that_has_gone_after_sec
     kafka = _Broker(monkeypatch)
     kafka.topics = {"mine-1": 7, "other": 8}
     assert _known().reply_topics == {"mine-1": 7}
-    assert _known().partitions == {"replies": 1, "mine-1": 1}
+    assert _known().partitions == {"x-replies": 1, "mine-1": 1}
     kafka.topics = {"mine-2": 9}
     kafka.now = 4.9
     assert _known().reply_topics == {"mine-1": 7}

@@ -1,0 +1,342 @@
+"""How correlate reads signals and answers, and the topics that a signal may choose for its reply.
+
+Reply topics come and go while the job runs, so workers look them up every few seconds. A reply to a missing topic goes
+to ``replies``: Spark's sink ends the query for one, and every later start.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from kafka.errors import KafkaError
+
+from ackstream.errors import AckstreamError
+from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
+from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
+from ackstream.kafka.topics import LIMITED, largest_records, of_topics
+from ackstream.protocol import ledger
+from ackstream.protocol.ditto import errors
+from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
+from ackstream.protocol.ditto.envelopes import Envelope, decode
+from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS
+from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.access import believed
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.record_headers import (
+    CORRELATION_ID,
+    ORIGINATOR_SIGNATURE,
+    REPLY_TO,
+    SPRING_CORRELATION_ID,
+    SPRING_REPLY_PARTITION,
+    SPRING_REPLY_TOPIC,
+    TRACEPARENT,
+    with_trace,
+)
+from ackstream.settings.security import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ackstream.settings import Correlate, Kafka, Settings
+
+log = logging.getLogger(__name__)
+
+Destination: TypeAlias = tuple[str, "int | None"]
+"""The topic of a reply, and its partition; ``None``: any."""
+
+OVERHEAD_BYTES = 16_384
+"""The bytes of a record beside its value: key and record headers, both of limited length, and Kafka's own."""
+BUFFER_BYTES = 32_000_000
+"""The largest record that the JVM's producer can buffer."""
+SMALL_BYTES = 16_384
+"""Headers of larger messages are not remembered."""
+REFRESH_SECONDS = 5.0
+INTEGER_BYTES = 4
+"""The length of an integer of Spring."""
+
+
+class ReplyAddress(NamedTuple):
+    """The choices of a request for its reply: topic, partition (``None``: any), and Spring's correlation-id."""
+
+    topic: str
+    partition: int | None
+    spring_correlation: bytes | None
+
+
+class CorrelateTopics(msgspec.Struct, frozen=True):
+    """The topics of the job with their prefix, and the limits of their records, in bytes.
+
+    ``reply_topics``: present topics that a request may choose, with their limits; ``partitions``: their numbers of
+    partitions; ``record_bytes``: limit of the topics that the job writes; ``originator_key`` signs who sent a signal.
+    Choices are judged by the settings alone: a batch replayed after a topic was deleted decides the same.
+    """
+
+    signals: str = "signals"
+    acks: str = "acks"
+    replies: str = "replies"
+    ledger: str = "ledger"
+    dead_letters: str = "dead-letters"
+    reply_topics: dict[str, int] = {}
+    record_bytes: int = MAX_RECORD_BYTES
+    twin_acks: str = "twin-acks"
+    declarations: str = "declarations"
+    originator_key: Secret | None = None
+    partitions: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int]) -> CorrelateTopics:
+        """Derive the topics from the settings and the topics on the broker with their limits and partitions."""
+        topic = settings.kafka.topic
+        replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
+        smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
+        allowed = {name: limits[name] for name in sorted(filter(settings.correlate.allows_reply_topic, limits))}
+        return cls(
+            topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
+            topic("twin-acks"), topic("declarations"), settings.kafka.originator_key, dict(partitions),
+        )  # fmt: skip
+
+    @property
+    def value_bytes(self) -> int:
+        """How many bytes the value of a record may have."""
+        return self.record_bytes - OVERHEAD_BYTES
+
+    def destination(self, topic: str, partition: int | None, size: int) -> Destination:
+        """Return where a reply of ``size`` bytes goes: as chosen, else to any partition, or to ``replies``."""
+        if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
+            return self.replies, None
+        # a topic that was created anew may have fewer
+        return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
+
+
+_Found = tuple[dict[str, int], dict[str, int]]
+
+
+def look_up(kafka: Kafka, limits: Correlate, own: Iterable[str] = ()) -> _Found:
+    """Return the limits of present reply topics and of the job's ``own`` (real names), and numbers of partitions."""
+    with connect_admin(kafka) as admin:
+        chosen = set(filter(limits.allows_reply_topic, admin.list_topics()))
+        sizes = largest_records(admin, [*chosen, *own])
+        partitions = of_topics(admin, [kafka.topic("replies"), *chosen & sizes.keys()])
+        return sizes, Counter(partition.topic for partition in partitions)
+
+
+_looked_up: dict[tuple[str, str, tuple[str, ...]], tuple[float, _Found]] = {}
+"""By broker, topic ``replies`` and patterns: when a worker has looked up the reply topics, and the result."""
+
+
+def with_present_topics(topics: CorrelateTopics, kafka: Kafka, limits: Correlate) -> CorrelateTopics:
+    """Return the topics with the reply topics that exist now, looked up every :data:`REFRESH_SECONDS`.
+
+    While Kafka does not answer, the former result counts.
+    """
+    if not limits.reply_topics:
+        return topics
+    key = kafka.bootstrap, topics.replies, limits.reply_topics
+    at, known = _looked_up.get(key, (None, (topics.reply_topics, topics.partitions)))
+    if at is None or time.monotonic() - at >= REFRESH_SECONDS:
+        try:
+            known = look_up(kafka, limits)
+        except (KafkaError, AckstreamError) as error:
+            log.warning("The reply topics cannot be looked up: %s", error)
+        _looked_up[key] = (time.monotonic(), known)
+    return msgspec.structs.replace(topics, reply_topics=known[0], partitions=known[1])
+
+
+class InvalidRequestError(Exception):
+    """A request that cannot be accepted: the error for its requester, and its topic path if that could be read."""
+
+    def __init__(self, error: DittoError, topic: TopicPath | None) -> None:
+        super().__init__(error.message)
+        self.error, self.topic = error, topic
+
+
+class AckReading(msgspec.Struct, frozen=True):
+    """An answer of a subscriber or of the twin.
+
+    ``received`` has the entries of an acknowledgement. A response or an error has one, whose label depends on the
+    request (here: on the channel), and its ``envelope``.
+    """
+
+    correlation_id: str
+    kind: Literal["acks", "response", "error"]
+    topic: TopicPath
+    received: list[Received]
+    envelope: Envelope | None = None
+
+
+class RecordReader:
+    """Reads signals and their answers."""
+
+    def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
+        """Read by the limits of the settings."""
+        self._limits = limits
+        self._topics = topics
+        self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
+
+    def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
+        """Read a signal; return its id, ledger row, and request to keep open (``None`` if it awaits no answer).
+
+        Raises InvalidRequestError with the error for the requester.
+        """
+        topic = None
+        try:
+            envelope = decode(self._value(record))
+            topic = envelope.topic
+            envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
+            request, headers = self._request(envelope, record)
+            reply_topic = self._reply_topic(record)
+            reply_partition = _reply_partition(record)
+            spring_correlation = _spring_id(record)
+        except DittoError as error:
+            raise InvalidRequestError(error, topic) from None
+        key, signals = record.correlation_id or "", self._topics.signals
+        signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
+        signed = record.headers.get(ORIGINATOR_SIGNATURE)
+        row = ledger.SignalRow(
+            correlation_id=key,
+            thing_id=request.thing_id,
+            channel=topic.channel,
+            criterion=topic.criterion,
+            action=topic.action or topic.subject,
+            path=envelope.path,
+            requested_acks=request.awaited,
+            response_required=request.response_required,
+            timeout_ms=request.timeout_ms,
+            headers=believed(envelope.headers, self._originator_key, key, record.value, signed),
+            received_at=record.timestamp,
+            topic=signals,
+            partition=record.partition,
+            offset=record.offset,
+            value=envelope.value,
+        )
+        if not request.awaits:
+            return signal_id, row, None
+        pending = Pending(
+            correlation_id=key,
+            hash=record.hash,
+            request=request,
+            started_at=record.timestamp,
+            deadline=record.timestamp + request.timeout_ms,
+            reply_id=signal_id,
+            reply_topic=reply_topic,
+            spring_correlation=spring_correlation,
+            headers=headers,
+            reply_partition=reply_partition,
+        )
+        return signal_id, row, pending
+
+    def acknowledgements(self, record: Record) -> AckReading:
+        """Read a record of acks, or of twin-acks: the twin's own, with built-in labels.
+
+        Raises DittoError with the reason for its dead letter.
+        """
+        value, key = self._value(record), record.correlation_id
+        single = read_single(value, key) if key else None
+        if key and single is not None:
+            topic, ack = single
+            return AckReading(key, "acks", topic, [Received.of(record, ack)])
+        envelope = decode(value)
+        if not key:
+            raise errors.correlation_id_missing()
+        topic = envelope.topic
+        if topic.criterion == "acks":
+            if record.source == ACKS:
+                acks = read_issued(envelope)
+            else:
+                acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
+            received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
+            return AckReading(key, "acks", topic, received)
+        if topic.criterion == "errors":
+            return AckReading(key, "error", topic, [Received.whole(record, envelope, None)], envelope)
+        if topic.criterion in ("commands", "messages") and envelope.status is not None:
+            label = RESPONSE_LABELS[topic.channel or "twin"]
+            return AckReading(key, "response", topic, [Received.whole(record, envelope, label)], envelope)
+        raise errors.unknown_topic_path(
+            str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
+        )
+
+    def address(self, record: Record) -> ReplyAddress:
+        """Return the valid choices of a request that is refused for its reply."""
+        topic, partition, spring_correlation = self._topics.replies, None, None
+        with suppress(DittoError):
+            topic = self._reply_topic(record)
+            partition = _reply_partition(record)
+        with suppress(DittoError):
+            spring_correlation = _spring_id(record)
+        return ReplyAddress(topic, partition, spring_correlation)
+
+    def _reply_topic(self, record: Record) -> str:
+        """Return the chosen reply topic, else ``replies``; DittoError 400 ``header.invalid`` if it is not allowed."""
+        name = REPLY_TO if REPLY_TO in record.headers else SPRING_REPLY_TOPIC
+        chosen = record.headers.get(name)
+        if chosen is None:
+            return self._topics.replies
+        topic = chosen.decode("utf-8", "replace")
+        if topic != self._topics.replies and not self._limits.allows_reply_topic(topic):
+            raise errors.header_invalid(
+                name,
+                f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
+                "Choose a topic that matches one of the configured reply topics, or omit the header.",
+            )
+        return topic
+
+    def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
+        """Read a request; return it, and the headers that an aggregate repeats."""
+        limits, key = self._limits, record.correlation_id or ""
+        default, longest = limits.default_timeout, limits.max_timeout
+        shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
+        request, headers = shaped or answered(
+            read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest), key
+        )
+        if request.kind == "smartQuery":
+            why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
+            raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
+        if len(request.awaited) > limits.max_labels:
+            raise errors.header_invalid(
+                "requested-acks",
+                f"The header 'requested-acks' has {len(request.awaited)} labels.",
+                f"Request at most {limits.max_labels} acknowledgements at once.",
+            )
+        return request, headers
+
+    def _value(self, record: Record) -> bytes:
+        if record.value is None:
+            raise errors.json_invalid("The record has no value (a tombstone).")
+        limit = self._limits.max_value_bytes
+        if record.size > limit:
+            raise errors.record_too_large(record.size, limit)
+        if record.correlation_id is not None and is_too_long(record.correlation_id):
+            raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)
+        return record.value
+
+
+def _reply_partition(record: Record) -> int | None:
+    """Return the partition chosen for the reply; ``None``: any; DittoError 400 ``header.invalid`` for no number."""
+    chosen = record.headers.get(SPRING_REPLY_PARTITION)
+    if chosen is None:
+        return None
+    partition = int.from_bytes(chosen, "big", signed=True)
+    if len(chosen) == INTEGER_BYTES and partition >= 0:
+        return partition
+    raise errors.header_invalid(
+        SPRING_REPLY_PARTITION,
+        f"The value of the header '{SPRING_REPLY_PARTITION}' is not the number of a partition.",
+        f"Give the number as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
+    )
+
+
+def _spring_id(record: Record) -> bytes | None:
+    """Return Spring's correlation-id, which the reply repeats; DittoError 400 ``header.invalid`` if it is too long."""
+    value = record.headers.get(SPRING_CORRELATION_ID)
+    if value is not None and len(value) > MAX_BYTES:
+        raise errors.header_too_long(SPRING_CORRELATION_ID, MAX_BYTES)
+    return value
