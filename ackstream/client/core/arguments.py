@@ -49,10 +49,7 @@ def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[C
 
 
 def raise_unknown(name: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse keywords that a call does not have.
-
-    :raises BadParameterError: naming the first of them, and the nearest that exists
-    """
+    """Refuse the first keyword that a call does not have, and name the nearest that exists."""
     for word in given:
         if word not in known:
             near = get_close_matches(word, known, 1, 0)
@@ -60,21 +57,16 @@ def raise_unknown(name: str, given: Iterable[str], known: Collection[str]) -> No
 
 
 def check_word(argument: str, value: object, words: Any) -> None:
-    """Check an argument that is one of a closed set of words.
-
-    :param words: the ``Literal``
-    :raises BadParameterError: it is another one
-    """
+    """Check an argument that is one of a closed set of words, a ``Literal``."""
     known = get_args(words)
     if value not in known:
         raise BadParameterError(f"{argument} is {value!r:.80}: choose among {', '.join(known)}.")
 
 
 def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, ...]:
-    """Return the names in an argument.
+    """Return the names in an argument, each one of ``words`` (a ``Literal``) or any text.
 
-    :param words: the ``Literal`` that each of them is one of; ``None``: any text
-    :raises BadParameterError: it is one text, which would be read as names of one letter, or has something else in it
+    One text is refused: it would be read as names of one letter.
     """
     if isinstance(value, (str, bytes)):
         raise BadParameterError(f"{argument} is {value!r:.80}, which is one text: give a list, [{value!r:.80}].")
@@ -93,9 +85,7 @@ def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, 
 def check_callables(**given: Callable[..., Any] | None) -> None:
     """Check functions of the application by the names of their arguments.
 
-    A function that has to be awaited would not run, and its argument would be acknowledged.
-
-    :raises BadParameterError: one cannot be called, or is a coroutine function
+    A function that has to be awaited is refused: it would not run, and its argument would be acknowledged.
     """
     for argument, function in given.items():
         if function is None:
@@ -111,11 +101,7 @@ def check_callables(**given: Callable[..., Any] | None) -> None:
 def handler_of(
     handler: Callable[[M], object] | None, batch_handler: Callable[[list[M]], object] | None, max_batch: int
 ) -> tuple[Callable[[list[M]], object], int] | None:
-    """Return the function to call with messages, and with how many at most; ``None`` if the application iterates.
-
-    :raises BadParameterError: the handler is a coroutine function
-    :raises InconsistentQosError: there are two handlers, or a batch would have no message
-    """
+    """Return the function to call with messages, and with how many at most; ``None`` if the application iterates."""
     check_callables(handler=handler, batch_handler=batch_handler)
     if handler is not None and batch_handler is not None:
         raise InconsistentQosError("There is a handler and a batch_handler: give one of them.")

@@ -100,17 +100,12 @@ class Connection:
         return Future()
 
     def reader(self, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None) -> TopicReader:
-        """Return a reader of every record that is written to topics (real names) from now on.
-
-        :param writes: topics that the client writes to, which are checked at once
-        :raises UnreachableError: no broker, or a topic is missing
-        """
+        """Return a reader of every record of topics from now on; parameters and errors are those of ``at_end``."""
         return TopicReader.at_end(self.kafka, *topics, writes=writes, stop=stop)
 
     def consumer(self, *topics: str, writes: Iterable[str] = (), group: str | None = None, **config: Any) -> Any:
         """Return a consumer of kafka-python that may read topics (real names), and is assigned none of them yet.
 
-        :param group: the consumer group to join (its real name)
         :raises UnreachableError: no broker, or a topic is missing
         """
         consumer = clients.connect_consumer(self.kafka, group, **{"auto_offset_reset": "earliest", **config})
@@ -153,10 +148,7 @@ Brokers: TypeAlias = str | Kafka | Connection
 
 
 def connection_of(brokers: Brokers) -> Connection:
-    """Return the connection that a client is given, or a new one to the brokers that it is given.
-
-    :raises BadParameterError: it is neither
-    """
+    """Return the connection that a client is given, or a new one to the brokers that it is given."""
     return brokers if isinstance(brokers, Connection) else Connection(Kafka.of(brokers))
 
 

@@ -148,8 +148,8 @@ class Answers(ReliableSender):
     def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
         """Send with ``producer``.
 
-        :param labels: those of the acknowledgements: while their lease has lapsed, answers wait until it is renewed;
-            once another client has one of them, acknowledgements are dropped
+        While the lease of the labels has lapsed, answers wait until it is renewed; once another client has one of them,
+        acknowledgements are dropped.
         """
         super().__init__(producer)
         self.stored = self.lost = 0
@@ -170,11 +170,7 @@ class Answers(ReliableSender):
         self._producer.prepare(self._connection.kafka.topic(topic))
 
     def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
-        """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it.
-
-        :param topic: its name without the prefix
-        :raises Exception: the message cannot be written as JSON
-        """
+        """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it."""
         record = {
             "topic": self._connection.kafka.topic(topic),
             "key": message.topic.thing_id.encode(),

@@ -19,7 +19,9 @@ from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeErro
 
 from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
+from ackstream.client.publishing._reader_acks import WriterAcknowledgements
 from ackstream.client.publishing.publications import Publications
+from ackstream.client.reading.samples import WriterQos
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.protocol import readers as reader_records
 from ackstream.protocol.dispositions import NOT_ENTITLED, SESSION_OVER
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from ackstream.client.core.connection import Connection
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
     from ackstream.client.options import PublisherOptions
-    from ackstream.client.publishing._reader_acks import WriterAcknowledgements
     from ackstream.client.publishing._unacknowledged import Logon, UnacknowledgedMessages
     from ackstream.client.publishing.publications import Headers, Stage
     from ackstream.protocol.readers import WriterStateRequest
@@ -49,6 +50,7 @@ class PublisherLink:
     """Connects a publisher's messages with Kafka.
 
     :ivar order: a message is numbered and sent under this lock
+    :ivar readers: the acknowledgements of readers, if they are tracked
     """
 
     def __init__(
@@ -57,7 +59,6 @@ class PublisherLink:
         options: PublisherOptions,
         store: MemoryMessages,
         messages: UnacknowledgedMessages,
-        readers: WriterAcknowledgements | None,
     ) -> None:
         """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""
         self.order = threading.RLock()
@@ -67,7 +68,11 @@ class PublisherLink:
         self._topic, self._options = connection.kafka.topic("app-acks"), options
         self._name = options.name
         self._stage: Stage = options.stage
-        self._store, self._messages, self._readers = store, messages, readers
+        self._store, self._messages = store, messages
+        qos, on_reader_ack = options.writer_qos, options.on_application_acknowledgment
+        self.readers: WriterAcknowledgements | None = None
+        if qos is not None or on_reader_ack is not None:
+            self.readers = WriterAcknowledgements(qos or WriterQos(), self._name, self._ask_settle, on_reader_ack)
         self._id = f"logon-{secrets.token_hex(8)}"
         self._session: Session[int] = Session()
         self._records = Publications(self._name, self._id, acknowledged=self._stage == "persisted")
@@ -83,7 +88,7 @@ class PublisherLink:
             self._closing,
             sends="messages",
             addressed="publisher-acks",
-            writes=() if readers is None else ("app-acks",),
+            writes=() if self.readers is None else ("app-acks",),
         )
         self._thread.start()
 
@@ -171,7 +176,7 @@ class PublisherLink:
         except (KafkaError, ValueError) as error:
             log.warning("Kafka did not store a flush of %s; its acks come with their interval: %s", self._name, error)
 
-    def ask_settle(self, question: WriterStateRequest) -> None:
+    def _ask_settle(self, question: WriterStateRequest) -> None:
         """Send a query about the acknowledgements of readers."""
         try:
             self._connection.producer.send(self._topic, reader_records.write(question), self._connection.name)
@@ -249,15 +254,15 @@ class PublisherLink:
                 self._receive(record)
             self.send_again(self._messages.overdue())
             if self._logged_on:
-                if self._readers is not None:
-                    self._readers.keep_roles()
+                if self.readers is not None:
+                    self.readers.keep_roles()
                 self.life.enter("disconnected" if self._away or self._messages.silent else "connected")
 
     def _receive(self, record: Any) -> None:
         answer = reader_records.read_answer(record.value)
         if answer is not None:
-            if self._readers is not None:
-                self._readers.receive(answer)
+            if self.readers is not None:
+                self.readers.receive(answer)
             return
         try:
             ack = decode_ack(record.value)
@@ -290,8 +295,8 @@ class PublisherLink:
 
     def _end(self, error: Exception) -> None:
         self._messages.end(error)
-        if self._readers is not None:
-            self._readers.end(error)
+        if self.readers is not None:
+            self.readers.end(error)
 
 
 def _refusal(seq: int, error: BaseException) -> RefusedError:

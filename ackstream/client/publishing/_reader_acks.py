@@ -61,7 +61,7 @@ class ReaderAcknowledgements:
 
         :raises SettleTimeout: the settle job does not answer
         """
-        return self._tracked.waiting_for(timeout)
+        return self._tracked.fresh_state(timeout).waiting_for
 
     @property
     def _tracked(self) -> WriterAcknowledgements:
@@ -102,11 +102,8 @@ class WriterAcknowledgements:
     ) -> None:
         """Set up without samples; :meth:`begin` follows."""
         self.written = 0
-        """The number of the last sample."""
-        self._qos = qos
-        self._question = WriterStateRequest(writer, qos.required)
-        self._ask = ask
-        self._handler = handler
+        self._qos, self._question = qos, WriterStateRequest(writer, qos.required)
+        self._ask, self._handler = ask, handler
         self._changed = threading.Condition()
         self._start = 1
         self._done = Intervals()
@@ -116,12 +113,11 @@ class WriterAcknowledgements:
         self._asked_at = self._answered_at = time.monotonic()
 
     def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
-        """Ask settle which samples of earlier runs are complete.
+        """Ask settle which samples of earlier runs are complete; ``holes`` are numbers of none, unless it knows these.
 
         :param first: the first sample that the publisher keeps, for a writer that settle does not know
-        :param holes: numbers of no samples, unless settle knows these
         """
-        state = self._fresh_state(timeout)
+        state = self.fresh_state(timeout)
         with self._changed:
             self._start = state.released + 1 if state.written else first
             self.written = max(next_seq, self._start) - 1
@@ -210,11 +206,8 @@ class WriterAcknowledgements:
         retained = self.retained
         return retained[0][0] if retained else None
 
-    def waiting_for(self, timeout: float) -> tuple[str, ...]:
-        """Return who has not acknowledged the oldest incomplete sample."""
-        return self._fresh_state(timeout).waiting_for
-
-    def _fresh_state(self, timeout: float) -> WriterState:
+    def fresh_state(self, timeout: float) -> WriterState:
+        """Ask settle for the state of the writer, and wait for the answer."""
         with self._changed:
             before, roles = self._state, self._qos.required
 

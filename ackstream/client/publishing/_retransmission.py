@@ -28,8 +28,7 @@ MAX_TIMEOUT_MS = 60_000
 """However long answers take, the estimate is no longer."""
 
 MAX_PAUSE_MS = 300_000
-"""However long the service is silent, the next repetition comes after this time, or after the timeout if it is longer.
-"""
+"""A silent service gets the next repetition after this time at the latest, or after the timeout if it is longer."""
 
 MAX_BURST = 1_024
 """The most messages that are sent again at a time."""
@@ -38,13 +37,10 @@ MAX_BURST = 1_024
 class Retransmission:
     """The timer of one publisher."""
 
-    def __init__(self, ack_timeout_ms: int, conflation_ms: int = CONFLATION_MS) -> None:
-        """Begin without knowing how long answers take.
-
-        :param ack_timeout_ms: the shortest time to wait
-        :param conflation_ms: how long the service holds merged acks back, besides
-        """
-        self._shortest, self._held_back = ack_timeout_ms, conflation_ms
+    def __init__(self, ack_timeout_ms: int, conflation_ms: int | None = None) -> None:
+        """Wait for ``ack_timeout_ms`` at least, and as long as the service holds merged acks back, besides."""
+        self._shortest = ack_timeout_ms
+        self._held_back = CONFLATION_MS if conflation_ms is None else conflation_ms
         self._mean: float | None = None
         self._deviation = 0.0
         self._answered = 0
@@ -93,10 +89,7 @@ class Retransmission:
         return again
 
     def answered(self, sent: Mapping[int, int], now: int) -> None:
-        """Note that messages were acknowledged or refused.
-
-        :param sent: by number, when each was sent last
-        """
+        """Note that messages were acknowledged or refused; ``sent`` is when each was sent last."""
         if not sent:
             return
         self._answered, self._factor, self._perhaps = now, 1, None

@@ -20,7 +20,7 @@ from ackstream.client.publishing.publications import FailedMessage, PublishStati
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import CONFLATION_MS, CommandAck
+from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,9 +68,7 @@ class UnacknowledgedMessages:
         self._messages, self._options = messages, options
         self._stage: Stage = options.stage
         self._error_on_gap = options.error_on_gap
-        self._timer = Retransmission(
-            timeout_ms, CONFLATION_MS if options.conflation_ms is None else options.conflation_ms
-        )
+        self._timer = Retransmission(timeout_ms, options.conflation_ms)
         self._clock = clock
         self._open: dict[int, Open] = {}
         # by number, ascending: when it was last sent
@@ -320,11 +318,7 @@ class UnacknowledgedMessages:
         return self._messages.discarded >= last or len(self._messages) == 0
 
     def _give(self, numbers: list[int], opened: Mapping[int, Open | None], duplicate: int | None) -> None:
-        """Give the receipts of messages that one ack covers.
-
-        :param opened: ``None`` for a message of an earlier run
-        :param duplicate: the one that was stored before
-        """
+        """Give the receipts of messages that one ack covers; those of an earlier run have no future."""
         options, now = self._options, time.time_ns() // 1_000_000
         for seq in numbers:
             future, context = opened[seq] or (None, None)

@@ -141,10 +141,7 @@ def check_client(name: object) -> str:
 
 
 def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = None) -> KeptMessage:
-    """Return a message to keep and to send.
-
-    :param headers: instead of those of the message
-    """
+    """Return a message to keep and to send; ``headers`` replace its own."""
     named = [*(new.headers if headers is None else headers)]
     _check("value", new.value, bytes)
     _check("key", new.key, bytes, optional=True)
@@ -200,11 +197,7 @@ class Publications:
     """The records of one publisher in one session."""
 
     def __init__(self, client: str, session: str, *, acknowledged: bool) -> None:
-        """Write records.
-
-        :param session: distinguishes the publishers of one name: the last one to log on counts
-        :param acknowledged: whether the service is to acknowledge the messages
-        """
+        """Begin a session, which distinguishes the publishers of one name: the last one to log on counts."""
         self._own = [(CLIENT, client.encode()), (SESSION, session.encode())]
         self._ack = b"persisted" if acknowledged else b"none"
 
@@ -227,10 +220,9 @@ class Publications:
         return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
 
     def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None) -> Headers:
-        """Return the headers of a logon.
+        """Return the headers of a logon; the service acknowledges each third of ``window``.
 
         :param first: the first number that the publisher keeps or will use; ``None``: it has none
-        :param window: how many messages may be unacknowledged: the service acknowledges each third of it
         """
         headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
         if first is not None:

@@ -18,7 +18,7 @@ from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
-from ackstream.client.publishing._reader_acks import ReaderAcknowledgements, WriterAcknowledgements
+from ackstream.client.publishing._reader_acks import ReaderAcknowledgements
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import (
     AwaitedMessage,
@@ -29,7 +29,6 @@ from ackstream.client.publishing.publications import (
     described,
     message_of,
 )
-from ackstream.client.reading.samples import WriterQos
 from ackstream.errors import ClientError
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.storage import KeptMessage
     from ackstream.client.publishing.publications import PublishStatistics, Receipt
-    from ackstream.protocol.readers import WriterStateRequest
 
 
 class Publisher(ReaderAcknowledgements, Client):
@@ -94,14 +92,14 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises SettleTimeout: the settle job does not answer
         """
         connection = connection_of(options.bootstrap_servers)
-        name, qos, on_reader_ack = check_client(options.name), options.writer_qos, options.on_application_acknowledgment
+        name = check_client(options.name)
         check_word("stage", options.stage, Stage)
         check_word("synchronous", options.synchronous, Synchronous)
         check_callables(
             on_receipt=options.on_receipt,
             on_failed_write=options.on_failed_write,
             on_ack=options.on_ack,
-            on_application_acknowledgment=on_reader_ack,
+            on_application_acknowledgment=options.on_application_acknowledgment,
         )
         self._stage: Stage = options.stage
         self._topic, self._name = connection.kafka.topic("messages"), name
@@ -112,11 +110,8 @@ class Publisher(ReaderAcknowledgements, Client):
         with ExitStack() as stack:
             stack.callback(self._store.close)
             self._unacknowledged = UnacknowledgedMessages(self._store, options)
-            self._readers: WriterAcknowledgements | None = None
-            if qos is not None or on_reader_ack is not None:
-                self._readers = WriterAcknowledgements(qos or WriterQos(), name, self._ask_settle, on_reader_ack)
-            self._link = PublisherLink(connection, options, self._store, self._unacknowledged, self._readers)
-            self._life = self._link.life
+            self._link = PublisherLink(connection, options, self._store, self._unacknowledged)
+            self._life, self._readers = self._link.life, self._link.readers
             stack.callback(self.close)
             logon = self._link.log_on()
             if self._readers is not None:
@@ -276,6 +271,3 @@ class Publisher(ReaderAcknowledgements, Client):
         """
         self._link.close()
         self._store.close()
-
-    def _ask_settle(self, question: WriterStateRequest) -> None:
-        self._link.ask_settle(question)

@@ -267,9 +267,9 @@ class OpenRequests:
         with self._lock:
             return self._close(request, "not_sent")
 
-    def find(self, key: bytes) -> OpenRequest | None:
+    def find(self, key: bytes | None) -> OpenRequest | None:
         """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
-        return self._open.get(key)
+        return None if key is None else self._open.get(key)
 
     def accepts(self, request: OpenRequest, reply: Reply) -> bool:
         """Return whether a reply under its correlation-id is to this request, and not to another one of the same id.

@@ -245,9 +245,8 @@ class Requester(Client):
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
-        key, identity = keys.get(CORRELATION_ID), keys.get(REPLY_ID)
-        request = None if key is None or identity is None else self._requests.find(key)
-        if key is None or identity is None or request is None:
+        request = None if keys.get(REPLY_ID) is None else self._requests.find(keys.get(CORRELATION_ID))
+        if request is None:
             # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
             self._requests.counts["foreign"] += 1
             return
@@ -259,7 +258,7 @@ class Requester(Client):
             self._answer(request.key, reply)
         else:
             self._requests.counts["foreign"] += 1
-            log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(key))
+            log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(request.key))
 
     def _answer(self, key: bytes, reply: Reply) -> None:
         request = self._requests.answer(key, reply.reply_id.encode())

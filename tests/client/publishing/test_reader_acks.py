@@ -69,7 +69,7 @@ def test_a_writer_that_settle_does_not_know_begins_with_its_own_first_sample() -
 
 def test_each_question_names_the_roles_that_the_writer_requires() -> None:
     world = World(AUDITED, required={"Auditor": 2})
-    world.known.waiting_for(5)
+    world.known.fresh_state(5)
     assert world.asked == [WriterStateRequest("w1", {"Auditor": 2})] * len(world.asked)
     assert World(NEW, required={}).asked[0] == WriterStateRequest("w1", {}), "which ends those of an earlier run"
 
@@ -107,7 +107,7 @@ def test_roles_are_named_again_soon_if_settle_has_not_answered(monkeypatch: pyte
     world = World(AUDITED, required={"Auditor": 2})
     world.state = None
     with pytest.raises(SettleTimeout):
-        world.known.waiting_for(0.001)
+        world.known.fresh_state(0.001)
     before = len(world.asked)
     world.known.keep_roles()
     monkeypatch.setattr(reader_acks, "SETTLE_TIMEOUT", 0)
@@ -154,7 +154,7 @@ def test_a_timed_out_wait_names_who_has_not_acknowledged() -> None:
     world.state = WriterState("w1", 1, 0, (), ("r1", "Logger"))
     with pytest.raises(ReaderTimeout, match=r"Message 1 .* within 0.5 s; the oldest waits for r1, Logger"):
         world.known.wait(0.5)
-    assert world.known.waiting_for(5) == ("r1", "Logger")
+    assert world.known.fresh_state(5).waiting_for == ("r1", "Logger")
 
 
 def test_a_writer_without_samples_does_not_wait() -> None:
@@ -206,7 +206,7 @@ def test_a_wait_ends_with_the_publisher() -> None:
     waiting.join(10)
     assert len(found) == 1
     with pytest.raises(PublisherClosedError):
-        world.known.waiting_for(5)
+        world.known.fresh_state(5)
 
 
 def test_samples_are_numbered_from_the_start() -> None:
