@@ -63,6 +63,20 @@ def check_word(argument: str, value: object, words: Any) -> None:
         raise BadParameterError(f"{argument} is {value!r:.80}: choose among {', '.join(known)}.")
 
 
+def check_type(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
+    """Check the type of an argument; an ``optional`` one may be ``None``."""
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise BadParameterError(f"{argument} is {value!r:.80}: give {kind.__name__}, not {type(value).__name__}.")
+
+
+def encoded(argument: str, text: str) -> bytes:
+    """Return a text in UTF-8: one that has none can never be sent, and would hold up all that follows it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadParameterError(f"{argument} has {text!r:.80}: a surrogate alone is no character.") from None
+
+
 def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, ...]:
     """Return the names in an argument, each one of ``words`` (a ``Literal``) or any text.
 

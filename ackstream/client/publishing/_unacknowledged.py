@@ -76,10 +76,8 @@ class UnacknowledgedMessages:
         self._bytes = 0
         # messages of an earlier run that do not fit into the window yet
         self._waiting: deque[int] = deque()
-        # handed to Kafka, which has not answered
-        self._sending: set[int] = set()
-        # by number: when to send it again
-        self._rejected: dict[int, int] = {}
+        # not stored by Kafka, by number: when to send it again; None: Kafka has not answered
+        self._unstored: dict[int, int | None] = {}
         self._accepted = Intervals()
         self._counts: Counter[str] = Counter()
 
@@ -165,12 +163,12 @@ class UnacknowledgedMessages:
     def sending(self, seq: int) -> None:
         """Note that a message was handed to Kafka."""
         with self.changed:
-            self._sending.add(seq)
+            self._unstored[seq] = None
 
     def accepted(self, seq: int) -> list[int]:
         """Note that Kafka has stored a message; return the messages to send now."""
         with self.changed:
-            self._sending.discard(seq)
+            self._unstored.pop(seq, None)
             self._counts["accepted"] += 1
             if seq in self._in_flight:
                 self._in_flight[seq] = self._clock()
@@ -188,12 +186,12 @@ class UnacknowledgedMessages:
         The number is sent without the message until the service knows that the message will not come: it would wait.
         """
         with self.changed:
-            self._sending.discard(seq)
+            self._unstored.pop(seq, None)
             message = self._messages.get(seq)
             if message is None:
                 return
             if refusal is None or message.withdrawn:
-                self._rejected[seq] = self._clock() + (0 if refusal is None else REFUSED_AGAIN_MS)
+                self._unstored[seq] = self._clock() + (0 if refusal is None else REFUSED_AGAIN_MS)
                 return
         # before it is withdrawn: after a crash in between, it is refused again
         self._return(seq, refusal.reason)
@@ -203,7 +201,7 @@ class UnacknowledgedMessages:
                 return
             self._messages.withdraw(seq)
             self._bytes -= message.size if seq in self._in_flight else 0
-            self._rejected[seq] = self._clock()
+            self._unstored[seq] = self._clock()
             self._counts["failed"] += 1
             entry = self._open.pop(seq, None)
             self.changed.notify_all()
@@ -216,13 +214,13 @@ class UnacknowledgedMessages:
             if self.ended is not None:
                 return []
             now = self._clock()
-            late = {seq for seq, at in self._rejected.items() if at <= now}
+            late = {seq for seq, at in self._unstored.items() if at is not None and at <= now}
             for seq in late:
-                del self._rejected[seq]
+                del self._unstored[seq]
             if self._stage == "persisted":
                 timed_out = self._timer.due(self._in_flight, now)
                 self._in_flight.update(dict.fromkeys(timed_out, now))
-                late |= set(timed_out) - self._sending - self._rejected.keys()
+                late |= set(timed_out) - self._unstored.keys()
             return sorted(late)
 
     def flush(self, stage: Stage, timeout: float | None, wait: Callable[..., bool] | None = None) -> None:

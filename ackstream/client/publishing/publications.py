@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
+from ackstream.client.core.arguments import check_type, encoded, names
 from ackstream.client.core.storage import KeptMessage
 from ackstream.client.errors import MessageTooLargeError
 from ackstream.errors import BadParameterError
@@ -143,13 +144,13 @@ def check_client(name: object) -> str:
 def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = None) -> KeptMessage:
     """Return a message to keep and to send; ``headers`` replace its own."""
     named = [*(new.headers if headers is None else headers)]
-    _check("value", new.value, bytes)
-    _check("key", new.key, bytes, optional=True)
-    _check("topic", new.topic, str, optional=True)
+    check_type("value", new.value, bytes)
+    check_type("key", new.key, bytes, optional=True)
+    check_type("topic", new.topic, str, optional=True)
     for header in named:
         if not isinstance(header, tuple) or [type(part) for part in header] != [str, bytes]:
             raise BadParameterError(f"headers has {header!r:.80}: each header is a tuple of a str and bytes.")
-        _encodable("headers", header[0])
+        encoded("headers", header[0])
         if header[0] in PUBLISHER:
             raise BadParameterError(
                 f"headers has {header[0]}, which is the service's own: rename it; topic, key and ttl_ms are arguments."
@@ -159,7 +160,7 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
             raise BadParameterError(f"ttl_ms is {new.ttl_ms!r:.80}: give whole milliseconds, 0 or more.")
         named.append((TTL, b"%d" % new.ttl_ms))
     if new.topic is not None:
-        named.append((TOPIC, _encodable("topic", new.topic)))
+        named.append((TOPIC, encoded("topic", new.topic)))
     named += _requests(new)
     message = KeptMessage(new.value, named, new.key)
     size = message.size + _PER_HEADER * len(named)
@@ -170,27 +171,12 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
 
 def _requests(new: NewMessage) -> Headers:
     """Return the headers that ask for acknowledgements of a message."""
-    _check("cid", new.cid, str, optional=True)
-    _check("ack_immediately", new.ack_immediately, bool)
-    asked = list(dict.fromkeys(new.acks))
-    if unknown := [ack for ack in asked if ack not in get_args(AckType)]:
-        raise BadParameterError(f"acks has {unknown[0]!r:.80}: choose among {', '.join(get_args(AckType))}.")
+    check_type("cid", new.cid, str, optional=True)
+    check_type("ack_immediately", new.ack_immediately, bool)
+    asked = list(dict.fromkeys(names("acks", new.acks, AckType)))
     headers = [(ACK, ",".join(asked).encode())] if asked else []
-    headers += [(CID, _encodable("cid", new.cid))] if new.cid is not None else []
+    headers += [(CID, encoded("cid", new.cid))] if new.cid is not None else []
     return [*headers, (ACK_IMMEDIATELY, b"true")] if new.ack_immediately else headers
-
-
-def _encodable(name: str, text: str) -> bytes:
-    """Return a text in UTF-8: one that has none can never be sent, and would hold up all that follows it."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise BadParameterError(f"{name} has {text!r:.80}: a surrogate alone is no character.") from None
-
-
-def _check(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
-    if not isinstance(value, kind) and not (optional and value is None):
-        raise BadParameterError(f"{argument} is {value!r:.80}: give {kind.__name__}, not {type(value).__name__}.")
 
 
 class Publications:
