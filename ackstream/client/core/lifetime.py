@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from ackstream.client.core.arguments import check_callables
@@ -143,6 +144,44 @@ class Client(Closing):
         :raises ClientError: the error that ended the client, which ``on_error`` was called with
         """
         return self._life.wait(timeout)
+
+
+class Awaited:
+    """Base of a state that callers wait for, until an error ends all waits. Safe to use from several threads.
+
+    :ivar changed: guards the state, and is notified of changes that a wait may be for
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.ended: Exception | None = None
+
+    def end(self, error: Exception) -> None:
+        """Fail current and later waits with an error; the first call decides which."""
+        with self.changed:
+            self.ended = self.ended or error
+            self.changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition; return whether it holds, and raise the error that has ended the waits."""
+        with self.changed:
+            done = self.changed.wait_for(lambda: condition() or self.ended is not None, timeout)
+            if self.ended is not None:
+                raise self.ended
+            return done
+
+    def ask_until(
+        self, condition: Callable[[], bool], timeout: float | None, ask: Callable[[], None], again: float
+    ) -> bool:
+        """Call ``ask`` now, and again after so many seconds, until a condition holds; return whether it does."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.wait_for(condition, 0):
+            left = again if until is None else min(again, until - time.monotonic())
+            if left <= 0:
+                return False
+            ask()
+            self.wait_for(condition, left)
+        return True
 
 
 class Session(Generic[P]):

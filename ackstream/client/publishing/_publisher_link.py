@@ -77,8 +77,8 @@ class PublisherLink:
         self._session: Session[int] = Session()
         self._records = Publications(self._name, self._id, acknowledged=self._stage == "persisted")
         self._flushes = count(1)
-        # how often a message was handed to Kafka
-        self._sent = 0
+        # how often a message was handed to Kafka, and by the last hurry
+        self._sent, self._hurried = 0, -1
         # the flushes whose answers are waited for
         self._flushing: set[str] = set()
         self._closed, self._closing = threading.Event(), threading.Event()
@@ -154,23 +154,17 @@ class PublisherLink:
 
     def wait_for_acks(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for acks of messages; return whether the condition holds. The service sends them as soon as it may."""
-        until = None if timeout is None else time.monotonic() + timeout
-        asked = -1
-        while not self._messages.wait_for(condition, 0):
-            if asked != self._sent:
-                asked = self._sent
-                self._hurry()
-            left = HURRY_SECONDS if until is None else until - time.monotonic()
-            if left <= 0:
-                return False
-            self._messages.wait_for(condition, min(left, HURRY_SECONDS))
-        return True
+        self._hurried = -1
+        return self._messages.ask_until(condition, timeout, self._hurry, HURRY_SECONDS)
 
     def _hurry(self) -> None:
-        """Request merged acks of all stored messages; if Kafka refuses this, nothing is lost.
+        """Request merged acks of all stored messages, unless none was sent since; if Kafka refuses this, none is lost.
 
         Nothing waits for the answer: the acks of the messages themselves show when they are stored.
         """
+        if self._hurried == self._sent:
+            return
+        self._hurried = self._sent
         try:
             self._connection.send(b"", self._records.flush(f"flush-{next(self._flushes)}-{self._id}"))
         except (KafkaError, ValueError) as error:

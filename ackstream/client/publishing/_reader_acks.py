@@ -5,13 +5,12 @@ Rules: brokers.md R6, R8 to R10, R13. The settle job reports acknowledgements at
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.lifetime import call_handler
+from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import ReaderTimeout, SettleTimeout
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.intervals import Intervals
@@ -87,11 +86,8 @@ class Callback(msgspec.Struct, frozen=True):
         return self.response is not None
 
 
-class WriterAcknowledgements:
-    """The samples of one writer: which are complete, which are kept, and which callbacks were made.
-
-    Safe to use from several threads.
-    """
+class WriterAcknowledgements(Awaited):
+    """The samples of one writer: which are complete, which are kept, and which callbacks were made."""
 
     def __init__(
         self,
@@ -101,15 +97,14 @@ class WriterAcknowledgements:
         handler: Callable[[Callback], None] | None,
     ) -> None:
         """Set up without samples; :meth:`begin` follows."""
+        super().__init__()
         self.written = 0
         self._qos, self._question = qos, WriterStateRequest(writer, qos.required)
         self._ask, self._handler = ask, handler
-        self._changed = threading.Condition()
         self._start = 1
         self._done = Intervals()
         self._notified: dict[str, Intervals] = {}
         self._state: WriterState | None = None
-        self._ended: Exception | None = None
         self._asked_at = self._answered_at = time.monotonic()
 
     def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
@@ -118,7 +113,7 @@ class WriterAcknowledgements:
         :param first: the first sample that the publisher keeps, for a writer that settle does not know
         """
         state = self.fresh_state(timeout)
-        with self._changed:
+        with self.changed:
             self._start = state.released + 1 if state.written else first
             self.written = max(next_seq, self._start) - 1
             self._release(self._start - 1)
@@ -130,13 +125,13 @@ class WriterAcknowledgements:
             for callback in self._callbacks(answer):
                 call_handler(self._handler, callback)
             return
-        with self._changed:
+        with self.changed:
             if isinstance(answer, WriterState):
                 self._state, self._answered_at = answer, time.monotonic()
             if isinstance(answer, (SamplesDone, WriterState)):
                 self._done.merge(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
                 self._release(answer.released)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def keep_roles(self) -> None:
         """Name the roles again, if it is time, or if settle has not answered; to be called now and then."""
@@ -147,12 +142,6 @@ class WriterAcknowledgements:
         if self._qos.required and time.monotonic() >= self._asked_at + pause:
             self._send()
 
-    def end(self, error: Exception) -> None:
-        """Fail current and later waits with an error; the first call decides which."""
-        with self._changed:
-            self._ended = self._ended or error
-            self._changed.notify_all()
-
     @property
     def full(self) -> bool:
         """Whether a new sample has to wait for room."""
@@ -161,43 +150,39 @@ class WriterAcknowledgements:
 
     def write(self) -> None:
         """Count a new sample, for which there is room; with ``keep-last`` the oldest one makes room."""
-        with self._changed:
+        with self.changed:
             if self._qos.max_samples is not None and self._kept >= self._qos.max_samples:
                 self._done.add(self._done.first_hole)
             self.written += 1
 
     def wait_for_room(self) -> None:
         """Wait for room, for at most ``max_blocking_ms``."""
-        with self._changed:
-            seconds = self._qos.max_blocking_ms / 1000
-            if not self._changed.wait_for(lambda: self._ended is not None or not self.full, seconds):
-                raise ReaderTimeout(
-                    f"{self._qos.max_samples} messages wait for readers, and none was acknowledged within"
-                    f" {seconds:g} s; the oldest is {self.first_unacknowledged}."
-                )
-            if self._ended is not None:
-                raise self._ended
+        seconds = self._qos.max_blocking_ms / 1000
+        if not self.wait_for(lambda: not self.full, seconds):
+            raise ReaderTimeout(
+                f"{self._qos.max_samples} messages wait for readers, and none was acknowledged within"
+                f" {seconds:g} s; the oldest is {self.first_unacknowledged}."
+            )
 
     def wait(self, max_wait: float | None) -> None:
         """Wait as :meth:`ReaderAcknowledgements.wait_for_acknowledgments` does."""
-        with self._changed:
-            # the answers repeat reports that were missed
-            if not self._ask_until(lambda: not self.retained, max_wait):
-                waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
-                raise ReaderTimeout(
-                    f"Message {self.first_unacknowledged} and perhaps others were not acknowledged within"
-                    f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
-                )
+        # the answers repeat reports that were missed
+        if self.retained and not self.ask_until(lambda: not self.retained, max_wait, self._send, ASK_SECONDS):
+            waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
+            raise ReaderTimeout(
+                f"Message {self.first_unacknowledged} and perhaps others were not acknowledged within"
+                f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
+            )
 
     def is_complete(self, seq: int) -> bool:
         """Return whether a sample is complete."""
-        with self._changed:
+        with self.changed:
             return seq <= self.written and seq in self._done
 
     @property
     def retained(self) -> list[Interval]:
         """The samples that are kept, as runs; a best-effort writer keeps none."""
-        with self._changed:
+        with self.changed:
             return self._done.missing(1, self.written) if self._qos.reliable and self.written else []
 
     @property
@@ -208,37 +193,23 @@ class WriterAcknowledgements:
 
     def fresh_state(self, timeout: float) -> WriterState:
         """Ask settle for the state of the writer, and wait for the answer."""
-        with self._changed:
-            before, roles = self._state, self._qos.required
+        before, roles = self._state, self._qos.required
 
-            def is_answer() -> bool:
-                # an answer to an earlier publisher of the name may be on its way, with other roles
-                state = self._state
-                return state is not None and state is not before and roles in (None, state.required)
+        def is_answer() -> bool:
+            # an answer to an earlier publisher of the name may be on its way, with other roles
+            state = self._state
+            return state is not None and state is not before and roles in (None, state.required)
 
-            if not self._ask_until(is_answer, timeout) or self._state is None:
-                if self._state is not before:
-                    raise InconsistentQosError(
-                        "The settle job does not require the roles of `writer_qos`: upgrade it before its publishers."
-                    )
-                raise SettleTimeout(
-                    f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
-                    " start the job that settles acknowledgements (`ackstream submit settle`)."
+        if not self.ask_until(is_answer, timeout, self._send, ASK_SECONDS) or self._state is None:
+            if self._state is not before:
+                raise InconsistentQosError(
+                    "The settle job does not require the roles of `writer_qos`: upgrade it before its publishers."
                 )
-            return self._state
-
-    def _ask_until(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Ask settle until its answers have made a condition true; return whether they have."""
-        until = None if seconds is None else time.monotonic() + seconds
-        while not condition():
-            if self._ended is not None:
-                raise self._ended
-            left = ASK_SECONDS if until is None else until - time.monotonic()
-            if left <= 0:
-                return False
-            self._send()
-            self._changed.wait_for(lambda: self._ended is not None or condition(), min(left, ASK_SECONDS))
-        return True
+            raise SettleTimeout(
+                f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
+                " start the job that settles acknowledgements (`ackstream submit settle`)."
+            )
+        return self._state
 
     def _send(self) -> None:
         self._asked_at = time.monotonic()
@@ -255,7 +226,7 @@ class WriterAcknowledgements:
 
     def _callbacks(self, event: ApplicationAcknowledged) -> list[Callback]:
         """Return the callbacks of an event, by sample; each reader and sample once, however often it is reported."""
-        with self._changed:
+        with self.changed:
             if event.first > self.written:
                 return []
             notified = self._notified.setdefault(event.reader, Intervals(start=self._start))

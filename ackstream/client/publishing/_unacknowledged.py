@@ -7,13 +7,12 @@ lacks are sent again, in order; an unanswered one is, too (``retransmission``).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, deque
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackstream.client.core.lifetime import call_handler
+from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
 from ackstream.client.publishing._retransmission import Retransmission
 from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt
@@ -41,10 +40,10 @@ class Logon(NamedTuple):
     holes: list[Interval]
 
 
-class UnacknowledgedMessages:
+class UnacknowledgedMessages(Awaited):
     """Decides when messages are sent and when they are done; the publisher sends them.
 
-    Safe to use from several threads. Futures and handlers are called without the lock.
+    Futures and handlers are called without the lock.
     """
 
     def __init__(
@@ -54,6 +53,7 @@ class UnacknowledgedMessages:
 
         A window is 1 to 255 in Solace, and may be larger here.
         """
+        super().__init__()
         self._window, self._window_bytes = options.window, options.window_bytes
         if self._window < 1 or self._window_bytes < 1:
             raise WindowError(
@@ -63,8 +63,6 @@ class UnacknowledgedMessages:
         timeout_ms = round(options.ack_timeout * 1000)
         if options.stage == "persisted" and timeout_ms < 1:
             raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
-        self.changed = threading.Condition()
-        self.ended: Exception | None = None
         self._messages, self._options = messages, options
         self._stage: Stage = options.stage
         self._error_on_gap = options.error_on_gap
@@ -231,14 +229,6 @@ class UnacknowledgedMessages:
                 f"{len(self._messages)} messages were not acknowledged within {timeout:g} s; they are kept."
             )
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for a condition; return whether it holds, and raise the error of a publisher that has ended."""
-        with self.changed:
-            done = self.changed.wait_for(lambda: condition() or self.ended is not None, timeout)
-            if self.ended is not None:
-                raise self.ended
-            return done
-
     def acknowledged(self, ack: CommandAck) -> list[int]:
         """Drop the messages that an ack covers and end their futures; return the messages to send now.
 
@@ -277,10 +267,9 @@ class UnacknowledgedMessages:
 
     def end(self, error: Exception) -> None:
         """Fail all open futures and all later calls with an error; the first call decides which."""
+        super().end(error)
         with self.changed:
-            self.ended = self.ended or error
             opened, self._open = self._open, {}
-            self.changed.notify_all()
         for entry in opened.values():
             entry.future.set_exception(self.ended)
 
