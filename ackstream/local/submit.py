@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import installation, jars
-from ackstream.local.process import java_text, write_file
+from ackstream.local.process import java_text, locked, write_file
 from ackstream.settings import Settings
 from ackstream.settings.base import ENV_PREFIX
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
@@ -263,7 +263,7 @@ def archive() -> Path:
 
 
 def archive_classes() -> bool:
-    """Write the archive unless it exists: 40 seconds, and 200 MB of the user's cache.
+    """Write the archive unless it exists: 40 seconds, and 200 MB of the user's cache; one process at a time.
 
     :returns: whether there is an archive now; a Java without class-data sharing has none
     :raises LocalError: no Java, or a jar cannot be fetched
@@ -271,7 +271,12 @@ def archive_classes() -> bool:
     found = archive()
     if found.is_file():
         return True
-    found.parent.mkdir(parents=True, exist_ok=True)
+    remedy = "set XDG_CACHE_HOME to another directory"
+    with locked(found.parent / "lock", remedy, lambda: None):
+        return found.is_file() or _archive_classes(found)
+
+
+def _archive_classes(found: Path) -> bool:
     with tempfile.TemporaryDirectory(dir=found.parent) as directory:
         part, fetched = Path(directory) / found.name, jars.resolve("spark")
         conf = {
@@ -296,7 +301,6 @@ def archive_classes() -> bool:
         except (OSError, subprocess.TimeoutExpired):
             return False
         if part.is_file():
-            # another process may have been as quick: both archives are good
             part.replace(found)
     return found.is_file()
 

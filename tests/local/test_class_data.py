@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,7 +52,24 @@ def test_a_program_that_fails_leaves_nothing_behind(tmp_path: Path, cache: Path,
     monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
     assert not submit.archive_classes()
-    assert not any((cache / "class-data").iterdir())
+    assert not list((cache / "class-data").glob("[!l]*"))
+
+
+def test_of_several_processes_one_writes_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f"echo started >> {tmp_path}/log\n"
+        'for word in "$@"; do\n'
+        'case $word in *ArchiveClassesAtExit=*) part=${word##*Exit=}; touch "${part%% *}";; esac; done\n'
+    )
+    program.chmod(0o700)
+    monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(jars, "resolve", lambda *_: [])
+    with ThreadPoolExecutor() as pool:
+        assert all(pool.map(lambda _: submit.archive_classes(), range(3)))
+    assert (tmp_path / "log").read_text().splitlines() == ["started"]
 
 
 def test_a_damaged_archive_is_ignored_without_a_word():
