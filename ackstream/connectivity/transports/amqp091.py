@@ -28,7 +28,13 @@ from ackstream.connectivity.transport import (
     not_published,
     property_text,
 )
-from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, unreachable
+from ackstream.connectivity.transports.brokers import (
+    BrokerLink,
+    ConfirmingPublisher,
+    Confirms,
+    PushedSource,
+    unreachable,
+)
 from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
@@ -37,7 +43,7 @@ from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.transport import Confirm, Receiver
+    from ackstream.connectivity.transport import Receiver
     from ackstream.connectivity.transports.brokers import Unconfirmed
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
@@ -55,6 +61,9 @@ RETURN_SECONDS = 0.1
 
 LEAVE_SECONDS = 1.0
 """How long the broker may take to agree to the end of a connection."""
+
+ANSWER_SECONDS = CONNECT_SECONDS + LEAVE_SECONDS
+"""How long the broker may take to open a connection: pika gives up first."""
 
 UNFIT = (ShortStringTooLong, ProtocolSyntaxError)
 """Errors of pika for a message that AMQP cannot carry: a routing key or a correlation-id of more than 255 bytes."""
@@ -86,16 +95,10 @@ def parameters(connection: Amqp091Connection) -> ConnectionParameters:
     )
 
 
-class _Link:
-    """A connection to the broker, all in one thread: ``turn`` exchanges data and calls the handlers.
-
-    :ivar reason: why the connection ended
-    """
-
+class _Link(BrokerLink):
     def __init__(self, connection: Amqp091Connection, opened: Callable[[Any], None]) -> None:
         """Begin to connect; ``opened`` is called with the connection."""
-        self.reason: BaseException | None = None
-        self._settings = connection
+        super().__init__(connection)
         self.loop = IOLoop()
         self.loop.activate_poller()
         self.connection = SelectConnection(
@@ -106,29 +109,14 @@ class _Link:
             custom_ioloop=self.loop,
         )
 
-    def wait(self, until: Callable[[], bool]) -> None:
-        """Exchange data until a condition holds; otherwise disconnect.
-
-        :raises UnreachableError: not within 11 s, or the broker refuses
-        """
-        # pika gives up first
-        limit = time.monotonic() + CONNECT_SECONDS + LEAVE_SECONDS
-        while not until() and self.reason is None and time.monotonic() < limit:
-            self.turn(TURN_SECONDS)
-        if not until():
-            reason = self.reason or TimeoutError("It did not answer in time.")
-            self.close()
-            raise unreachable(self._settings, repr(reason)) from reason
-
-    def turn(self, seconds: float) -> None:
-        """Exchange data, waiting for some at most ``seconds``."""
+    def _exchange(self, seconds: float) -> None:
         timer = self.loop.call_later(seconds, _wait_no_longer)
         self.loop.poll()
         self.loop.process_timeouts()
         self.loop.remove_timeout(timer)
 
-    def end(self, _ended: Any, reason: BaseException) -> None:
-        """Note why the connection, or a channel that is needed, ended: the first reason."""
+    def end(self, _ended: Any, reason: BaseException | str) -> None:
+        """Note why the connection, or a channel that is needed, ended: the first reason counts."""
         self.reason = self.reason or reason
 
     def close(self) -> None:
@@ -139,7 +127,7 @@ class _Link:
             # a broker without memory or disk space reads nothing from clients that publish
             limit = time.monotonic() + LEAVE_SECONDS
             while self.connection.is_closing and time.monotonic() < limit:
-                self.turn(TURN_SECONDS)
+                self._exchange(TURN_SECONDS)
         with suppress(Exception):
             if not self.connection.is_closed:
                 # pika itself would wait for the answer of the broker without limit
@@ -161,37 +149,22 @@ class Amqp091Source(PushedSource):
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
         super().__init__(connection, index, source, intake)
-        self._link: _Link | None = None
         self._channel: Any = None
         self._consumed = 0
-        self._cancelled = False
 
     def start(self) -> None:
         """Connect and consume."""
-        link = self._link = _Link(self._settings, self._connected)
+        self._link = _Link(self._settings, self._connected)
         try:
-            link.wait(lambda: self._consumed == len(self._source.addresses))
-        except UnreachableError:
-            if isinstance(link.reason, ChannelClosedByBroker):
+            self._link.wait(lambda: self._consumed == len(self._source.addresses), ANSWER_SECONDS)
+        except UnreachableError as error:
+            if isinstance(error.__cause__, ChannelClosedByBroker):
                 raise StartError(
                     f"The connection {self._settings.id} cannot consume {' and '.join(self._source.addresses)} "
-                    f"({link.reason.reply_text}): create the queue, or correct connections.sources.addresses."
-                ) from link.reason
+                    f"({error.__cause__.reply_text}): create the queue, or correct connections.sources.addresses."
+                ) from error
             raise
         self._thread.start()
-
-    def _disconnect(self) -> None:
-        if self._link is not None:
-            self._link.close()
-
-    def _pump(self, seconds: float) -> None:
-        if self._link is None:
-            return
-        self._link.turn(seconds)
-        if self._link.reason is not None:
-            raise unreachable(self._settings, repr(self._link.reason)) from self._link.reason
-        if self._cancelled:
-            raise unreachable(self._settings, "the broker ended the consumption of a queue")
 
     def _taking(self, delivery: int) -> None:
         if self._source.qos == 0:
@@ -209,7 +182,7 @@ class Amqp091Source(PushedSource):
         try:
             method(delivery, **options)
         except AMQPError as error:
-            raise unreachable(self._settings, repr(error)) from error
+            raise unreachable(self._settings, error) from error
 
     # called by pika
 
@@ -218,8 +191,8 @@ class Amqp091Source(PushedSource):
 
     def _consume(self, channel: Any) -> None:
         self._channel = channel
-        channel.add_on_close_callback(self._closed)
-        channel.add_on_cancel_callback(self._cancel)
+        channel.add_on_close_callback(self._link.end)
+        channel.add_on_cancel_callback(partial(self._link.end, reason="the broker ended the consumption of a queue"))
         channel.basic_qos(prefetch_count=min(self._share, _MAX_PREFETCH))
         for queue in self._source.addresses:
             # with qos 0, too: without acknowledgements the broker sends all its messages at once
@@ -228,15 +201,8 @@ class Amqp091Source(PushedSource):
     def _consumes(self, _frame: Any) -> None:
         self._consumed += 1
 
-    def _closed(self, channel: Any, reason: BaseException) -> None:
-        if self._link is not None:
-            self._link.end(channel, reason)
-
     def _received(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         self._arrived.append((method.delivery_tag, external_message(method, properties, body), method.redelivered))
-
-    def _cancel(self, _frame: Any) -> None:
-        self._cancelled = True
 
 
 class UnroutableError(Exception):
@@ -258,26 +224,18 @@ class Amqp091Publisher(ConfirmingPublisher):
         self._prefix = uuid.uuid4().hex
         # the channel that takes messages
         self._channel: Any = None
-        self._link = _Link(connection, self._connected)
-        self._link.wait(lambda: self._channels > 0)
+        self._link: _Link = _Link(connection, self._connected)
+        self._link.wait(lambda: self._channels > 0, ANSWER_SECONDS)
         self._thread.start()
 
-    @property
-    def _busy(self) -> bool:
-        return not self._confirms.idle
+    def _unconfirmed(self) -> list[Confirms]:
+        return [self._confirms]
 
     def _wake(self) -> None:
         self._link.loop.add_callback_threadsafe(self._flush)
 
     def _turn(self) -> None:
         self._link.turn(TURN_SECONDS)
-        self._reason = self._link.reason
-
-    def _take_open(self) -> list[Confirm]:
-        return [unconfirmed.done for unconfirmed in self._confirms.give_up()]
-
-    def _disconnect(self) -> None:
-        self._link.close()
 
     # called by pika
 

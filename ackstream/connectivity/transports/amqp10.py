@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
-from ackstream.connectivity.transport import ExternalMessage, Published, Transport, not_published
+from ackstream.connectivity.transport import Published, Transport, not_published
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
 from ackstream.connectivity.transports.brokers import POLL_SECONDS, ConfirmingPublisher, Confirms, PushedSource
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings import Kafka
-    from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings, Source
+    from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,35 +35,56 @@ class Amqp10Source(PushedSource):
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
         super().__init__(connection, index, source, intake)
-        self._link: _Incoming | None = None
+        self._attached = 0
+        # by delivery, in order of arrival
+        self._unsettled: dict[Any, None] = {}
 
     def start(self) -> None:
         """Connect and consume."""
-        self._link = _Incoming(self._settings, self._source, self._share, self._arrived)
+        link = Link(self._settings, on_link_opened=self._link_opened, on_delivery=self._delivered)
+        mode = AtMostOnce() if self._source.qos == 0 else AtLeastOnce()
+        for address in self._source.addresses:
+            receiver = link.container.create_receiver(link.connection, address, options=[mode, Node("queue")])
+            receiver.flow(self._share)
+        link.wait(lambda: self._attached == len(self._source.addresses))
+        self._link = link
         self._thread.start()
 
     def _disconnect(self) -> None:
-        if self._link is not None:
-            untaken = {delivery for delivery, _, _ in self._arrived}
-            for delivery in self._link.unsettled:
-                if delivery in untaken:
-                    delivery.update(Delivery.RELEASED)
-                    delivery.settle()
-                else:
-                    # the broker would not mark it as delivered before
-                    settle(delivery, "reject-with-redelivery")
-            self._link.close()
-
-    def _pump(self, seconds: float) -> None:
-        if self._link is not None:
-            self._link.pump(seconds)
+        untaken = {delivery for delivery, _, _ in self._arrived}
+        for delivery in self._unsettled:
+            if delivery in untaken:
+                delivery.update(Delivery.RELEASED)
+                delivery.settle()
+            else:
+                # the broker would not mark it as delivered before
+                settle(delivery, "reject-with-redelivery")
+        super()._disconnect()
 
     def _settle(self, delivery: Any, settlement: Settlement) -> None:
-        if self._link is not None:
-            self._link.unsettled.pop(delivery, None)
+        self._unsettled.pop(delivery, None)
         settle(delivery, settlement)
         # room for one more
         delivery.link.flow(1)
+
+    # called by proton
+
+    def _link_opened(self, _event: Any) -> None:
+        self._attached += 1
+
+    def _delivered(self, event: Any) -> None:
+        """Take a message before proton decodes it for ``on_message``, which raises if it cannot."""
+        delivery, link = event.delivery, event.link
+        if not delivery.readable or delivery.partial or delivery.aborted:
+            return
+        encoded = bytes(link.recv(delivery.pending) or b"")
+        link.advance()
+        message, redelivered = received_message(encoded, link.source.address)
+        if self._source.qos > 0:
+            self._unsettled[delivery] = None
+        self._arrived.append((delivery, message, redelivered))
+        # to be taken before more is waited for
+        event.container.yield_()
 
 
 def settle(delivery: Any, settlement: Settlement) -> None:
@@ -80,78 +99,12 @@ def settle(delivery: Any, settlement: Settlement) -> None:
     delivery.settle()
 
 
-class _Incoming(Link):
-    def __init__(
-        self,
-        connection: Amqp10Connection,
-        source: Source,
-        share: int,
-        arrived: deque[tuple[Any, ExternalMessage, bool]],
-    ) -> None:
-        super().__init__(connection)
-        # by delivery, in order of arrival
-        self.unsettled: dict[Any, None] = {}
-        self._arrived = arrived
-        self._attached = 0
-        self._source = source
-        mode = AtMostOnce() if source.qos == 0 else AtLeastOnce()
-        for address in source.addresses:
-            receiver = self.container.create_receiver(self.connection, address, options=[mode, Node("queue")])
-            receiver.flow(share)
-        self.wait(lambda: self._attached == len(source.addresses))
-
-    def on_link_opened(self, _event: Any) -> None:
-        self._attached += 1
-
-    def on_link_error(self, event: Any) -> None:
-        self.error = f"{event.link.source.address}: {condition_text(event.link.remote_condition)}"
-
-    def on_delivery(self, event: Any) -> None:
-        """Take a message before proton decodes it for ``on_message``, which raises if it cannot."""
-        delivery, link = event.delivery, event.link
-        if not delivery.readable or delivery.partial or delivery.aborted:
-            return
-        encoded = bytes(link.recv(delivery.pending) or b"")
-        link.advance()
-        message, redelivered = received_message(encoded, link.source.address)
-        if self._source.qos > 0:
-            self.unsettled[delivery] = None
-        self._arrived.append((delivery, message, redelivered))
-        # to be taken before more is waited for
-        self.container.yield_()
-
-
 class RejectedError(Exception):
     """The broker rejects a message, or has no such node."""
 
 
 class ReleasedError(ConnectionError):
     """The broker does not take a message at present."""
-
-
-class Amqp10Publisher(ConfirmingPublisher):
-    """Publishes durable messages over a link per address."""
-
-    def __init__(self, connection: Amqp10Connection, _own: Kafka) -> None:
-        """Connect; see :class:`.Transport`."""
-        super().__init__(connection.id)
-        self._link = _Outgoing(connection)
-        self._thread.start()
-
-    @property
-    def _busy(self) -> bool:
-        return self._link.busy
-
-    def _turn(self) -> None:
-        while self._accepted:
-            self._link.send(*self._accepted.popleft())
-        self._link.pump(POLL_SECONDS)
-
-    def _take_open(self) -> list[Confirm]:
-        return self._link.take_open()
-
-    def _disconnect(self) -> None:
-        self._link.close()
 
 
 MAX_LINKS = 256
@@ -191,26 +144,34 @@ class _AddressLink(NamedTuple):
     confirms: Confirms
 
 
-class _Outgoing(Link):
-    def __init__(self, connection: Amqp10Connection) -> None:
-        super().__init__(connection)
+class Amqp10Publisher(ConfirmingPublisher):
+    """Publishes durable messages over a link per address."""
+
+    def __init__(self, connection: Amqp10Connection, _own: Kafka) -> None:
+        """Connect; see :class:`.Transport`."""
+        super().__init__(connection.id)
         # by address, in order of their last use
         self._links: dict[str, _AddressLink] = {}
-        self._open = self._attached = 0
+        self._attached = 0
+        self._link: Link = Link(
+            connection,
+            on_sendable=self._sendable,
+            on_accepted=lambda event: self._confirm(event, Published(OK)),
+            on_rejected=lambda event: self._confirm(event, refusal(event.delivery.remote.condition)),
+            on_released=self._released,
+            on_link_error=self._link_closed,
+        )
+        self._thread.start()
 
-    @property
-    def busy(self) -> bool:
-        """Whether messages are on their way."""
-        return self._open > 0
+    def _unconfirmed(self) -> list[Confirms]:
+        return [link.confirms for link in self._links.values()]
 
-    def take_open(self) -> list[Confirm]:
-        """Return the callbacks of messages that wait for a confirmation, and forget them."""
-        found = [left.done for link in self._links.values() for left in link.confirms.give_up()]
-        self._links.clear()
-        self._open = 0
-        return found
+    def _turn(self) -> None:
+        while self._accepted:
+            self._send(*self._accepted.popleft())
+        self._link.turn(POLL_SECONDS)
 
-    def send(self, message: OutgoingMessage, done: Confirm) -> None:
+    def _send(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a message, now or when its address grants credit."""
         address = message.address
         link = self._links.pop(address, None)
@@ -218,7 +179,6 @@ class _Outgoing(Link):
             self._forget_idle()
             link = self._attach(address, Confirms())
         self._links[address] = link
-        self._open += 1
         link.confirms.add(message, done)
         self._drain(link)
 
@@ -226,10 +186,9 @@ class _Outgoing(Link):
         options = [AtLeastOnce(), Node("topic" if address.startswith(_TOPIC) else "queue")]
         # a name of its own: that of proton would be the one of the link before, which may not be detached yet
         self._attached += 1
-        sender = self.container.create_sender(
-            self.connection, address.removeprefix(_TOPIC), address, name=f"sender-{self._attached}", options=options
-        )
-        return _AddressLink(sender, confirms)
+        name, target = f"sender-{self._attached}", address.removeprefix(_TOPIC)
+        container, connection = self._link.container, self._link.connection
+        return _AddressLink(container.create_sender(connection, target, address, name=name, options=options), confirms)
 
     def _forget_idle(self) -> None:
         if len(self._links) >= MAX_LINKS:
@@ -245,7 +204,7 @@ class _Outgoing(Link):
                 # before there is a delivery, which the next message would fill
                 encoded = proton_message(unconfirmed.message).encode()
             except Exception as error:  # noqa: BLE001 - a header that AMQP cannot carry
-                self._finish(unconfirmed.done, not_published(error, BAD_REQUEST))
+                unconfirmed.done(not_published(error, BAD_REQUEST))
                 continue
             tag = sender.delivery_tag()
             link.confirms.sent(tag, unconfirmed)
@@ -253,28 +212,18 @@ class _Outgoing(Link):
             sender.stream(encoded)
             sender.advance()
 
-    def _finish(self, done: Confirm, result: Published) -> None:
-        self._open -= 1
-        done(result)
-
     # called by proton; the source address of a link is the address of its messages
 
-    def on_sendable(self, event: Any) -> None:
+    def _sendable(self, event: Any) -> None:
         link = self._link_of(event)
         if link is not None:
             self._drain(link)
 
-    def on_accepted(self, event: Any) -> None:
-        self._confirm(event, Published(OK))
-
-    def on_rejected(self, event: Any) -> None:
-        self._confirm(event, refusal(event.delivery.remote.condition))
-
-    def on_released(self, event: Any) -> None:
+    def _released(self, event: Any) -> None:
         error = ReleasedError("The broker does not take the message at present.")
         self._confirm(event, not_published(error, UNAVAILABLE))
 
-    def on_link_error(self, event: Any) -> None:
+    def _link_closed(self, event: Any) -> None:
         link = self._link_of(event)
         if link is None:
             return
@@ -283,20 +232,20 @@ class _Outgoing(Link):
         if condition is not None and condition.name in _OF_MESSAGE and link.confirms.sending:
             refused = link.confirms.channel_closed()
             if refused is not None:
-                self._finish(refused.done, refusal(condition))
+                refused.done(refusal(condition))
             # sends the others when the broker grants credit
             self._links[address] = self._attach(address, link.confirms)
             return
         # a message that only waits is no reason
         result = refusal(condition, _OF_ADDRESS)
         for left in link.confirms.give_up():
-            self._finish(left.done, result)
+            left.done(result)
 
     def _confirm(self, event: Any, result: Published) -> None:
         link = self._link_of(event)
         unconfirmed = None if link is None else link.confirms.confirm(event.delivery.tag, stored=result.succeeded)
         if link is not None and unconfirmed is not None:
-            self._finish(unconfirmed.done, result)
+            unconfirmed.done(result)
             self._drain(link)
 
     def _link_of(self, event: Any) -> _AddressLink | None:

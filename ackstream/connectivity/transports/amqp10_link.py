@@ -13,9 +13,9 @@ from proton import Array, Described, Message, ProtonException, SSLDomain, SSLExc
 from proton.handlers import MessagingHandler
 from proton.reactor import Container, LinkOption
 
-from ackstream.connectivity.transport import CONNECT_SECONDS, ExternalMessage, property_text
-from ackstream.connectivity.transports.brokers import unreachable
-from ackstream.errors import StartError, UnreachableError
+from ackstream.connectivity.transport import ExternalMessage, property_text
+from ackstream.connectivity.transports.brokers import BrokerLink
+from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.envelopes import json_text
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
@@ -52,13 +52,13 @@ class Node(LinkOption):  # type: ignore[misc]  # proton is not typed
         (link.target if link.is_sender else link.source).capabilities.put_object(symbol(self._kind))
 
 
-class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
-    """A connection to the broker, all in one thread: ``pump`` exchanges data and calls the handlers."""
+class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not typed
+    """A connection to an AMQP 1.0 broker; ``handlers`` are called for proton's events of their names."""
 
-    def __init__(self, connection: Amqp10Connection) -> None:
-        super().__init__(prefetch=0, auto_accept=False, peer_close_is_error=True)
-        self._settings = connection
-        self.error = ""
+    def __init__(self, connection: Amqp10Connection, **handlers: Callable[[Any], None]) -> None:
+        BrokerLink.__init__(self, connection)
+        MessagingHandler.__init__(self, prefetch=0, auto_accept=False, peer_close_is_error=True)
+        self.__dict__.update(handlers)
         self._opened = False
         self.container = Container(self)
         self.container.container_id = f"{connection.id}-{uuid.uuid4().hex[:8]}"
@@ -76,36 +76,16 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
         self.connection = self.container.connect(url, reconnect=False, heartbeat=IDLE_SECONDS, **options)
         self.wait(lambda: self._opened)
 
-    def wait(self, until: Callable[[], bool]) -> None:
-        """Pump until a condition holds; otherwise disconnect.
-
-        :raises UnreachableError: not within 10 s, or the broker refuses
-        """
-        limit = time.monotonic() + CONNECT_SECONDS
-        try:
-            while not until():
-                if time.monotonic() > limit:
-                    raise unreachable(self._settings, "it does not answer")
-                self.pump(0.1)
-        except UnreachableError:
-            self.close()
-            raise
-
-    def pump(self, seconds: float) -> None:
-        """Exchange data, waiting for some at most ``seconds``.
-
-        :raises UnreachableError: the connection is lost
-        """
+    def _exchange(self, seconds: float) -> None:
         self.container.timeout = seconds
         try:
-            runs = self.container.process()
+            if not self.container.process():
+                self.on_disconnected(None)
         except (ProtonException, OSError) as error:
-            raise unreachable(self._settings, repr(error)) from error
-        if self.error or not runs:
-            raise unreachable(self._settings, self.error or "it closed the connection")
+            self.reason = repr(error)
 
     def close(self) -> None:
-        """Close the connection; the broker delivers unsettled messages again."""
+        """Disconnect; the broker delivers unsettled messages again."""
         self.connection.close()
         limit = time.monotonic() + CLOSE_SECONDS
         self.container.timeout = 0.1
@@ -120,15 +100,19 @@ class Link(MessagingHandler):  # type: ignore[misc]  # proton is not typed
 
     def on_connection_error(self, event: Any) -> None:
         """Note why the broker closes the connection."""
-        self.error = condition_text(event.connection.remote_condition)
+        self.reason = condition_text(event.connection.remote_condition)
 
     def on_transport_error(self, event: Any) -> None:
         """Note why the connection failed."""
-        self.error = condition_text(event.transport.condition)
+        self.reason = condition_text(event.transport.condition)
 
     def on_disconnected(self, _event: Any) -> None:
         """Note that the connection is lost."""
-        self.error = self.error or "it closed the connection"
+        self.reason = self.reason or "it closed the connection"
+
+    def on_link_error(self, event: Any) -> None:
+        """Note why the broker ends the link to an address."""
+        self.reason = f"{event.link.source.address}: {condition_text(event.link.remote_condition)}"
 
 
 def _domain(tls: Tls) -> SSLDomain:

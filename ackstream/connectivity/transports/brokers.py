@@ -1,4 +1,4 @@
-"""Sources that a message broker pushes to, and publishers that wait for its confirmations, for all such transports."""
+"""Message brokers: a connection, a source that the broker pushes to, and a publisher that waits for confirmations."""
 
 from __future__ import annotations
 
@@ -11,17 +11,81 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from ackstream.connectivity.transport import MessageSource, TargetPublisher, backoff, not_published, redelivers
+from ackstream.connectivity.transport import (
+    CONNECT_SECONDS,
+    TURN_SECONDS,
+    MessageSource,
+    TargetPublisher,
+    backoff,
+    not_published,
+    redelivers,
+)
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.errors import UNAVAILABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connections import Settlement
     from ackstream.settings.connections import Source
 
 log = logging.getLogger(__name__)
+
+
+def unreachable(connection: Any, reason: str | BaseException) -> UnreachableError:
+    """Report that the broker of a connection does not respond as expected."""
+    protocol, host = ("MQTT", "") if connection.type.startswith("mqtt") else ("AMQP", "virtual_host, ")
+    why = reason if isinstance(reason, str) else repr(reason)
+    return UnreachableError(
+        f"The connection {connection.id} cannot use the {protocol} broker at {connection.host}:{connection.port} "
+        f"({why}): start the broker, or correct connections.host, port, tls, {host}username or password."
+    )
+
+
+class BrokerLink:
+    """A connection to a broker, all in one thread: ``turn`` exchanges data and calls the handlers.
+
+    :ivar reason: why the connection ended
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.reason: BaseException | str | None = None
+        self._settings = connection
+
+    def wait(self, until: Callable[[], bool], seconds: float = CONNECT_SECONDS) -> None:
+        """Exchange data until a condition holds; otherwise disconnect.
+
+        :raises UnreachableError: not within ``seconds``, or the broker refuses
+        """
+        limit = time.monotonic() + seconds
+        try:
+            while not until():
+                if time.monotonic() > limit:
+                    raise unreachable(self._settings, "it did not answer in time")
+                self.turn(TURN_SECONDS)
+        except UnreachableError:
+            self.close()
+            raise
+
+    def turn(self, seconds: float) -> None:
+        """Exchange data, waiting for some at most ``seconds``.
+
+        :raises UnreachableError: the connection is lost; its cause is the error of the client, if there is one
+        """
+        self._exchange(seconds)
+        if self.reason is not None:
+            cause = self.reason if isinstance(self.reason, BaseException) else None
+            raise unreachable(self._settings, self.reason) from cause
+
+    @abstractmethod
+    def _exchange(self, seconds: float) -> None:
+        """Exchange data, waiting for some at most ``seconds``; note why the connection is lost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect within a few seconds; the broker delivers unsettled messages again."""
 
 
 class Redelivery:
@@ -60,19 +124,14 @@ class PushedSource(MessageSource):
         super().__init__(f"{connection.id}-{index}", intake)
         self._settings = connection
         self._source = source
+        # once it is open
+        self._link: Any = None
         # of the messages in flight, that of each address
         self._share = max(1, source.max_in_flight // len(source.addresses))
         self._redelivery = Redelivery()
         self._rejected: deque[tuple[float, Any]] = deque()
         # the delivery, its message, and whether it may have been delivered before
         self._arrived: deque[tuple[Any, ExternalMessage, bool]] = deque()
-
-    @abstractmethod
-    def _pump(self, seconds: float) -> None:
-        """Exchange data with the broker, waiting for some at most ``seconds``; append to ``_arrived``.
-
-        :raises UnreachableError: the broker is gone
-        """
 
     @abstractmethod
     def _settle(self, delivery: Any, settlement: Settlement) -> None:
@@ -82,7 +141,8 @@ class PushedSource(MessageSource):
         """Settle a delivery that is never redelivered; called before its message is taken."""
 
     def _turn(self) -> None:
-        self._pump(POLL_SECONDS)
+        # appends to ``_arrived``
+        self._link.turn(POLL_SECONDS)
         until = time.monotonic() + TAKE_SECONDS
         while self._arrived and self._intake.room and time.monotonic() < until:
             delivery, message, redelivered = self._arrived.popleft()
@@ -101,14 +161,9 @@ class PushedSource(MessageSource):
             self._redelivery.reset()
             self._settle(delivery, settlement)
 
-
-def unreachable(connection: Any, reason: str) -> UnreachableError:
-    """Report that the broker of a connection does not respond as expected."""
-    protocol, host = ("MQTT", "") if connection.type.startswith("mqtt") else ("AMQP", "virtual_host, ")
-    return UnreachableError(
-        f"The connection {connection.id} cannot use the {protocol} broker at {connection.host}:{connection.port} "
-        f"({reason}): start the broker, or correct connections.host, port, tls, {host}username or password."
-    )
+    def _disconnect(self) -> None:
+        if self._link is not None:
+            self._link.close()
 
 
 REMEMBERED = 10_000
@@ -225,11 +280,12 @@ class ConfirmingPublisher(TargetPublisher):
     It ends with its connection: messages that are not confirmed then are reported as not published.
     """
 
+    _link: BrokerLink
+
     def __init__(self, name: str) -> None:
         """Prepare the thread, which is started once the connection is open."""
         self._lock = threading.Lock()
-        # why the connection ended, and the error of messages since the thread has noticed that
-        self._reason: BaseException | None = None
+        # why the connection ended, since the thread has noticed that
         self._error: BaseException | None = None
         # accepted in any thread, sent in that of the publisher
         self._accepted: deque[tuple[OutgoingMessage, Confirm]] = deque()
@@ -263,42 +319,36 @@ class ConfirmingPublisher(TargetPublisher):
     def _wake(self) -> None:
         """Have the thread send accepted messages now, if it waits longer for data of the broker."""
 
-    @property
     @abstractmethod
-    def _busy(self) -> bool:
-        """Whether messages that were sent wait for a confirmation."""
+    def _unconfirmed(self) -> list[Confirms]:
+        """Return the messages that were sent, or wait to be sent, over each channel or link."""
 
     @abstractmethod
     def _turn(self) -> None:
-        """Send accepted messages, and exchange data with the broker; set ``_reason`` if the connection is lost.
+        """Send accepted messages, and exchange data with the broker.
 
-        :raises UnreachableError: it is lost
+        :raises UnreachableError: the connection is lost
         """
 
-    @abstractmethod
-    def _take_open(self) -> list[Confirm]:
-        """Return the callbacks of messages that are not confirmed, and forget them."""
-
-    @abstractmethod
-    def _disconnect(self) -> None:
-        """Disconnect, unless the connection is lost, and release its resources."""
-
     def _run(self) -> None:
+        error: BaseException = ConnectionError("The connection was closed.")
         try:
-            while self._reason is None and not self._closing.is_set():
+            while not self._closing.is_set():
                 self._turn()
             until = time.monotonic() + CLOSE_SECONDS
-            while self._reason is None and (self._accepted or self._busy) and time.monotonic() < until:
+            while self._accepted or not all(each.idle for each in self._unconfirmed()):
+                if time.monotonic() > until:
+                    break
                 self._turn()
         except UnreachableError as lost:
-            self._reason = lost
+            error = lost.__cause__ or lost
         except Exception as unexpected:
             log.exception("A thread that publishes died.")
-            self._reason = unexpected
-        error = self._reason or ConnectionError("The connection was closed.")
+            error = unexpected
         with self._lock:
             self._error = error
-            left = [*self._take_open(), *[done for _, done in self._accepted]]
+            left = [sent.done for each in self._unconfirmed() for sent in each.give_up()]
+            left += [done for _, done in self._accepted]
         for done in left:
             done(not_published(error, UNAVAILABLE))
-        self._disconnect()
+        self._link.close()

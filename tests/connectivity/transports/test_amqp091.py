@@ -227,7 +227,7 @@ def test_a_source_whose_broker_does_not_answer_does_not_hold_up_the_other_connec
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(amqp091, "SelectConnection", Silent)
-    monkeypatch.setattr(amqp091, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(amqp091, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(amqp091, "LEAVE_SECONDS", 0.1)
     connection, intake = Amqp091Connection(id="plant", type="amqp-091"), Any
     source = Amqp091Source(connection, 0, AmqpSourceSettings(addresses=("in",)), Kafka(), intake)  # type: ignore[arg-type]
@@ -254,14 +254,14 @@ class Full:
 
 @pytest.mark.parametrize(("qos", "acknowledged"), [(0, ["basicAck"]), (1, [])])
 def test_with_qos_0_a_message_is_acknowledged_as_soon_as_there_is_room_for_it(
-    qos: int, acknowledged: list[str], monkeypatch: pytest.MonkeyPatch
+    qos: int, acknowledged: list[str]
 ) -> None:
     channel = Channel()
     intake = Full(channel)
     connection = Amqp091Connection(id="plant", type="amqp-091")
     source = Amqp091Source(connection, 0, AmqpSourceSettings(addresses=("in",), qos=qos), Kafka(), intake)  # type: ignore[arg-type]
     source._channel = channel
-    monkeypatch.setattr(source, "_pump", lambda _seconds: None)
+    source._link = SimpleNamespace(turn=lambda _seconds: None)
     for _ in range(2):
         source._received(
             None, SimpleNamespace(delivery_tag=7, redelivered=False, **vars(METHOD)), BasicProperties(), b""

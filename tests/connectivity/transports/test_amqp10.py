@@ -23,9 +23,9 @@ from proton import (
     ulong,
 )
 
-from ackstream.connectivity.transport import OutgoingMessage
+from ackstream.connectivity.transport import OutgoingMessage, Published
 from ackstream.connectivity.transports import amqp10, amqp10_link
-from ackstream.connectivity.transports.amqp10 import MAX_LINKS, Amqp10Source, _Outgoing, refusal, settle
+from ackstream.connectivity.transports.amqp10 import MAX_LINKS, Amqp10Publisher, Amqp10Source, refusal, settle
 from ackstream.connectivity.transports.amqp10_link import (
     Link,
     condition_text,
@@ -69,7 +69,7 @@ def test_what_nobody_has_taken_does_not_count_as_a_delivery_that_failed() -> Non
     taken, untaken = Delivered(), Delivered()
     source: Any = Amqp10Source.__new__(Amqp10Source)
     source._arrived = deque([(untaken, None, False)])
-    source._link = SimpleNamespace(unsettled={taken: None, untaken: None}, close=lambda: None)
+    source._unsettled, source._link = {taken: None, untaken: None}, None
     source._disconnect()
     assert (taken.state, taken.local.failed, untaken.state, untaken.local.failed) == (
         Delivery.MODIFIED, True, Delivery.RELEASED, False
@@ -203,10 +203,10 @@ class Broker:
         self.sent: list[tuple[str, str]] = []
         self.senders: dict[str, Sender] = {}
         self.results: list[int] = []
-        self.link = link = _Outgoing.__new__(_Outgoing)
-        link._links, link._open, link._attached = {}, 0, 0
+        self.publisher: Any = Amqp10Publisher.__new__(Amqp10Publisher)
+        self.publisher._links, self.publisher._attached = {}, 0
+        self.publisher._link = SimpleNamespace(connection=None, container=self)
         self.names: set[str] = set()
-        link.connection, link.container = None, self
 
     def create_sender(self, _connection: Any, _target: str, address: str, *, name: str, options: Any) -> Sender:
         # the link before may not be detached yet
@@ -218,16 +218,21 @@ class Broker:
 
     def publish(self, address: str, **headers: str) -> None:
         message = OutgoingMessage(address, headers, b"1")
-        self.link.send(message, lambda result: self.results.append(result.status))
+        self.publisher._send(message, lambda result: self.results.append(result.status))
 
     def accept(self, address: str, tag: str) -> None:
-        self.link.on_accepted(self.event(self.senders[address], tag))
+        self.publisher._confirm(self.event(self.senders[address], tag), Published(200))
 
     def grant(self, address: str) -> None:
-        self.link.on_sendable(self.event(self.senders[address]))
+        self.publisher._sendable(self.event(self.senders[address]))
 
     def close_link(self, address: str, name: str) -> None:
-        self.link.on_link_error(self.event(self.senders[address], condition=name))
+        self.publisher._link_closed(self.event(self.senders[address], condition=name))
+
+    @property
+    def busy(self) -> bool:
+        """Whether messages are not confirmed."""
+        return not all(each.idle for each in self.publisher._unconfirmed())
 
     @staticmethod
     def event(sender: Sender, tag: str = "", condition: str = "amqp:resource-deleted") -> Any:
@@ -241,11 +246,11 @@ def test_what_is_kept_of_addresses_is_limited() -> None:
     for number in range(MAX_LINKS + 50):
         broker.publish(f"events/{number}")
         broker.accept(f"events/{number}", "1")
-    assert len(broker.link._links) == MAX_LINKS
+    assert len(broker.publisher._links) == MAX_LINKS
     assert broker.senders["events/0"].closed
     assert not broker.senders["events/50"].closed
     assert set(broker.results) == {200}
-    assert not broker.link.busy
+    assert not broker.busy
 
 
 def test_a_link_with_messages_that_are_not_confirmed_is_kept() -> None:
@@ -255,9 +260,9 @@ def test_a_link_with_messages_that_are_not_confirmed_is_kept() -> None:
         broker.publish(f"events/{number}")
         broker.accept(f"events/{number}", "1")
     assert not broker.senders["first"].closed
-    assert broker.link.busy
+    assert broker.busy
     broker.accept("first", "1")
-    assert not broker.link.busy
+    assert not broker.busy
 
 
 def test_after_a_message_that_amqp_cannot_carry_the_next_one_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,17 +279,17 @@ def test_after_a_message_that_amqp_cannot_carry_the_next_one_is_confirmed(monkey
     assert broker.sent == [("out", "1")]
     broker.accept("out", "1")
     assert broker.results == [400, 200]
-    assert not broker.link.busy
+    assert not broker.busy
 
 
 def test_the_end_of_a_link_ends_its_messages_and_not_those_of_the_next_one() -> None:
     broker = Broker()
     broker.publish("out")
     ended = broker.senders["out"]
-    broker.link.on_link_error(broker.event(ended))
+    broker.publisher._link_closed(broker.event(ended))
     broker.publish("out")
-    broker.link.on_link_error(broker.event(ended))
-    broker.link.on_accepted(broker.event(ended, "1"))
+    broker.publisher._link_closed(broker.event(ended))
+    broker.publisher._confirm(broker.event(ended, "1"), Published(200))
     assert broker.results == [503]
     broker.accept("out", "1")
     assert broker.results == [503, 200]
@@ -314,7 +319,7 @@ def test_of_messages_on_a_link_only_the_one_for_which_the_broker_closes_it_is_re
     for tag in ("1", "2"):
         broker.accept("out", tag)
     assert broker.results == [200, 200, 400, 200, 200]
-    assert not broker.link.busy
+    assert not broker.busy
 
 
 @pytest.mark.parametrize(("name", "status"), [("amqp:not-found", 400), (TOO_LARGE, 503), ("amqp:detach-forced", 503)])
@@ -346,7 +351,7 @@ def test_a_link_that_failed_is_closed_until_both_sides_have_closed() -> None:
     closed: list[bool] = []
     link.container, link.connection = container, SimpleNamespace(close=lambda: closed.append(True))
     # a queue that does not exist
-    link.error = "amqp:not-found"
+    link.reason = "amqp:not-found"
     link.close()
     assert (closed, container.turns) == ([True], 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,6 @@ from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confi
 from ackstream.errors import UnreachableError
 from ackstream.settings.connections import Source
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from ackstream.connectivity.transport import Confirm
 
 
 class PlayedBroker:
@@ -183,29 +180,25 @@ class PlayedPublisher(ConfirmingPublisher):
 
     def __init__(self) -> None:
         super().__init__("plant")
-        self.sent: list[Confirm] = []
+        self.sent = Confirms()
         self.ends: list[Exception] = []
         self.confirms = threading.Event()
         self.disconnected = False
+        link: Any = SimpleNamespace(close=lambda: vars(self).update(disconnected=True))
+        self._link = link
         self._thread.start()
 
-    @property
-    def _busy(self) -> bool:
-        return bool(self.sent)
+    def _unconfirmed(self) -> list[Confirms]:
+        return [self.sent]
 
     def _turn(self) -> None:
         while self._accepted:
-            self.sent.append(self._accepted.popleft()[1])
-        while self.confirms.is_set() and self.sent:
-            self.sent.pop(0)(Published(200))
+            self.sent.add(*self._accepted.popleft())
+        if self.confirms.is_set():
+            for sent in self.sent.give_up():
+                sent.done(Published(200))
         for error in self.ends:
             raise error
-
-    def _take_open(self) -> list[Confirm]:
-        return self.sent
-
-    def _disconnect(self) -> None:
-        self.disconnected = True
 
 
 def test_a_publisher_that_is_closed_waits_for_the_confirmations_of_the_broker() -> None:
@@ -272,6 +265,7 @@ class Pushed(PushedSource):
         self.room = SimpleNamespace(take=self._take, turn=lambda: None, forget=lambda: None, room=9)
         intake: Any = self.room
         super().__init__(SimpleNamespace(id="plant"), 0, Source(addresses=("in",), qos=qos), intake)
+        self._link = SimpleNamespace(turn=lambda _seconds: None)
 
     def start(self) -> None: ...
 
@@ -288,13 +282,8 @@ class Pushed(PushedSource):
     def wait(self) -> None:
         """Pass the time that it takes to take a message."""
 
-    def _pump(self, seconds: float) -> None:
-        assert seconds > 0
-
     def _settle(self, delivery: str, settlement: Any) -> None:
         self.settled.append((delivery, settlement))
-
-    def _disconnect(self) -> None: ...
 
 
 def test_settled_messages_leave_at_once_and_rejected_ones_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
