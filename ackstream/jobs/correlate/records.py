@@ -17,8 +17,8 @@ from ackstream.jobs.correlate.readings import InvalidRequestError
 from ackstream.jobs.correlate.state import SIGNALS, Record
 from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger, record_headers
+from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
-from ackstream.protocol.ditto.envelopes import encode, error_envelope
 from ackstream.protocol.ditto.errors import internal_error
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES, AckRow, LedgerRecord, OutcomeRow, SignalRow
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.decision import Decision, Disposed
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
-    from ackstream.jobs.correlate.state import Pending, Received
+    from ackstream.jobs.correlate.state import Pending
     from ackstream.observe.figures import Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ditto.topics import TopicPath
@@ -139,7 +139,7 @@ class Writer:
             reply_topic=topic,
             reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
         )
-        acks = [self._ack(pending.correlation_id, received, "accepted", pending) for received in pending.received]
+        acks = [self._ack(pending.correlation_id, (received, "accepted"), pending) for received in pending.received]
         if reply is not None:
             self._reply(outcome, reply, partition, pending.spring_correlation, record_headers.trace_of(pending.headers))
         record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
@@ -152,7 +152,8 @@ class Writer:
         if is_too_long(key):
             key = self._identity(record)
         thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
-        reply = encode(error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key}))
+        answer = envelopes.error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key})
+        reply = envelopes.encode(answer)
         reply_topic, partition = self._topics.destination(address.topic, address.partition, len(reply))
         outcome = OutcomeRow(
             correlation_id=key,
@@ -205,11 +206,11 @@ class Writer:
 
         ``pending``: the request for their latency, ``None``: without latency; ``note``: why they are invalid.
         """
-        for received, disposition in entries:
-            if disposition != "accepted":
-                row = self._ack(correlation_id, received, disposition, pending, note)
+        for disposed in entries:
+            if disposed[1] != "accepted":
+                row = self._ack(correlation_id, disposed, pending, note)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
-                self.figures.dispositions[disposition] += 1
+                self.figures.dispositions[row.disposition] += 1
 
     def unmatched(self, reading: AckReading, disposition: AckDisposition) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""
@@ -251,13 +252,9 @@ class Writer:
             self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
 
     def _ack(
-        self,
-        correlation_id: str,
-        received: Received,
-        disposition: AckDisposition,
-        pending: Pending | None,
-        reason: str | None = None,
+        self, correlation_id: str, disposed: Disposed, pending: Pending | None, reason: str | None = None
     ) -> AckRow:
+        received, disposition = disposed
         latency = None if pending is None else max(0, received.timestamp - pending.started_at)
         return AckRow(
             correlation_id=correlation_id,

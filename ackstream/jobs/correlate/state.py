@@ -20,13 +20,11 @@ from ackstream.protocol.ditto.requests import Request
 from ackstream.spark.pieces import PieceList, Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.spark.operator import State
     from ackstream.spark.pieces import PieceStore
-
-    Entry = tuple[int, str]
 
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
@@ -259,41 +257,27 @@ def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = No
         return found.setdefault(shard, ShardState({}, [], {}, [], []))
 
     # Spark's pmod, too, is never negative
-    opened = {key: {decode_head(pending).hash % shards} for key, pending in state.open.items()}
-    held = {key: {record.hash % shards for record in records} for key, records in state.held.items()}
     for key, pending in state.open.items():
-        part(*opened[key]).open[key] = pending
+        part(decode_head(pending).hash % shards).open[key] = pending
     for key, records in state.held.items():
         for record in records:
             part(record.hash % shards).held.setdefault(key, []).append(record)
-    for shard, entry in _owned(state.deadlines, opened):
-        part(shard).deadlines.append(entry)
-    for shard, entry in _owned(state.hold_ends, held):
-        part(shard).hold_ends.append(entry)
     for record in state.undeclared:
         part(record.hash % shards).undeclared.append(record)
     # every shard has to know them
     for shard in range(shards if state.declared else 0):
         part(shard).declared = state.declared
-    for shard, bucket in _spread(state.recent, shards):
-        part(shard).recent.append(bucket)
-    return {shard: (STATE_VERSION, encode(own)) for shard, own in found.items()}
-
-
-def _owned(heap: list[Entry], owners: Mapping[str, set[int]]) -> Iterator[tuple[int, Entry]]:
-    """Yield the entries of a heap in order, again as heaps, with their shards; without entries of no shard."""
-    for entry in sorted(heap):
-        for shard in owners.get(entry[1], ()):
-            yield shard, entry
-
-
-def _spread(buckets: Iterable[tuple[int, bytes]], shards: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
-    """Yield buckets of hashes with their shards, each with the hashes of that shard."""
-    for end, packed in buckets:
+    for end, packed in state.recent:
         hashes = np.frombuffer(packed, dtype=np.int64)
         owners = hashes % shards
         for shard in np.unique(owners).tolist():
-            yield shard, (end, hashes[owners == shard].tobytes())
+            part(shard).recent.append((end, hashes[owners == shard].tobytes()))
+    # in order they are heaps
+    deadlines, hold_ends = sorted(state.deadlines), sorted(state.hold_ends)
+    for own in found.values():
+        own.deadlines = [entry for entry in deadlines if entry[1] in own.open]
+        own.hold_ends = [entry for entry in hold_ends if entry[1] in own.held]
+    return {shard: (STATE_VERSION, encode(own)) for shard, own in found.items()}
 
 
 def unite(parts: Iterable[State]) -> State:
