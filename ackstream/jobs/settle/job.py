@@ -7,7 +7,6 @@ before: it gives the same rows, which the tables refuse to store twice, and the 
 from __future__ import annotations
 
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -46,13 +45,14 @@ NAME, TICKS, LEASE = "settle", "settle-clock", "settle-lease"
 DELIVERY, IGNORED, MESSAGE = "delivery", "ignored", "message"
 """Values of ``kind`` in the output: a row of ``deliveries``, one of ``ignored_reports``, a record for Kafka."""
 
-OF_BATCH = ("query_id", "batch_id", "day")
-
 
 def _fields(table: str) -> dict[str, DataType]:
     """Return the columns that the operator gives of a table: without those of the batch; times are numbers."""
-    columns = {field.name: field.dataType for field in ALL_TABLES[table].schema if field.name not in OF_BATCH}
-    return {name: LongType() if kind == TimestampType() else kind for name, kind in columns.items()}
+    return {
+        field.name: LongType() if field.dataType == TimestampType() else field.dataType
+        for field in ALL_TABLES[table].schema
+        if field.name not in ("query_id", "batch_id", "day")
+    }
 
 
 DELIVERY_FIELDS, IGNORED_FIELDS = _fields("deliveries"), _fields("ignored_reports")
@@ -151,18 +151,13 @@ def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataF
 
 def settle(rules: Settle, keys: Sequence[int], batch: ShardBatch) -> Iterator[pd.DataFrame]:
     """Process the records of a shard; its number is the place of its key."""
+    columns = ReportRecord.__struct_fields__
     with batch.restored(SettleShard(rules, keys.index(batch.key))) as shard:
-        yield write_frame(
-            shard.process([record for frame in batch.frames for record in read_records(frame)], batch.watermark)
-        )
+        rows = [row for frame in batch.frames for row in zip(*(frame[name].tolist() for name in columns), strict=True)]
+        yield write_frame(shard.process([ReportRecord(*row) for row in rows], batch.watermark))
         if batch.tick > batch.watermark:
             # as if the next batch had no records
             yield write_frame(shard.process([], batch.tick))
-
-
-def read_records(frame: pd.DataFrame) -> Iterator[ReportRecord]:
-    """Read rows of the operator's input (:func:`records`)."""
-    return starmap(ReportRecord, zip(*(frame[name].tolist() for name in ReportRecord.__struct_fields__), strict=True))
 
 
 def write_frame(settled: Settled) -> pd.DataFrame:

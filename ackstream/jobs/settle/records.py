@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -48,11 +48,11 @@ OF_READERS = ("reader_start", "reader_alive", "reader_stop", "readers_asked")
 _READERS_IN_PART = 100
 
 
+E = TypeVar("E")
+
+
 class _Typed(msgspec.Struct):
     type: str
-
-
-_typed = msgspec.json.Decoder(_Typed)
 
 
 class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -129,24 +129,23 @@ class Settled(msgspec.Struct):
         """Yield keys and values for ``publisher-acks``, in order for each receiver."""
         for answer in (*self.confs, *self.events, *self.done, *self.states):
             if isinstance(answer, (AppAckConf, ReaderState, ReaderRemoved)):
-                yield answer.reader, write(answer)
-            elif isinstance(answer, KnownReaders):
-                yield answer.name, write(answer)
+                receiver = answer.reader
             else:
-                yield answer.writer, write(answer)
+                receiver = answer.name if isinstance(answer, KnownReaders) else answer.writer
+            yield receiver, write(answer)
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:
     """Return whether a record, even an unreadable one, is about a reader alone."""
     try:
-        return _typed.decode(record.value or b"").type in OF_READERS
+        return msgspec.json.decode(record.value or b"", type=_Typed).type in OF_READERS
     except UNREADABLE:
         return False
 
 
-def pieces(runs: Sequence[Interval]) -> list[tuple[Interval, ...]]:
-    """Split runs into pieces that fit into a message; no runs give one empty piece."""
-    return [tuple(runs[start : start + RUNS]) for start in range(0, len(runs), RUNS)] or [()]
+def pieces(entries: Sequence[E], length: int = RUNS) -> list[tuple[E, ...]]:
+    """Split runs, or other entries, into pieces that fit into a message; no entries give one empty piece."""
+    return [tuple(entries[start : start + length]) for start in range(0, len(entries), length)] or [()]
 
 
 def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
@@ -195,7 +194,7 @@ def undelivered(writers: Iterable[tuple[str, Retention]]) -> Counter[str]:
 def known_readers(asked: tuple[str, int], shard: tuple[int, int], found: Sequence[KnownReader]) -> list[KnownReaders]:
     """Return the readers that a shard knows, in parts; ``asked``: the operator's name and its question's number."""
     name, question = asked
-    parts = [tuple(found[start : start + _READERS_IN_PART]) for start in range(0, len(found), _READERS_IN_PART)] or [()]
+    parts = pieces(found, _READERS_IN_PART)
     return [KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
 
 
