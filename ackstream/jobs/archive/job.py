@@ -74,9 +74,7 @@ JOB = Job(
     lease=LEASE,
     reads=SOURCES,
     conf=lambda _: {"spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE)},
-    keeps=CheckpointRules(
-        committed=partial(tables.newest_batch_of, TABLES),
-    ),
+    keeps=CheckpointRules(committed=partial(tables.newest_batch_of, TABLES)),
 )
 
 

@@ -114,10 +114,16 @@ def read(value: bytes | None, topic: str) -> Record | str:
     try:
         # the decoder does not look into texts of JSON
         str(value, "utf-8")
-        record = _decode(value)
+        record: Record = _decode(value)
     except UNREADABLE as error:
         return str(error)
-    return _misplaced(record, topic) or record
+    parts = _all_parts(record)
+    present, of_audit = len(parts) - parts.count(None), record.audit is not None
+    if not present:
+        return f"it has none of the parts {', '.join(PART_OF.values())}"
+    if of_audit != topic.endswith(AUDIT) or (of_audit and present > 1):
+        return "its part is of another topic"
+    return record
 
 
 def malformed(
@@ -150,18 +156,6 @@ def plain(text: bytes) -> bytes | None:
     return _decode_text(text).encode()
 
 
-def _misplaced(record: Record, topic: str) -> str | None:
-    """Return the defect of a record as a whole."""
-    parts = _all_parts(record)
-    present = len(parts) - parts.count(None)
-    if not present:
-        return f"it has none of the parts {', '.join(PART_OF.values())}"
-    of_audit = record.audit is not None
-    if of_audit != topic.endswith(AUDIT) or (of_audit and present > 1):
-        return "its part is of another topic"
-    return None
-
-
 MILLISECONDS_A_DAY = 86_400_000
 
 _READ = ("key", "value", "topic", "partition", "offset", "timestamp")
@@ -188,12 +182,7 @@ _ARROW = to_arrow_schema(PROJECTED)
 
 
 def parse(frame: DataFrame) -> DataFrame:
-    """Read ledger records and lay out their rows.
-
-    :param frame: as Spark's Kafka source gives it: key, value, topic, partition, offset, timestamp; any order
-    :return: :data:`PROJECTED`. A malformed record has only a dead letter, made from the record itself, and neither
-        query_id nor batch_id
-    """
+    """Read records of Spark's Kafka source, in any order, and lay out their rows: :data:`PROJECTED`."""
     return frame.select(*_READ).mapInArrow(_project, PROJECTED)
 
 

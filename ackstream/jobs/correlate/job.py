@@ -83,7 +83,6 @@ OUTPUT_SCHEMA = StructType(
 """A row has the emissions of a part of the records, an array for each of their fields: a row for each would cost more
 than to decide and write its content."""
 
-_STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
 
@@ -131,7 +130,7 @@ def conf(settings: Settings) -> Mapping[str, str]:
     provider = f"org.apache.spark.sql.execution.streaming.state.{_PROVIDERS[settings.correlate.state_store]}"
     return {
         SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
-        _STATE_STORE: provider,
+        "spark.sql.streaming.stateStore.providerClass": provider,
         # not fewer: each frame comes with the whole state
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
     }

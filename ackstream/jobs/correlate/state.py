@@ -30,7 +30,6 @@ SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
 STATE_VERSION = 5
-_READABLE = (1, 2, 3, 4, STATE_VERSION)
 _TEXTS = 3
 """Version 1 lacks declared labels and topics of acknowledgements (all ``acks``); before 3, headers are maps; before 4,
 no pieces; before 5, no partitions for replies. Pieces have no version: an open request only gains fields."""
@@ -150,7 +149,7 @@ _decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 def decode_state(version: int, blob: bytes) -> ShardState:
     """Decode a shard's blob. Raises ValueError if this release cannot read the version."""
-    if version not in _READABLE:
+    if not 1 <= version <= STATE_VERSION:
         raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
     state = _decode_state(blob)
     if version < _TEXTS:
