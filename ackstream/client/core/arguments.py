@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
 from ackstream.errors import BadParameterError, InconsistentQosError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
 
 P = ParamSpec("P")
@@ -36,8 +36,11 @@ def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[C
             try:
                 given = options(*arguments, **named)
             except TypeError:
-                name = type(self).__name__
-                raise_unknown(name if method.__name__ == "__init__" else f"{name}.{method.__name__}", named, known)
+                name = type(self).__name__ + ("" if method.__name__ == "__init__" else f".{method.__name__}")
+                for word in named:
+                    if word not in known:
+                        near = get_close_matches(word, known, 1, 0)
+                        raise BadParameterError(f"{name} has no option {word!r}: did you mean {near[0]!r}?") from None
                 raise
             return method(self, given)
 
@@ -46,14 +49,6 @@ def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[C
         return called
 
     return decorate
-
-
-def raise_unknown(name: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse the first keyword that a call does not have, and name the nearest that exists."""
-    for word in given:
-        if word not in known:
-            near = get_close_matches(word, known, 1, 0)
-            raise BadParameterError(f"{name} has no option {word!r}: did you mean {near[0]!r}?")
 
 
 def check_word(argument: str, value: object, words: Any) -> None:

@@ -19,16 +19,8 @@ from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
-from ackstream.client.parties.signals import (
-    Ack,
-    Answer,
-    Delivered,
-    OpenDelivery,
-    failure,
-    messages,
-    read_publication,
-    read_signal,
-)
+from ackstream.client.parties import signals
+from ackstream.client.parties.signals import Ack, Delivered, OpenDelivery
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
@@ -46,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ackstream.client.core.messages import Work
-    from ackstream.client.parties.signals import Signal
+    from ackstream.client.parties.signals import Answer, Signal
 
 log = logging.getLogger(__name__)
 
@@ -128,13 +120,13 @@ class _Receiver(Client):
     def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
         """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
         try:
-            opened.send(messages(signal, self._handler(signal)))
+            opened.send(signals.messages(signal, self._handler(signal)))
             if automatic:
-                opened.send(messages(signal, Ack()), missing=True)
+                opened.send(signals.messages(signal, Ack()), missing=True)
         except Exception as error:
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
-            opened.send(failure(signal, error), missing=True)
+            opened.send(signals.failure(signal, error), missing=True)
 
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
@@ -206,7 +198,7 @@ class Responder(_Receiver):
 
     def _handle(self, record: Any, work: Work) -> None:
         issued = self._labels.issued
-        signal = read_signal(record, issued | self._responds, self._worker.originator_key)
+        signal = signals.read_signal(record, issued | self._responds, self._worker.originator_key)
         self._counts["handled"] += 1
         self._answer(signal, OpenDelivery(self._worker, work, signal.correlation_id, issued))
 
@@ -264,7 +256,7 @@ class Subscriber(_Receiver):
         return self._statistics(SubscriberStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
-        signal = read_publication(record, self._worker.originator_key)
+        signal = signals.read_publication(record, self._worker.originator_key)
         if signal is None:
             return
         try:

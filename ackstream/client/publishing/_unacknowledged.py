@@ -251,7 +251,7 @@ class UnacknowledgedMessages(Awaited):
                 # sent by an earlier run
                 done.append(self._waiting.popleft())
             # the futures of withdrawn numbers have ended
-            done = [seq for seq in done if not self._is_withdrawn(seq)]
+            done = [seq for seq in done if (kept := self._messages.get(seq)) is None or not kept.withdrawn]
             self._messages.drop(last)
             opened = {seq: self._open.pop(seq, None) for seq in done}
             good = [seq for seq in done if refusal is None or seq != last]
@@ -293,10 +293,6 @@ class UnacknowledgedMessages(Awaited):
     def _size(self, seq: int) -> int:
         message = self._messages.get(seq)
         return 0 if message is None else message.size
-
-    def _is_withdrawn(self, seq: int) -> bool:
-        message = self._messages.get(seq)
-        return message is not None and message.withdrawn
 
     def _flushed(self, last: int, stage: Stage) -> bool:
         if stage != self._stage:
