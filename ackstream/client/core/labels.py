@@ -133,18 +133,16 @@ class Declarer(Closing):
         with self._lock:
             own = self._own.pop(declaration.key, None)
         if own is not None:
-            self._withdraw(own)
+            own.granted = False
+            self._write(own, None)
 
     def close(self) -> None:
         """Release all labels."""
         if self._reader.stop.is_set():
             return
         self._reader.close()
-        with self._lock:
-            owned = list(self._own.values())
-            self._own.clear()
-        for own in owned:
-            self._withdraw(own)
+        for own in list(self._own.values()):
+            self.release(own)
             own.future.cancel()
         self._producer.close()
 
@@ -204,10 +202,6 @@ class Declarer(Closing):
         own.sent.setdefault(claim.until, time.monotonic())
         self._write(own, _encode(claim))
 
-    def _withdraw(self, own: Declaration) -> None:
-        own.granted = False
-        self._write(own, None)
-
     def _write(self, own: Declaration, value: bytes | None) -> None:
         record = {"key": own.key.encode(), "value": value, "partition": 0}
         self._producer.put(lambda _metadata: None, partial(self._failed, own), self._topic, **record)
@@ -229,7 +223,6 @@ class Labels:
         :raises DittoError: 409, another client has one of them; 400, one is invalid or built in
         :raises UnreachableError: the broker did not store the declaration in time
         """
-        self._group = group
         self._again_at = 0.0
         connection = connection_of(brokers)
         self._declared = Declaration(frozenset(map(parse_declared, wanted)), group, granted=True)
@@ -281,4 +274,4 @@ class Labels:
             return
         self._again_at = now + REDECLARE_SECONDS
         log.warning("The labels %s are not held; they are declared again.", ", ".join(sorted(self._declared.labels)))
-        self._declared = self._declarer.declare(self._declared.labels, group=self._group)
+        self._declared = self._declarer.declare(self._declared.labels, group=self._declared.group)

@@ -2,7 +2,7 @@
 
 Rules: brokers.md 1.1 A14 to A17 and 3.1 S3, S4, S7, S13. An ack, positive or negative, drops all messages up to its
 number. A refused message goes to the application and is never sent again. After a logon the messages that the service
-lacks are sent again, in order; an unanswered one is, too (``retransmission``).
+lacks are sent again, in order; an unanswered one is, too (``Retransmission``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
-from ackstream.client.publishing._retransmission import Retransmission
-from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt
+from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt, Retransmission
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
