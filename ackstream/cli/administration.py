@@ -202,8 +202,7 @@ def topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics of the settings with their writers, readers and contents."""
-    from ackstream.contract.asyncapi import document
-    from ackstream.contract.topics import FORMATS, readers, writers
+    from ackstream.contract.asyncapi import FORMATS, document, readers, writers
 
     kafka = load().kafka
     if asyncapi:

@@ -1,21 +1,152 @@
-"""The AsyncAPI document: all topics, with schemas of keys, record headers and values, and examples."""
+"""The records of each topic, read from ``topics.toml``: their kinds, headers and values; and the AsyncAPI document."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
 
 from ackstream import __version__
-from ackstream.contract.schemas import DITTO_SCHEMAS, of_types, reference
-from ackstream.contract.topics import FORMATS, SYSTEM, TYPES, VALUES, readers, writers
-from ackstream.kafka.topics import TOPICS
-from ackstream.protocol.record_headers import CID, CORRELATION_ID
+from ackstream.contract.schemas import DITTO_SCHEMAS, of_types, plain, reference
+from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
+from ackstream.protocol import record_headers as names
+from ackstream.protocol.destinations import Replicated
+from ackstream.protocol.ditto.labels import Claim
+from ackstream.protocol.ledger import LedgerRecord
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType, CommandAck, StoredRange
+from ackstream.protocol.queues import QueueAnswer, QueueRequest
+from ackstream.protocol.readers import Answer, ConsumerRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackstream.contract.schemas import Json
-    from ackstream.contract.topics import RecordFormat, TopicFormat
     from ackstream.settings import Kafka
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+JSON = "application/json"
+DITTO = "application/vnd.eclipse.ditto+json"
+
+TYPES = {
+    kind.__name__: kind
+    for kind in (
+        Claim, LedgerRecord, CommandAck, StoredRange, Replicated, *get_args(ConsumerRecord), *get_args(Answer),
+        *get_args(QueueRequest), *get_args(QueueAnswer),
+    )
+}  # fmt: skip
+"""The types of ``protocol/`` that are values of records, by name."""
+
+
+class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record as it is written; ``value`` is JSON, empty for a record without a value."""
+
+    about: str = ""
+    headers: dict[str, str] = {}
+    value: str = ""
+
+    @property
+    def payload(self) -> Any:
+        """The value as a JSON reader sees it."""
+        return msgspec.json.decode(self.value) if self.value else None
+
+
+class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of record of a topic.
+
+    :ivar name: unique in its topic
+    :ivar value: the name of its schema or type; empty for a record without a value
+    :ivar media: its media type, by default that of JSON
+    :ivar fixed: record headers whose values distinguish it from the other kinds of its topic
+    :ivar required: further record headers, which it always has
+    :ivar optional: record headers that it may have
+    :ivar absent: a record header that it never has, which distinguishes it from other kinds
+    """
+
+    name: str
+    summary: str = msgspec.field(default="", name="about")
+    value: str = ""
+    media: str = msgspec.field(default="", name="content_type")
+    fixed: dict[str, str] = {}
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    absent: str = ""
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """Its description, by default the first sentence of its type."""
+        return self.summary or plain((TYPES[self.value].__doc__ or "").split("\n\n")[0])
+
+    @property
+    def content_type(self) -> str:
+        """The media type of its value."""
+        return self.media or (DITTO if self.value in DITTO_SCHEMAS else JSON)
+
+    @property
+    def headers(self) -> Json:
+        """The schema of its record headers; those that it does not name are the application's own."""
+        properties = {name: {**HEADERS[name], "const": text} for name, text in self.fixed.items()}
+        properties |= {name: HEADERS[name] for name in (*self.required, *self.optional)}
+        found = {"type": "object", "required": [*self.fixed, *self.required], "properties": properties}
+        return found | {"not": {"required": [self.absent]}} if self.absent else found
+
+
+class TopicFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The records of a topic; ``key`` describes their key, and each fits exactly one of the formats."""
+
+    about: str
+    key: str
+    formats: tuple[RecordFormat, ...]
+
+
+class _Contract(msgspec.Struct, forbid_unknown_fields=True):
+    headers: dict[str, dict[str, Any]]
+    topics: dict[str, TopicFormat]
+    schemas: dict[str, dict[str, Any]]
+
+
+_CONTRACT = msgspec.convert(tomllib.loads(Path(__file__).with_name("topics.toml").read_text("utf-8")), _Contract)
+_ACKS = "|".join(get_args(AckType))
+_DERIVED: dict[str, Json] = {
+    names.CLIENT: {"maxLength": MAX_CLIENT_CHARACTERS},
+    names.ACK: {"pattern": rf"^ *(?:{_ACKS}|none|)(?: *, *(?:{_ACKS}|none|))* *$"},
+}
+
+HEADERS: dict[str, Json] = {
+    name: {"type": "string", **schema, **_DERIVED.get(name, {})} for name, schema in _CONTRACT.headers.items()
+}
+"""The schemas of record headers, by name."""
+
+VALUES: dict[str, Json] = _CONTRACT.schemas
+"""The schemas of values that are neither a type of ``protocol/`` nor a message of Ditto, by name."""
+
+_OF_JOBS = {"clock": CLOCK, "lease": LEASE}
+"""The topics that each job has one of, by their name in the file."""
+
+FORMATS: dict[str, TopicFormat] = {name: about for name, about in _CONTRACT.topics.items() if name not in _OF_JOBS}
+for _name, _kind in _OF_JOBS.items():
+    FORMATS |= {topic: _CONTRACT.topics[_name] for topic, made in TOPICS.items() if made is _kind}
+
+SYSTEM = tuple(name for name, party in PARTIES.items() if party.job or name in ("gateway", "connect"))
+"""The parties that are parts of the system; all others are its clients."""
+
+
+def writers(topic: str) -> list[str]:
+    """Return the parties that write a topic."""
+    return [name for name, party in PARTIES.items() if topic in party.writes]
+
+
+def readers(topic: str) -> list[str]:
+    """Return the parties that read a topic."""
+    return [name for name, party in PARTIES.items() if topic in party.reads]
+
 
 VERSION = "3.0.0"
 _BINDING = "0.5.0"
@@ -28,7 +159,7 @@ REPLIED = {
 }
 """Where the answers to the records of a topic are."""
 
-_CORRELATED = {CORRELATION_ID: "correlationId", CID: "commandId"}
+_CORRELATED = {names.CORRELATION_ID: "correlationId", names.CID: "commandId"}
 _ABOUT = (
     "The records of ackstream's Kafka topics, for programs in any language. How they follow each other is in "
     "docs/wire.md. The broker's clock is the event time: all topics have `message.timestamp.type=LogAppendTime`. "

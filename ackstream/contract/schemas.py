@@ -1,18 +1,19 @@
 """JSON Schemas of values, in the dialect of AsyncAPI 3 (draft 07): of types of ``protocol/``, and of Ditto messages.
 
-A docstring of a type becomes the description of its schema, each ``:ivar`` that of a property. Readers of ackstream
-ignore members that they do not know, so no schema forbids them: a later release may add some.
+The parts that all kinds of Ditto messages share are in ``schemas.json``. A docstring of a type becomes the
+description of its schema, each ``:ivar`` that of a property. Readers of ackstream ignore members that they do not know,
+so no schema forbids them: a later release may add some.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
 from ackstream.protocol.ditto.labels import BUILT_IN, PATTERN
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS, EVENT_ACTIONS
 
@@ -78,82 +79,15 @@ def plain(text: str) -> str:
     return " ".join(shown.split())
 
 
+_SHARED: Json = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
+HEADERS, ERROR, ENTRY, _STATUS, _PARTS = (
+    _SHARED[name] for name in ("Headers", "DittoError", "AckEntry", "status", "parts")
+)
+LABEL: Json = {"type": "string", "pattern": f"^{PATTERN}$", "description": "The label of an acknowledgement."}
+HEADERS["properties"]["requested-acks"]["items"] = {"type": "string", "pattern": LABEL["pattern"]}
+
 _THING = "^[^/]*/[^/]+/things/"
 _CHANNEL = "(?:twin|live)"
-_BIG = {"minimum": -(2**63), "maximum": 2**63 - 1}
-_ERROR_MIN = 400
-
-HEADERS: Json = {
-    "type": ["object", "null"],
-    "description": "The headers of the message; those without a type here are text. Names are case-insensitive.",
-    "properties": {
-        "correlation-id": {
-            "type": ["string", "null"],
-            "minLength": 1,
-            "description": "The id of a record without the header of that name; at most 1,024 bytes.",
-        },
-        "requested-acks": {
-            "type": ["array", "null"],
-            "items": {"type": "string", "pattern": f"^{PATTERN}$"},
-            "description": "The labels of the acknowledgements that the request waits for.",
-        },
-        "response-required": {
-            "type": ["boolean", "null"],
-            "description": "Whether there is to be a reply; true unless the timeout is zero.",
-        },
-        "timeout": {
-            "type": ["string", "integer", "null"],
-            "description": "The maximum wait: `10s`, `500ms`, `1m`; a number counts seconds.",
-        },
-        "channel": {"type": ["string", "null"], "description": "`twin` or `live`, in place of that of the topic path."},
-        "content-type": {"type": ["string", "null"], "description": "The media type of the value."},
-        "ditto-weak-ack": {
-            "type": ["boolean", "null"],
-            "description": "The system issued the acknowledgement, because the signal does not concern the party.",
-        },
-        "condition": {"type": ["string", "null"], "description": "An RQL filter that the thing must match."},
-        "version": {"type": ["integer", "null"], "description": "2."},
-    },
-}
-
-ERROR: Json = {
-    "type": "object",
-    "description": "An error in Ditto's form.",
-    "required": ["status", "error", "message"],
-    "properties": {
-        "status": {"type": "integer", "minimum": _ERROR_MIN, "maximum": STATUS_MAX},
-        "error": {"type": "string", "description": "The code, such as `things:thing.notfound`; it does not change."},
-        "message": {"type": "string", "description": "A sentence for people."},
-        "description": {"type": "string", "description": "The remedy."},
-        "href": {"type": "string"},
-    },
-}
-
-ENTRY: Json = {
-    "type": "object",
-    "description": "An acknowledgement of an aggregate.",
-    "required": ["status"],
-    "properties": {
-        "status": {"type": "integer", "minimum": STATUS_MIN, "maximum": STATUS_MAX},
-        "payload": {"description": "The payload of the party: any JSON value."},
-        "headers": reference("Headers"),
-    },
-}
-
-LABEL: Json = {"type": "string", "pattern": f"^{PATTERN}$", "description": "The label of an acknowledgement."}
-
-_STATUS = {"type": "integer", "minimum": STATUS_MIN, "maximum": STATUS_MAX, "description": "The HTTP status."}
-_PARTS: Json = {
-    "topic": {"type": "string"},
-    "headers": reference("Headers"),
-    "path": {"type": "string", "description": "The JSON pointer of the part of the thing; `/` for all of it."},
-    "value": {"description": "Any JSON value."},
-    "extra": {"description": "Fields of the thing that a subscriber has asked for."},
-    "revision": {"type": ["integer", "null"], **_BIG, "description": "The revision of the thing after the change."},
-    "timestamp": {"type": ["string", "null"], "description": "The time of an event, ISO 8601."},
-    "metadata": {},
-    "fields": {"type": ["string", "null"], "description": "The selected parts of a query, such as `thingId,features`."},
-}
 
 
 def _message(about: str, topic: str, *required: str, **parts: Json) -> Json:
@@ -210,7 +144,7 @@ DITTO_SCHEMAS: dict[str, Json] = {
         f"{_CHANNEL}/errors/?$",
         "value",
         "status",
-        status=_STATUS | {"minimum": _ERROR_MIN},
+        status=_STATUS | {"minimum": ERROR["properties"]["status"]["minimum"]},
         value=reference("DittoError"),
     ),
     "ThingEvent": _message(

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from jsonschema import Draft7Validator
 
-from ackstream.contract.asyncapi import document
-from ackstream.contract.topics import FORMATS, HEADERS, TYPES
+from ackstream.contract.asyncapi import FORMATS, HEADERS, TYPES, document
 from ackstream.kafka.topics import TOPICS
 from ackstream.protocol import record_headers
+from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Kafka
@@ -23,7 +23,7 @@ from tests.contract.checking import Contract
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.contract.topics import RecordFormat
+    from ackstream.contract.asyncapi import RecordFormat
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 CONTRACT = Contract()
@@ -45,6 +45,13 @@ def test_its_schemas_are_json_schemas_and_all_are_used() -> None:
         Draft7Validator.check_schema(schema)
     text = json.dumps(CONTRACT.document)
     assert not {name for name in schemas if f'"#/components/schemas/{name}"' not in text}
+
+
+def test_the_statuses_of_messages_are_those_of_the_protocol() -> None:
+    schemas = CONTRACT.document["components"]["schemas"]
+    for name in ("CommandResponse", "AckEntry"):
+        status = schemas[name]["properties"]["status"]
+        assert (status["minimum"], status["maximum"]) == (STATUS_MIN, STATUS_MAX)
 
 
 def _references(part: Any) -> Iterator[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from ackstream.client import Ack, Command, subscription
 from ackstream.client.publishing.publications import NewMessage, Publications, message_of
-from ackstream.contract.topics import FORMATS
+from ackstream.contract.asyncapi import FORMATS
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ackstream.contract.topics import FORMATS, HEADERS, TYPES
+from ackstream.contract.asyncapi import FORMATS, HEADERS, TYPES
 from ackstream.protocol.dispositions import DUPLICATE, SESSION_OVER
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import APPLICATION

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.contract.topics import FORMATS
+from ackstream.contract.asyncapi import FORMATS
 from ackstream.protocol import queues, readers
 from ackstream.protocol.json import RecordError
 from tests.contract.checking import Contract

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from ackstream.contract.topics import HEADERS
+from ackstream.contract.asyncapi import HEADERS
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import dispositions
 from ackstream.protocol.dispositions import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ackstream.contract.asyncapi import document
-from ackstream.contract.topics import FORMATS, HEADERS, readers, writers
+from ackstream.contract.asyncapi import FORMATS, HEADERS, document, readers, writers
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka
 
