@@ -15,7 +15,7 @@ from ackstream.errors import InputError, LocalError, SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.connectivity.transport import Runner
+    from ackstream.connectivity.transports.transport import Runner
     from ackstream.settings import Settings
 
 _OPTIONS = {"spark.master": "--master", "spark.submit.deployMode": "--deploy-mode"}

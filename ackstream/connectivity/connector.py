@@ -6,23 +6,22 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.outbound import AloneAway, OutboundWorker
 from ackstream.connectivity.system import System
-from ackstream.connectivity.transport import (
+from ackstream.connectivity.transports.kafka_publisher import check_addresses
+from ackstream.connectivity.transports.transport import (
     EXPECTED,
     MAX_BACKOFF_SECONDS,
     TURN_SECONDS,
     Runner,
-    Transport,
     backoff,
     not_published,
+    transport,
 )
-from ackstream.connectivity.transports.kafka_publisher import check_addresses
 from ackstream.errors import SettingsError
 from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
 from ackstream.observe.endpoint import HEALTH
@@ -37,29 +36,16 @@ from ackstream.settings.security import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ackstream.connectivity.transport import Confirm, MessageSource, OutgoingMessage, Published, TargetPublisher
+    from ackstream.connectivity.transports.transport import (
+        Confirm,
+        MessageSource,
+        OutgoingMessage,
+        Published,
+        TargetPublisher,
+    )
     from ackstream.settings import Kafka, Settings
 
 log = logging.getLogger(__name__)
-
-MODULES = {
-    "kafka": "kafka",
-    "mqtt": "mqtt",
-    "mqtt-5": "mqtt",
-    "amqp-10": "amqp10",
-    "amqp-091": "amqp091",
-    "http-push": "http_push",
-}
-"""The module of a transport, by the ``type`` of its connections."""
-
-
-def transport(kind: str) -> Transport:
-    """Return the transport of a type of connections.
-
-    :raises MissingExtraError: it needs an extra that is not installed
-    """
-    found: Transport = import_module(f"ackstream.connectivity.transports.{MODULES[kind]}").TRANSPORT
-    return found
 
 
 def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:

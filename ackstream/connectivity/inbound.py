@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ackstream.connectivity.transport import resolved
+from ackstream.connectivity.transports.transport import resolved
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
-from ackstream.protocol.ditto.connections import resolve_label
+from ackstream.protocol.ditto.connection_rules import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
 from ackstream.protocol.ditto.errors import header_invalid, id_enforcement_failed, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
@@ -37,7 +37,7 @@ from ackstream.protocol.json import escape
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.connectivity.transport import ExternalMessage
+    from ackstream.connectivity.transports.transport import ExternalMessage
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.settings.connections import PayloadTemplate, Source
 

@@ -17,12 +17,12 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLarg
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
 from ackstream.connectivity.system import SourceFailure, statuses
-from ackstream.connectivity.transport import OF_RECORD, outgoing, text_headers
+from ackstream.connectivity.transports.transport import OF_RECORD, outgoing, text_headers
 from ackstream.errors import AckstreamError
 from ackstream.observe.catalogue import CONNECTION_MESSAGES
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.acknowledgements import response_type
-from ackstream.protocol.ditto.connections import Settlement, SettlementAnswer, settle
+from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.labels import Labels
     from ackstream.connectivity.system import System
-    from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Published
+    from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Published
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
 

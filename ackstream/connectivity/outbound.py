@@ -17,13 +17,19 @@ from msgspec import UNSET
 
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
-from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, Published, TargetPublisher, outgoing
+from ackstream.connectivity.transports.transport import (
+    ExternalMessage,
+    OutgoingMessage,
+    Published,
+    TargetPublisher,
+    outgoing,
+)
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.observe.catalogue import CONNECTION_MESSAGES
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, live_response
 from ackstream.protocol.ditto.aggregates import write_acks
-from ackstream.protocol.ditto.connections import resolve_label, target_subscription
+from ackstream.protocol.ditto.connection_rules import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope
 from ackstream.protocol.ditto.headers import CHANNEL
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE

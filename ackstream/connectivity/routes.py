@@ -25,7 +25,7 @@ from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks, text
 from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
-from ackstream.connectivity.transport import EXPECTED, TURN_SECONDS, Runner, backoff
+from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.observe.catalogue import ROUTE_OPEN

@@ -13,7 +13,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ackstream.protocol.ditto.connections import ConnectionLabels, TargetAddress, connection_labels, target_subscription
+from ackstream.protocol.ditto.connection_rules import (
+    ConnectionLabels,
+    TargetAddress,
+    connection_labels,
+    target_subscription,
+)
 from ackstream.protocol.ditto.headers import taken_headers
 from ackstream.protocol.ditto.labels import parse_declared, parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template

@@ -15,7 +15,7 @@ import msgspec
 from ackstream.cli.terminal import echo
 from ackstream.errors import InputError
 from ackstream.jobs.correlate import decision as correlate_decision
-from ackstream.protocol.ditto import connections
+from ackstream.protocol.ditto import connection_rules
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
@@ -220,13 +220,13 @@ def _aggregate_body(given: Json) -> Json:
 
 def _settlement(given: Json) -> Json:
     answers = [
-        connections.SettlementAnswer(
+        connection_rules.SettlementAnswer(
             tuple(answer["acks"]) if "acks" in answer else (answer["status"],), answer.get("live", False)
         )
         for answer in given.get("responses", [])
     ]
     complete = given.get("complete", True)
-    decision = connections.settle(given["expected"], answers, complete=complete, error_status=given.get("error"))
+    decision = connection_rules.settle(given["expected"], answers, complete=complete, error_status=given.get("error"))
     return {"settlement": decision}
 
 

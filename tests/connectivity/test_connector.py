@@ -11,19 +11,19 @@ from ackstream.connectivity import connector
 from ackstream.connectivity.connector import (
     MAX_REPLIES,
     MAX_REPLY_BYTES,
-    MODULES,
     _watched_file,
     access_of,
-    transport,
 )
-from ackstream.connectivity.transport import (
+from ackstream.connectivity.transports.transport import (
     MAX_BACKOFF_SECONDS,
+    MODULES,
     MessageSource,
     OutgoingMessage,
     Published,
     Runner,
     Transport,
     redelivers,
+    transport,
 )
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import Closing

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, RejectedSignal, requested_acks
-from ackstream.connectivity.transport import ExternalMessage
+from ackstream.connectivity.transports.transport import ExternalMessage
 from ackstream.protocol.ditto.envelopes import Envelope, decode
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, PlaceholderError
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule

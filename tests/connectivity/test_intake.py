@@ -19,11 +19,11 @@ from ackstream.connectivity.intake import (
     response_kind,
 )
 from ackstream.connectivity.system import STORED, SourceFailure, verdict
-from ackstream.connectivity.transport import ExternalMessage, not_published
+from ackstream.connectivity.transports.transport import ExternalMessage, not_published
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.aggregates import write_acks
-from ackstream.protocol.ditto.connections import SettlementAnswer
+from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
 from ackstream.protocol.ditto.errors import label_not_declared
 from ackstream.protocol.ditto.topics import TopicPath
@@ -33,7 +33,7 @@ from ackstream.settings.connections import ReplyTarget, Source
 from tests.prose import covers, each, prose
 
 if TYPE_CHECKING:
-    from ackstream.connectivity.transport import OutgoingMessage
+    from ackstream.connectivity.transports.transport import OutgoingMessage
 
 
 def collected(expected: int | None, *answers: SettlementAnswer | SourceFailure | None, after: float = 0.0) -> Any:

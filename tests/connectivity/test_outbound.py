@@ -17,7 +17,7 @@ from ackstream.client.core.messages import Work
 from ackstream.connectivity import outbound as outbound_module
 from ackstream.connectivity.outbound import ROUNDS, AloneAway, Outbound, OutboundWorker, answers_of, issued
 from ackstream.connectivity.system import STORED
-from ackstream.connectivity.transport import Published, TargetPublisher, not_published
+from ackstream.connectivity.transports.transport import Published, TargetPublisher, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode

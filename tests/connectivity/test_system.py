@@ -12,8 +12,8 @@ from msgspec import UNSET
 from ackstream.client.errors import ClosedError, NotSentError
 from ackstream.connectivity import system
 from ackstream.connectivity.system import Identities, System
-from ackstream.connectivity.transport import ExternalMessage
-from ackstream.protocol.ditto.connections import SettlementAnswer
+from ackstream.connectivity.transports.transport import ExternalMessage
+from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.topics import TopicPath

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connectivity.transport import OutgoingMessage, Published
+from ackstream.connectivity.transports.transport import OutgoingMessage, Published
 from ackstream.errors import UnreachableError
 from tests.harness.certificates import Authority
 from tests.harness.remotes import Amqp091, Amqp10, Mqtt, Mqtt5, Remote

@@ -17,9 +17,9 @@ import pytest
 
 from ackstream.connectivity.connector import transport
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.transport import OutgoingMessage, Published
+from ackstream.connectivity.transports.transport import OutgoingMessage, Published
 from ackstream.errors import UnreachableError
-from ackstream.protocol.ditto.connections import SettlementAnswer
+from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.settings import Kafka, Settings
 from tests.harness.ports import free_ports

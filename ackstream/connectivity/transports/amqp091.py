@@ -19,7 +19,14 @@ from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ProtocolSyntaxError, ShortStringTooLong
 from pika.spec import PERSISTENT_DELIVERY_MODE, Basic
 
-from ackstream.connectivity.transport import (
+from ackstream.connectivity.transports.brokers import (
+    BrokerLink,
+    ConfirmingPublisher,
+    Confirms,
+    PushedSource,
+    unreachable,
+)
+from ackstream.connectivity.transports.transport import (
     CONNECT_SECONDS,
     TURN_SECONDS,
     ExternalMessage,
@@ -27,13 +34,6 @@ from ackstream.connectivity.transport import (
     Transport,
     not_published,
     property_text,
-)
-from ackstream.connectivity.transports.brokers import (
-    BrokerLink,
-    ConfirmingPublisher,
-    Confirms,
-    PushedSource,
-    unreachable,
 )
 from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
@@ -43,9 +43,9 @@ from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.transport import Receiver
     from ackstream.connectivity.transports.brokers import Unconfirmed
-    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.connectivity.transports.transport import Receiver
+    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
 

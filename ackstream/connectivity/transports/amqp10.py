@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
-from ackstream.connectivity.transport import Published, Transport, not_published
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
 from ackstream.connectivity.transports.brokers import POLL_SECONDS, ConfirmingPublisher, Confirms, PushedSource
+from ackstream.connectivity.transports.transport import Published, Transport, not_published
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
-    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
+    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
 

@@ -13,8 +13,8 @@ from proton import Array, Described, Message, ProtonException, SSLDomain, SSLExc
 from proton.handlers import MessagingHandler
 from proton.reactor import Container, LinkOption
 
-from ackstream.connectivity.transport import ExternalMessage, property_text
 from ackstream.connectivity.transports.brokers import BrokerLink
+from ackstream.connectivity.transports.transport import ExternalMessage, property_text
 from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.envelopes import json_text
@@ -23,7 +23,7 @@ from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.transport import OutgoingMessage
+    from ackstream.connectivity.transports.transport import OutgoingMessage
     from ackstream.settings.connections import Amqp10Connection
     from ackstream.settings.security import Tls
 

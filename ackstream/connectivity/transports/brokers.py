@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from ackstream.connectivity.transport import (
+from ackstream.connectivity.transports.transport import (
     CONNECT_SECONDS,
     TURN_SECONDS,
     MessageSource,
@@ -27,8 +27,8 @@ from ackstream.protocol.errors import UNAVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
-    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
+    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings.connections import Source
 
 log = logging.getLogger(__name__)

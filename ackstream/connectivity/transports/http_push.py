@@ -16,7 +16,13 @@ from urllib.parse import quote, unquote
 import httpx
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.connectivity.transport import CONNECT_SECONDS, Published, TargetPublisher, Transport, not_published
+from ackstream.connectivity.transports.transport import (
+    CONNECT_SECONDS,
+    Published,
+    TargetPublisher,
+    Transport,
+    not_published,
+)
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
 from ackstream.protocol.ditto.envelopes import decode_text, json_or_text, raw
@@ -25,7 +31,7 @@ from ackstream.protocol.errors import BAD_REQUEST, REQUEST_TIMEOUT, UNAVAILABLE
 from ackstream.settings.security import Tls
 
 if TYPE_CHECKING:
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage
     from ackstream.settings import Kafka
     from ackstream.settings.connections import HttpPushConnection
 

@@ -15,8 +15,8 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.core.messages import OffsetProgress, Work
 from ackstream.client.core.worker import SESSION_MS, GroupMember
-from ackstream.connectivity.transport import ExternalMessage, MessageSource, Transport, backoff, redelivers
 from ackstream.connectivity.transports.kafka_publisher import KafkaPublisher, cluster
+from ackstream.connectivity.transports.transport import ExternalMessage, MessageSource, Transport, backoff, redelivers
 from ackstream.errors import StartError
 from ackstream.kafka import clients
 from ackstream.kafka.reader import POLL_MS, TopicReader
@@ -25,8 +25,8 @@ from ackstream.protocol.ditto.errors import kafka_message_rejected
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.connectivity.transport import Receiver
-    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.connectivity.transports.transport import Receiver
+    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 

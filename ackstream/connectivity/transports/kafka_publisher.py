@@ -21,18 +21,18 @@ from kafka.errors import (
     for_code,
 )
 
-from ackstream.connectivity.transport import OF_RECORD, Published, TargetPublisher, not_published
+from ackstream.connectivity.transports.transport import OF_RECORD, Published, TargetPublisher, not_published
 from ackstream.errors import AckstreamError, SettingsError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
 from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
-from ackstream.protocol.ditto.connections import TargetAddress
+from ackstream.protocol.ditto.connection_rules import TargetAddress
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.errors import BAD_REQUEST
 
 if TYPE_CHECKING:
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage
+    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection
 

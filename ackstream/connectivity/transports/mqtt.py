@@ -21,16 +21,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, topic_matches_sub
 
-from ackstream.connectivity.transport import (
-    CONNECT_SECONDS,
-    MessageSource,
-    Published,
-    TargetPublisher,
-    Transport,
-    backoff,
-    not_published,
-    redelivers,
-)
 from ackstream.connectivity.transports.brokers import unreachable
 from ackstream.connectivity.transports.mqtt_client import (
     QOS,
@@ -40,6 +30,16 @@ from ackstream.connectivity.transports.mqtt_client import (
     external_message,
     publish_properties,
 )
+from ackstream.connectivity.transports.transport import (
+    CONNECT_SECONDS,
+    MessageSource,
+    Published,
+    TargetPublisher,
+    Transport,
+    backoff,
+    not_published,
+    redelivers,
+)
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
@@ -47,9 +47,9 @@ from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
-    from ackstream.connectivity.transport import Confirm, OutgoingMessage, Receiver
+    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.errors import UnreachableError
-    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
 

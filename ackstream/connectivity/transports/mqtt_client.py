@@ -22,8 +22,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ackstream.connectivity.transport import CONNECT_SECONDS, ExternalMessage
 from ackstream.connectivity.transports.brokers import unreachable
+from ackstream.connectivity.transports.transport import CONNECT_SECONDS, ExternalMessage
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 

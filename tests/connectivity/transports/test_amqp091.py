@@ -13,7 +13,6 @@ from pika import BasicProperties
 from pika.exceptions import ConnectionWrongStateError
 from pika.spec import Basic
 
-from ackstream.connectivity.transport import OutgoingMessage
 from ackstream.connectivity.transports import amqp091
 from ackstream.connectivity.transports.amqp091 import (
     Amqp091Publisher,
@@ -23,6 +22,7 @@ from ackstream.connectivity.transports.amqp091 import (
     parameters,
 )
 from ackstream.connectivity.transports.brokers import Confirms, Unconfirmed
+from ackstream.connectivity.transports.transport import OutgoingMessage
 from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings

@@ -23,7 +23,6 @@ from proton import (
     ulong,
 )
 
-from ackstream.connectivity.transport import OutgoingMessage, Published
 from ackstream.connectivity.transports import amqp10, amqp10_link
 from ackstream.connectivity.transports.amqp10 import MAX_LINKS, Amqp10Publisher, Amqp10Source, refusal, settle
 from ackstream.connectivity.transports.amqp10_link import (
@@ -33,6 +32,7 @@ from ackstream.connectivity.transports.amqp10_link import (
     proton_message,
     received_message,
 )
+from ackstream.connectivity.transports.transport import OutgoingMessage, Published
 from ackstream.errors import StartError
 from ackstream.settings.security import Tls
 from tests.prose import each

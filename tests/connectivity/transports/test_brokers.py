@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ackstream.connectivity.transport import ExternalMessage, OutgoingMessage, Published
 from ackstream.connectivity.transports import brokers
 from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, Redelivery
+from ackstream.connectivity.transports.transport import ExternalMessage, OutgoingMessage, Published
 from ackstream.errors import UnreachableError
 from ackstream.settings.connections import Source
 from tests.harness.waiting import eventually

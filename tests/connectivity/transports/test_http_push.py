@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connectivity.transport import OutgoingMessage, Published
 from ackstream.connectivity.transports.http_push import HttpPublisher, published
+from ackstream.connectivity.transports.transport import OutgoingMessage, Published
 from ackstream.settings import Kafka
 from ackstream.settings.connections import HttpPushConnection
 from tests.harness.service import Service

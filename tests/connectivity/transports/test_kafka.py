@@ -19,7 +19,6 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ackstream.connectivity.transport import OutgoingMessage, Published, redelivers
 from ackstream.connectivity.transports import kafka_publisher
 from ackstream.connectivity.transports.kafka import Deliveries, KafkaSource, expired, external_message
 from ackstream.connectivity.transports.kafka_publisher import (
@@ -31,6 +30,7 @@ from ackstream.connectivity.transports.kafka_publisher import (
     record_metadata,
     refused,
 )
+from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.protocol.ditto.errors import kafka_message_rejected
 from ackstream.settings import Kafka

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
-from ackstream.connectivity.transport import OutgoingMessage
 from ackstream.connectivity.transports import mqtt
 from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
+from ackstream.connectivity.transports.transport import OutgoingMessage
 from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import MqttConnection, Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackstream.connectivity.transport import Published, not_published
+from ackstream.connectivity.transports.transport import Published, not_published
 
 
 @pytest.mark.parametrize(("status", "away"), [(400, False), (408, True), (500, True), (503, True)])

@@ -1,7 +1,7 @@
 """The contract of a transport: messages to and from other systems, their publishers and sources.
 
-A new transport is one module with a :data:`TRANSPORT`, entered in ``connector.MODULES``, and the settings of its
-connections. Headers of messages are strings, their names in lower case.
+A new transport is one module beside this one with a ``TRANSPORT``, its entry in :data:`MODULES`, and the settings of
+its connections in ``settings/connections.py``. Headers of messages are strings, their names in lower case.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -34,7 +35,7 @@ from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.protocol.ditto.connections import Settlement
+    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
 
     Confirm = Callable[["Published"], None]
@@ -335,3 +336,23 @@ class Transport(NamedTuple):
 
     publisher: Callable[[Any, Kafka], TargetPublisher]
     source: Callable[[Any, int, Any, Kafka, Receiver], MessageSource]
+
+
+MODULES = {
+    "kafka": "kafka",
+    "mqtt": "mqtt",
+    "mqtt-5": "mqtt",
+    "amqp-10": "amqp10",
+    "amqp-091": "amqp091",
+    "http-push": "http_push",
+}
+"""The module of a transport, by the ``type`` of its connections."""
+
+
+def transport(kind: str) -> Transport:
+    """Return the transport of a type of connections.
+
+    :raises MissingExtraError: it needs an extra that is not installed
+    """
+    found: Transport = import_module(f"ackstream.connectivity.transports.{MODULES[kind]}").TRANSPORT
+    return found

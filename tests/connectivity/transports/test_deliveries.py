@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.connectivity.transport import backoff
 from ackstream.connectivity.transports.kafka import Deliveries
+from ackstream.connectivity.transports.transport import backoff
 from tests.prose import each
 
 if TYPE_CHECKING:

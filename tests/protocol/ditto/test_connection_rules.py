@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.connections import (
+from ackstream.protocol.ditto.connection_rules import (
     ConnectionLabels,
     SettlementAnswer,
     TargetAddress,
