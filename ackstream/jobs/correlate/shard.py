@@ -206,7 +206,10 @@ class CorrelateShard:
 
     def _acknowledge(self, record: Record) -> None:
         reading = self._reader.acknowledgements(record)
-        if not (self._refuses and self._waits(reading, record)):
+        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
+            # the twin reports an error even if its command awaits nothing
+            self._writer.unmatched(reading, "unrequested")
+        elif not (self._refuses and self._waits(reading, record)):
             self._match(reading, record)
 
     def _match(self, reading: AckReading, record: Record) -> None:
@@ -224,9 +227,6 @@ class CorrelateShard:
 
     def _judge(self, pending: Pending | None, record: Record) -> AckDisposition | Literal["held"] | None:
         """Return why an answer does not count; ``held``: its request may follow; ``None``: it answers ``pending``."""
-        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
-            # the twin reports an error even if its command awaits nothing
-            return "unrequested"
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             if record.timestamp <= self._decided.get(record.hash, -1):
@@ -271,9 +271,6 @@ class CorrelateShard:
         must not depend on when a declaration is read. Returns whether the acknowledgement needs no more work for now.
         """
         key = reading.correlation_id
-        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
-            # it answers no request
-            return False
         if key not in self._waiting:
             own = reading.received if record.source == ACKS and reading.kind == "acks" else ()
             if all(self._declared.covers(received.label or "", record.timestamp) for received in own):
