@@ -30,7 +30,7 @@ from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, t
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -42,23 +42,27 @@ if TYPE_CHECKING:
 
 NAME, TICKS, LEASE = "settle", "settle-clock", "settle-lease"
 
-DELIVERY, IGNORED, MESSAGE = "delivery", "ignored", "message"
-"""Values of ``kind`` in the output: a row of ``deliveries``, one of ``ignored_reports``, a record for Kafka."""
-
-
-def _fields(table: str) -> dict[str, DataType]:
-    """Return the columns that the operator gives of a table: without those of the batch; times are numbers."""
-    return {
+TABLES = {"deliveries": "acknowledged_at", "ignored_reports": "received_at"}
+"""The tables that the job writes, and the time of their rows."""
+MESSAGE = "message"
+FIELDS: dict[str, dict[str, DataType]] = {
+    table: {
         field.name: LongType() if field.dataType == TimestampType() else field.dataType
         for field in ALL_TABLES[table].schema
         if field.name not in ("query_id", "batch_id", "day")
     }
-
-
-DELIVERY_FIELDS, IGNORED_FIELDS = _fields("deliveries"), _fields("ignored_reports")
-MESSAGE_FIELDS = {"key": StringType(), "value": BinaryType()}
-_FIELDS = {"kind": StringType(), **DELIVERY_FIELDS, **IGNORED_FIELDS, **MESSAGE_FIELDS}
-OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
+    for table in TABLES
+}
+"""The columns that the operator gives of a table: without those of the batch; times are numbers."""
+FIELDS[MESSAGE] = {"key": StringType(), "value": BinaryType()}
+_COLUMNS: dict[str, DataType] = {
+    "kind": StringType(),
+    **FIELDS["deliveries"],
+    **FIELDS["ignored_reports"],
+    **FIELDS[MESSAGE],
+}
+OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
+"""A row of a table or a record for Kafka; its ``kind`` is the key in :data:`FIELDS`."""
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
@@ -76,7 +80,7 @@ _ANEW = "move the checkpoint and the table deliveries away, to begin anew with w
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Make the tables and start the query."""
-    tables.create(spark, settings.lake, ("deliveries", "ignored_reports"))
+    tables.create(spark, settings.lake, TABLES)
     topics, limit = {"stored": EARLIEST, "app-acks": EARLIEST, TICKS: LATEST}, settings.settle.max_offsets_per_trigger
     stream = source(spark, settings.kafka, topics, job=NAME, limit=limit, headers=False)
     keys = shard_keys(spark, settings.settle.shards)
@@ -103,7 +107,7 @@ JOB = Job(
             f"settle.{name}" for name in ("required", "reader_lease", "durable_lease", "reader_memory", "max_holes")
         ),
         otherwise=_ANEW,
-        committed=partial(tables.newest_batch_of, ("deliveries", "ignored_reports")),
+        committed=partial(tables.newest_batch_of, tuple(TABLES)),
         # 2: a writer may require roles, and all required ones are awaited whenever their readers joined; 3: time
         # passes in the batch that reads a tick
         rules=3,
@@ -162,8 +166,8 @@ def settle(rules: Settle, keys: Sequence[int], batch: ShardBatch) -> Iterator[pd
 
 def write_frame(settled: Settled) -> pd.DataFrame:
     """Lay out rows and messages in the columns of :data:`OUTPUT_SCHEMA`."""
-    rows = [{"kind": DELIVERY, **row} for row in settled.deliveries]
-    rows += [{"kind": IGNORED, **row} for row in settled.ignored]
+    rows = [{"kind": "deliveries", **row} for row in settled.deliveries]
+    rows += [{"kind": "ignored_reports", **row} for row in settled.ignored]
     rows += [{"kind": MESSAGE, "key": key, "value": value} for key, value in settled.messages()]
     return pd.DataFrame({name: [row.get(name) for row in rows] for name in OUTPUT_SCHEMA.names}, dtype=object)
 
@@ -176,31 +180,27 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     spark = frame.sparkSession
     # once: each reading would run the operator again
     settled = frame.toArrow()
-    for kind, table, fields, time in (
-        (DELIVERY, "deliveries", DELIVERY_FIELDS, "acknowledged_at"),
-        (IGNORED, "ignored_reports", IGNORED_FIELDS, "received_at"),
-    ):
-        rows = _of(settled, kind, fields)
+    for table, time in TABLES.items():
+        rows = _of(settled, table)
         if rows.num_rows:
             at = rows.column_names.index(time)
             rows = rows.set_column(at, time, rows.column(time).cast(pa.timestamp("ms", "UTC")))
             rows = tables.completed(rows, query_id=query_id, batch_id=batch_id)
             tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id)
-    topic, messages = settings.kafka.topic("publisher-acks"), _of(settled, MESSAGE, MESSAGE_FIELDS)
-    keys, values = (messages.column(name).to_pylist() for name in MESSAGE_FIELDS)
-    records = [(topic, key, value, ()) for key, value in zip(keys, values, strict=True)]
+    topic, messages = settings.kafka.topic("publisher-acks"), _of(settled, MESSAGE).to_pylist()
+    records = [(topic, message["key"], message["value"], ()) for message in messages]
     spark_kafka.send(spark, records, settings.kafka, NAME)
     count(settled)
 
 
 def count(settled: pa.Table) -> None:
     """Count the rows of a batch."""
-    FIGURES.count(DELIVERIES, by=pc.sum(pc.equal(settled.column("kind"), DELIVERY)).as_py() or 0)
-    ignored = settled.filter(pc.field("kind") == IGNORED).column("reason")
+    FIGURES.count(DELIVERIES, by=pc.sum(pc.equal(settled.column("kind"), "deliveries")).as_py() or 0)
+    ignored = settled.filter(pc.field("kind") == "ignored_reports").column("reason")
     for found in pc.value_counts(ignored).to_pylist():
         FIGURES.count(IGNORED_REPORTS, found["values"], by=found["counts"])
 
 
-def _of(settled: pa.Table, kind: str, fields: Iterable[str]) -> pa.Table:
+def _of(settled: pa.Table, kind: str) -> pa.Table:
     # in one chunk: of a table in several Spark has lost rows (10,000 of them and more)
-    return settled.filter(pc.field("kind") == kind).select(list(fields)).combine_chunks()
+    return settled.filter(pc.field("kind") == kind).select(list(FIELDS[kind])).combine_chunks()

@@ -10,12 +10,9 @@ import pyarrow as pa
 
 from ackstream.jobs.settle import job as settle_job
 from ackstream.jobs.settle.job import (
-    DELIVERY_FIELDS,
-    IGNORED,
-    IGNORED_FIELDS,
+    FIELDS,
     JOB,
     MESSAGE,
-    MESSAGE_FIELDS,
     OUTPUT_SCHEMA,
     _of,
     settle,
@@ -63,7 +60,7 @@ def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
 def test_a_batch_becomes_one_frame_of_rows_and_messages_and_a_state() -> None:
     log, state = Log(), _State()
     found = _call(state, log.stored(1, 5), log.ack("A", 1, (1, 2)), log.garbage(1, b"?"))
-    assert found["kind"].tolist() == ["delivery", "ignored", "message", "message", "message"]
+    assert found["kind"].tolist() == ["deliveries", "ignored_reports", "message", "message", "message"]
     delivery, ignored, *messages = found.to_dict("records")
     assert (delivery["id"], delivery["last"], delivery["reason"], delivery["key"]) == ("w1/A/1", 2, None, None)
     assert (ignored["reason"], ignored["value"], ignored["epoch"]) == ("unreadable", b"?", None)
@@ -84,10 +81,10 @@ def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
 def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch() -> None:
     log = Log()
     settled = Run().feed(log.stored(1, 5), log.ack("A", 1, (1, 2), (3, 2)), log.garbage(1, b"?"))
-    assert [set(row) for row in settled.deliveries] == [set(DELIVERY_FIELDS)]
-    assert {name for row in settled.ignored for name in row} == set(IGNORED_FIELDS)
-    for fields, table in ((DELIVERY_FIELDS, "deliveries"), (IGNORED_FIELDS, "ignored_reports")):
-        assert {*fields, "query_id", "batch_id", "day"} == set(ALL_TABLES[table].schema.names)
+    assert [set(row) for row in settled.deliveries] == [set(FIELDS["deliveries"])]
+    assert {name for row in settled.ignored for name in row} == set(FIELDS["ignored_reports"])
+    for table in ("deliveries", "ignored_reports"):
+        assert {*FIELDS[table], "query_id", "batch_id", "day"} == set(ALL_TABLES[table].schema.names)
 
 
 def test_the_number_of_tasks_is_that_of_the_settings() -> None:
@@ -96,8 +93,8 @@ def test_the_number_of_tasks_is_that_of_the_settings() -> None:
 
 
 def test_what_goes_to_spark_is_one_piece_whatever_it_was_chosen_from() -> None:
-    batch = pa.table({"kind": [MESSAGE, IGNORED, MESSAGE], "key": ["a", "b", "c"], "value": [b"1", b"2", b"3"]})
-    found = _of(pa.concat_tables([batch] * 3), MESSAGE, MESSAGE_FIELDS)
+    batch = pa.table({"kind": [MESSAGE, "deliveries", MESSAGE], "key": ["a", "b", "c"], "value": [b"1", b"2", b"3"]})
+    found = _of(pa.concat_tables([batch] * 3), MESSAGE)
     assert found.column("key").to_pylist() == ["a", "c"] * 3
     assert {column.num_chunks for column in found.columns} == {1}
 
