@@ -195,7 +195,8 @@ class CorrelateShard:
         key = opened.correlation_id
         self._pending.add(opened)
         self._unrecorded[key] = row
-        self._take(self._held.pop(key, ()), self._acknowledge_early)
+        if key in self._held:
+            self._take(self._held.pop(key), self._acknowledge_early)
 
     def _declare_labels(self, record: Record) -> None:
         self._declared.apply(record.value, record.timestamp - self._slack_ms)
@@ -314,7 +315,8 @@ class CorrelateShard:
         self._decided[pending.hash] = self._recent.remember(pending)
         closing = pending, decide, decided_at, self._unrecorded.pop(key, None)
         guarded(closing, self._answer, self._answer_with_error, (self._writer.emissions,))
-        self._take(pending.successors)
+        if pending.successors:
+            self._take(pending.successors)
 
     def _answer(self, closing: _Closing) -> None:
         pending, decide, decided_at, row = closing
