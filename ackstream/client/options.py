@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 
 if TYPE_CHECKING:
@@ -33,6 +34,19 @@ if TYPE_CHECKING:
 MAX_BATCH = 100
 MAX_SAMPLES = 10_000
 MAX_BYTES = 64_000_000
+
+
+@dataclass(frozen=True)
+class RequesterOptions:
+    """The options of a ``Requester``, which documents them."""
+
+    bootstrap_servers: Brokers
+    _: KW_ONLY
+    reply_to: str | None = None
+    default_timeout: float = 60.0
+    grace: float = 10.0
+    delivery_timeout: float = DELIVERY_SECONDS
+    on_error: Callable[[Exception], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ackstream.client.core.arguments import takes
 from ackstream.client.core.connection import ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
+from ackstream.client.options import RequesterOptions
 from ackstream.client.requests.commands import Command, address
 from ackstream.client.requests.replies import (
     OpenRequest,
@@ -22,7 +24,6 @@ from ackstream.client.requests.replies import (
     described,
     read_reply,
 )
-from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.twin.access import names_sender, signature
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
-    from ackstream.client.core.connection import Brokers
     from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)
@@ -53,16 +53,8 @@ class Requester(Client):
     and ``grace`` have passed since the broker stored it.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: Brokers,
-        *,
-        reply_to: str | None = None,
-        default_timeout: float = 60.0,
-        grace: float = 10.0,
-        delivery_timeout: float = DELIVERY_SECONDS,
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
+    @takes(RequesterOptions)
+    def __init__(self, options: RequesterOptions) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 
         :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
@@ -75,19 +67,16 @@ class Requester(Client):
         :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
-        self._connection = connection_of(bootstrap_servers)
+        self._options, self._connection = options, connection_of(options.bootstrap_servers)
         self._kafka = self._connection.kafka
         self._signals = self._kafka.topic("signals")
-        self._replies = reply_to or self._kafka.topic("replies")
-        self._reply_to = [] if reply_to is None else [(REPLY_TO, reply_to.encode())]
-        self._default_timeout_ms = round(default_timeout * 1000)
-        self._grace = grace
-        self._delivery_timeout = delivery_timeout
+        self._replies = options.reply_to or self._kafka.topic("replies")
+        self._reply_to = [] if options.reply_to is None else [(REPLY_TO, options.reply_to.encode())]
         self._requests = OpenRequests()
-        self._life = Lifetime(self._end, on_error)
+        self._life = Lifetime(self._end, options.on_error)
         self._reader = self._connection.reader(self._replies, writes=(self._signals,))
         try:
-            self._producer = self._connection.producer(self._signals, delivery_timeout=delivery_timeout)
+            self._producer = self._connection.producer(self._signals, delivery_timeout=options.delivery_timeout)
         except BaseException:
             self._reader.close()
             raise
@@ -133,7 +122,7 @@ class Requester(Client):
         envelope, identity = address(
             command, timeout=timeout, acks=acks, response_required=response_required, correlation_id=correlation_id
         )
-        timeout_ms = self._default_timeout_ms
+        timeout_ms = round(self._options.default_timeout * 1000)
         # an invalid request is sent, too: the service answers it
         with suppress(DittoError):
             request = read_request(envelope, default_timeout_ms=timeout_ms, max_timeout_ms=MAX_TIMEOUT_MS)
@@ -143,7 +132,7 @@ class Requester(Client):
                     "The request has response-required false, so that no reply would ever come: use publish(), or"
                     " require a response."
                 )
-        return self._open(envelope, identity, timeout_ms / 1000 + self._grace, on_stored)
+        return self._open(envelope, identity, timeout_ms / 1000 + self._options.grace, on_stored)
 
     def request(
         self,
@@ -210,7 +199,7 @@ class Requester(Client):
         future = self._connection.future()
         attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": envelope.topic.thing_id}
         headers += trace_sending("CLIENT", self._signals, attributes, future, described)
-        give_up_at = now + self._delivery_timeout
+        give_up_at = now + self._options.delivery_timeout
         request = OpenRequest(identity, wait, give_up_at, envelope.topic, on_stored, future)
         try:
             self._requests.add(request, now)

@@ -53,7 +53,14 @@ def test_the_signature_is_that_of_the_options() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [client.Publisher, client.QueryClient, client.QueueConsumer, client.SampleReader, client.Subscriber],
+    [
+        client.Publisher,
+        client.QueryClient,
+        client.QueueConsumer,
+        client.Requester,
+        client.SampleReader,
+        client.Subscriber,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_a_client_documents_each_of_its_options(kind: type) -> None:
