@@ -4,7 +4,7 @@ import inspect
 import subprocess
 import sys
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -63,7 +63,8 @@ def test_every_client_is_made_from_the_brokers_and_otherwise_by_names(make: Call
     first, *others = inspect.signature(make).parameters.values()
     assert (first.name, first.default) == ("bootstrap_servers", inspect.Parameter.empty)
     assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
-    given = {other.name: "x" for other in others if other.default is inspect.Parameter.empty}
+    given: dict[str, Any] = {other.name: "x" for other in others if other.default is inspect.Parameter.empty}
+    given |= {"handler": print} if "handler" in given else {}
     with pytest.raises(BadParameterError, match=r"bootstrap_servers is \['localhost:9092'\]: give host:port"):
         make(["localhost:9092"], **given)
 

@@ -26,9 +26,11 @@ M = TypeVar("M")
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
     """Let a method be called with the fields of a struct, which it receives as one object.
 
-    The struct's constructor is the method's signature, for type checkers and for ``help``.
+    The struct's constructor is the method's signature, for type checkers and for ``help``. A field of the type
+    ``Callable`` is a function of the application, which is checked.
     """
     known = inspect.signature(options).parameters
+    functions = [name for name, field in known.items() if str(field.annotation).startswith("Callable")]
 
     def decorate(method: Callable[[S, O], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)
@@ -42,6 +44,7 @@ def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[C
                         near = get_close_matches(word, known, 1, 0)
                         raise BadParameterError(f"{name} has no option {word!r}: did you mean {near[0]!r}?") from None
                 raise
+            check_callables(**{name: getattr(given, name) for name in functions})
             return method(self, given)
 
         own = next(iter(inspect.signature(method).parameters.values()))

@@ -14,7 +14,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from ackstream.client.core.arguments import check_callables
 from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
@@ -64,7 +63,6 @@ class Lifetime:
         on_connection: Callable[[ConnectionState], None] | None = None,
     ) -> None:
         """Begin; ``end`` fails the futures and waits of the client, before the application's ``on_error`` is called."""
-        check_callables(on_error=on_error, on_connection=on_connection)
         self.error: Exception | None = None
         self._end = end
         self._on_error, self._on_connection = on_error, on_connection

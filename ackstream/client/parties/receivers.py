@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ackstream.client.core.arguments import check_callables, names, takes
+from ackstream.client.core.arguments import names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client
@@ -91,7 +91,6 @@ class _Receiver(Client):
 
     def __init__(self, options: ResponderOptions) -> None:
         self._connection = connection_of(options.bootstrap_servers)
-        check_callables(handler=options.handler)
         self._handler: Callable[[Any], Answer] = options.handler
         self._counts: Counter[str] = Counter()
 
@@ -239,7 +238,6 @@ class Subscriber(_Receiver):
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         super().__init__(options)
-        check_callables(visible=options.visible, extra=options.extra)
         self._automatic, self._visible, self._extra = options.automatic, options.visible, options.extra
         self._subscriptions = {each.stream: each for each in options.subscriptions}
         declared = frozenset(names("labels", options.labels))

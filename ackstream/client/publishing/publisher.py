@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.arguments import check_callables, check_word, takes
+from ackstream.client.core.arguments import check_word, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
@@ -95,12 +95,6 @@ class Publisher(ReaderAcknowledgements, Client):
         name = check_client(options.name)
         check_word("stage", options.stage, Stage)
         check_word("synchronous", options.synchronous, Synchronous)
-        check_callables(
-            on_receipt=options.on_receipt,
-            on_failed_write=options.on_failed_write,
-            on_ack=options.on_ack,
-            on_application_acknowledgment=options.on_application_acknowledgment,
-        )
         self._stage: Stage = options.stage
         self._topic, self._name = connection.kafka.topic("messages"), name
         self._block = options.block

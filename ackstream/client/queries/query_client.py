@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.arguments import check_callables, takes
+from ackstream.client.core.arguments import takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.options import QueryOptions
@@ -56,7 +56,6 @@ class QueryClient(Client):
         :raises InconsistentQosError: a name without or with too many characters
         """
         connection = connection_of(options.bootstrap_servers)
-        check_callables(on_ack=options.on_ack)
         if not 1 <= len(options.name) <= MAX_CLIENT_CHARACTERS:
             raise InconsistentQosError(
                 f"The name has {len(options.name)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.arguments import check_callables, check_word, handler_of, takes
+from ackstream.client.core.arguments import check_word, handler_of, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.options import QueueOptions
@@ -102,7 +102,6 @@ class QueueConsumer(Client):
                 f"The backlog is {options.backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
             )
         check_word("mode", options.mode, AckMode)
-        check_callables(on_refused=options.on_refused)
         self._queue, self._mode = options.queue, options.mode
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()

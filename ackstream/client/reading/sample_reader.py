@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.arguments import check_callables, handler_of, names, takes
+from ackstream.client.core.arguments import handler_of, names, takes
 from ackstream.client.core.connection import Producer, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
@@ -117,7 +117,6 @@ class SampleReader(Client):
         """
         connection = connection_of(options.bootstrap_servers)
         self._qos = options.qos or ReaderQos()
-        check_callables(filter=options.filter)
         self._topics, self._filter = names("topics", options.topics), options.filter
         self._durable = options.durable
         self._counts: Counter[str] = Counter()

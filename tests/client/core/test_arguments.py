@@ -51,18 +51,13 @@ def test_the_signature_is_that_of_the_options() -> None:
     assert Made.__init__.__doc__ == "Keep the options."
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        client.Publisher,
-        client.QueryClient,
-        client.QueueConsumer,
-        client.Requester,
-        client.SampleReader,
-        client.Subscriber,
-    ],
-    ids=lambda kind: kind.__name__,
+CLIENTS = (
+    *(client.Publisher, client.QueryClient, client.QueueConsumer, client.Requester, client.Responder),
+    *(client.SampleReader, client.Subscriber),
 )
+
+
+@pytest.mark.parametrize("kind", CLIENTS, ids=lambda kind: kind.__name__)
 def test_a_client_documents_each_of_its_options(kind: type) -> None:
     documented = str(kind.__init__.__doc__)
     for name in inspect.signature(kind).parameters:
@@ -117,14 +112,11 @@ def test_names_may_be_words_of_a_closed_set() -> None:
 WRONG = [
     (client.Publisher, {"stage": "stored"}, "stage is 'stored': choose among accepted, persisted"),
     (client.Publisher, {"synchronous": "ful"}, "synchronous is 'ful'"),
-    (client.Publisher, {"on_ack": coroutine}, "on_ack is .* has to be awaited"),
     (client.SampleReader, {"topics": "orders"}, "topics is 'orders', which is one text"),
     (client.SampleReader, {"writers": "shop-1"}, "writers is 'shop-1', which is one text"),
     (client.SampleReader, {"labels": "fleet:done"}, "labels is 'fleet:done', which is one text"),
-    (client.SampleReader, {"filter": coroutine}, "filter is .* has to be awaited"),
     (client.QueueConsumer, {"queue": "q", "mode": "auto_cancel"}, "mode is 'auto_cancel': choose among client"),
     (client.QueueConsumer, {"queue": "q", "outcomes": "failed"}, "outcomes is 'failed', which is one text"),
-    (client.QueryClient, {"on_ack": coroutine}, "on_ack is .* has to be awaited"),
 ]
 
 
@@ -134,6 +126,17 @@ WRONG = [
 def test_a_wrong_option_is_refused_before_anything_is_connected(kind: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(BadParameterError, match=text):
         kind("localhost:1", name="n", **options)
+
+
+@pytest.mark.parametrize("kind", CLIENTS, ids=lambda kind: kind.__name__)
+def test_every_function_of_the_application_is_refused_if_it_would_not_run(kind: Any) -> None:
+    options = inspect.signature(kind).parameters.values()
+    required = {each.name: print if each.name == "handler" else "n" for each in options if each.default is each.empty}
+    functions = [each.name for each in options if "Callable" in each.annotation]
+    assert "on_error" in functions
+    for name in functions:
+        with pytest.raises(BadParameterError, match=rf"{name} is .* has to be awaited: use the client"):
+            kind(**required | {name: coroutine})
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "explicit"}, {"history": "keep_last"}])

@@ -7,7 +7,6 @@ import pytest
 
 from ackstream.client.core.lifetime import Client, Lifetime, Parts, Session, call_handler
 from ackstream.client.errors import TakenOverError, ThreadDiedError
-from ackstream.errors import BadParameterError
 from ackstream.protocol.readers import KnownReaders, ReaderRemoved, ReaderState
 
 
@@ -77,14 +76,6 @@ def test_a_handler_that_exits_ends_its_client():
     life.thread(lambda: sys.exit(1), "handling").start()
     with pytest.raises(ThreadDiedError, match=r"handling died of SystemExit\(1\)"):
         life.wait(10)
-
-
-@pytest.mark.parametrize("argument", ["on_error", "on_connection"])
-def test_a_handler_that_would_not_run_is_refused(argument):
-    async def awaited(_argument: object) -> None: ...
-
-    with pytest.raises(BadParameterError, match=rf"{argument} is .* has to be awaited: use the client"):
-        Lifetime(**{argument: awaited})
 
 
 def test_an_error_of_the_product_ends_a_client_as_it_is():
