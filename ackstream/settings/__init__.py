@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Archive,
         Clock,
         Correlate,
+        Destination,
         Persist,
         PublishRule,
         Query,
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
         Spark,
         Twin,
     )
-    from ackstream.settings.kafka import Kafka
-    from ackstream.settings.lake import Destination, Lake
+    from ackstream.settings.kafka import Kafka, Lake
     from ackstream.settings.loading import Local, Log, Metrics, Settings, load
 
 __all__ = [
@@ -56,9 +56,8 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("Gateway", "Quota"), "gateway"),
-    **dict.fromkeys(("Destination", "Lake"), "lake"),
+    **dict.fromkeys(("Kafka", "Lake"), "kafka"),
     **dict.fromkeys(("Local", "Log", "Metrics", "Settings", "load"), "loading"),
-    "Kafka": "kafka",
     "RouteSettings": "connections",
 }
 """The modules of the names that are not in ``jobs``."""

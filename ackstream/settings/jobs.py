@@ -1,4 +1,4 @@
-"""The sections of the jobs and of the queues; the rules of the jobs read these objects themselves.
+"""The sections of the jobs, the queues and the destinations; the rules of the jobs read these objects themselves.
 
 Durations are held in milliseconds. The meaning of each key is in ``conf/ackstream.toml``.
 """
@@ -130,6 +130,33 @@ class Persist(Part):
     unlogged: tuple[str, ...] = ()
     reject_no_match: bool = True
     reject_over_quota: bool = True
+
+
+class Destination(Part):
+    """A further lake that gets every message, written by one mirror job (AMPS replication; brokers.md A9, A12, A13)."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    path: str = Field(min_length=1)
+    type: Literal["sync", "async"]
+    ack_conflation_interval: Milliseconds = duration("1s")
+    check_interval: Milliseconds = duration("15s")
+    downgrade_age: Milliseconds | None = None
+    upgrade_age: Milliseconds | None = None
+
+    @model_validator(mode="after")
+    def _consistent_ages(self) -> Self:
+        if self.type == "async" and (self.downgrade_age or self.upgrade_age):
+            raise ValueError(f"nothing waits for {self.name}, which is async: leave out downgrade_age and upgrade_age")
+        if self.upgrade_age is None:
+            return self
+        if self.downgrade_age is None:
+            raise ValueError(f"{self.name} has an upgrade_age but is never downgraded: set downgrade_age, too")
+        if self.upgrade_age >= self.downgrade_age:
+            raise ValueError(
+                f"{self.name} would be downgraded as soon as it is upgraded: set upgrade_age below downgrade_age,"
+                " to about half of it"
+            )
+        return self
 
 
 class RequiredRole(Part):

@@ -1,4 +1,4 @@
-"""``[kafka]``, which clients and jobs share. Importing it loads no other section, so that clients start fast."""
+"""``[kafka]`` and ``[lake]``, which clients and jobs share: they load no other section, so that clients start fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from ackstream.errors import BadParameterError
-from ackstream.settings.base import Part
+from ackstream.settings.base import Milliseconds, Part, duration
 from ackstream.settings.security import OR_NONE, OAuth, OptionalKey, OptionalSecret, Tls, is_loopback, subject
 
 if TYPE_CHECKING:
@@ -199,3 +199,21 @@ class Kafka(Part):
     def _one_login(self) -> Self:
         self.options.check(self.security)
         return self
+
+
+class Lake(Part):
+    """The Delta tables."""
+
+    path: str = ".ackstream/lake"
+    checkpoints: str = ".ackstream/checkpoints"
+    checkpoint_interval: int = Field(100, ge=1)
+    retention: Milliseconds = duration("7d")
+    storage_options: dict[str, str] = Field({}, repr=False)
+
+    def table(self, name: str) -> str:
+        """Return a table's location."""
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def checkpoint(self, job: str) -> str:
+        """Return a job's checkpoint location."""
+        return f"{self.checkpoints.rstrip('/')}/{job}"

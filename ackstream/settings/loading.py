@@ -26,6 +26,7 @@ from ackstream.settings.jobs import (
     Archive,
     Clock,
     Correlate,
+    Destination,
     Persist,
     Query,
     QueueJob,
@@ -34,8 +35,7 @@ from ackstream.settings.jobs import (
     Spark,
     Twin,
 )
-from ackstream.settings.kafka import Kafka
-from ackstream.settings.lake import Destination, Lake
+from ackstream.settings.kafka import Kafka, Lake
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
