@@ -13,10 +13,9 @@ from ackstream.contract.schemas import DITTO_SCHEMAS, of_types, plain, reference
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.protocol import record_headers as names
-from ackstream.protocol.destinations import Replicated
 from ackstream.protocol.ditto.labels import Claim
 from ackstream.protocol.ledger import LedgerRecord
-from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType, CommandAck, StoredRange
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType, CommandAck, Replicated, StoredRange
 from ackstream.protocol.queues import QueueAnswer, QueueRequest
 from ackstream.protocol.readers import Answer, ConsumerRecord
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ackstream.observe.meter import BAR_MS, BARS, Trend
 from ackstream.observe.progress import SLICES, PublisherLine, QueueLine, QueueView, ReaderLine, SampleProgress
-from ackstream.protocol import destinations, messages, queues, readers, record_headers
+from ackstream.protocol import messages, queues, readers, record_headers
 from ackstream.protocol.json import RecordError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Planes:
         self._trends["messages"].add(record.timestamp, self._samples.decided(decided, record.timestamp))
 
     def _destination(self, record: Any) -> None:
-        replicated = destinations.read_replicated(record.value)
+        replicated = messages.read_replicated(record.value)
         self._destinations[replicated.destination] = (replicated.batch, record.timestamp)
 
     # -- readers and queues --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reports of the service about publishers' messages: acknowledgements, and which messages are stored.
+"""Reports of the service about publishers' messages: acknowledgements, and which messages are stored where.
 
 An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``received`` (arrived, nothing checked),
 ``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the part done at once is over),
@@ -6,6 +6,10 @@ An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``rec
 
 Readers, settle and queues rely on a message only after the persist job has reported it as stored, which it does after
 the commit of each batch: a message in Kafka may still be refused.
+
+A mirror copies all rows of ``messages`` to a further lake, its *destination* (brokers.md 1.1 A9, A12, A13), batch by
+batch in ascending order, and each batch as a whole. So the newest batch among the rows there is the position of the
+destination, up to which it has all rows; if the mirror left out any, acks would wait for batches that it never reports.
 """
 
 from __future__ import annotations
@@ -214,3 +218,35 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 read_stored: Callable[[bytes | None], StoredRange] = reader(StoredRange, "stored messages")
 write_stored = msgspec.json.Encoder().encode
+
+
+NO_BATCH: Final = -1
+"""The position of an empty table."""
+
+
+class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
+    """A mirror job's destination has all rows of ``messages`` up to a batch; published on a compacted topic.
+
+    The mirror reports its position when it starts, and each time that it has grown; a repeated report changes nothing.
+
+    :ivar source: the id of the table that the rows come from; batches of another table mean nothing here
+    :ivar batch: the column of that name in ``messages``; -1 if there is nothing yet
+    """
+
+    destination: str
+    source: str
+    batch: int
+
+
+read_replicated: Callable[[bytes | None], Replicated] = reader(Replicated, "a destination")
+write_replicated = msgspec.json.Encoder().encode
+
+
+def needed_position(batch: int, newest_with_messages: int) -> int:
+    """Return the position at which a destination has all messages that the acks of a batch are about.
+
+    A batch without messages has no rows, so no destination ever reports it.
+
+    :param newest_with_messages: the newest batch with rows in ``messages``; else ``NO_BATCH``
+    """
+    return min(batch, newest_with_messages)

@@ -24,7 +24,7 @@ from ackstream.jobs.persist.state import StoredStates
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.protocol import destinations, messages
+from ackstream.protocol import messages
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Destination, Kafka, Lake, Persist, PublishRule, Settings
 from tests.harness.calls import spark_jobs
@@ -164,7 +164,7 @@ def test_amps_14_15_a_silent_destination_is_waited_for_no_longer_and_again_when_
     reports = [
         record
         for record in records(settings.kafka, "destinations")
-        if destinations.read_replicated(record.value).batch >= 0
+        if messages.read_replicated(record.value).batch >= 0
     ]
     times = [record.timestamp for record in reports]
     assert all(later - earlier >= INTERVAL_MS for earlier, later in pairwise(times))
@@ -185,7 +185,7 @@ def test_the_interval_of_a_publisher_begins_when_the_destinations_have_its_messa
     reported_at = next(
         record.timestamp
         for record in records(settings.kafka, "destinations")
-        if destinations.read_replicated(record.value).batch >= batch
+        if messages.read_replicated(record.value).batch >= batch
     )
     (told_at,) = [
         record.timestamp

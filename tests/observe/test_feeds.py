@@ -17,9 +17,8 @@ from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, PlaneWatch, clo
 from ackstream.observe.live import Watching
 from ackstream.observe.meter import Meter
 from ackstream.observe.planes import Planes
-from ackstream.protocol import destinations, messages
-from ackstream.protocol.destinations import Replicated
-from ackstream.protocol.messages import StoredRange
+from ackstream.protocol import messages
+from ackstream.protocol.messages import Replicated, StoredRange
 from ackstream.settings import Settings
 from tests.harness.ledgers import outcome
 from tests.harness.waiting import eventually
@@ -130,7 +129,7 @@ STORED = messages.write_stored(StoredRange("orders", 1, 3, 5))
 @pytest.mark.integration
 def test_planes_are_read_from_the_topics_that_exist(settings: Settings) -> None:
     ensure_topics(settings, ["stored", "destinations", "dead-letters"])
-    write(settings, "destinations", destinations.write_replicated(Replicated("mirror", "t", 4)))
+    write(settings, "destinations", messages.write_replicated(Replicated("mirror", "t", 4)))
     write(settings, "stored", STORED, b"no json")
     planes = Planes(60_000)
     # a destination's last report counts, however old it is

@@ -13,9 +13,8 @@ from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import TOPICS as ALL_TOPICS
 from ackstream.observe.planes import LETTER_CHARACTERS, LETTERS, SHOWN, TOPICS, DestinationLine, Planes
 from ackstream.observe.progress import PublisherLine, ReaderLine
-from ackstream.protocol import destinations, messages, queues, readers
-from ackstream.protocol.destinations import Replicated
-from ackstream.protocol.messages import StoredRange
+from ackstream.protocol import messages, queues, readers
+from ackstream.protocol.messages import Replicated, StoredRange
 from ackstream.protocol.queues import Bind, MessageDelivered, SettleMessages
 from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
 
@@ -70,7 +69,7 @@ def test_a_publisher_has_its_last_number_and_what_was_stored_and_refused(seen: S
 
 
 def test_a_destination_is_behind_by_the_batches_that_it_lacks(seen: Seen) -> None:
-    seen.planes.take("destinations", Record(destinations.write_replicated(Replicated("mirror", "t", 5)), 7))
+    seen.planes.take("destinations", Record(messages.write_replicated(Replicated("mirror", "t", 5)), 7))
     assert seen.view.destinations == [DestinationLine("mirror", None, 7)]
     seen.stored("orders", 1, 1, batch=8)
     assert seen.view.destinations == [DestinationLine("mirror", 3, 7)]

@@ -28,8 +28,7 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.catalogue import MIRRORED
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
-from ackstream.protocol import destinations
-from ackstream.protocol.destinations import Replicated
+from ackstream.protocol.messages import Replicated, write_replicated
 from ackstream.spark.session import driver, run_with_settings
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
         while True:
             last = mirror.last
             if last != reported:
-                value = destinations.write_replicated(Replicated(destination.name, mirror.source, last))
+                value = write_replicated(Replicated(destination.name, mirror.source, last))
                 outbox.send([(topic, destination.name, value, ())])
                 reported = last
                 FIGURES.set(MIRRORED, destination.name, value=last)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
-from ackstream.protocol.destinations import NO_BATCH, needed_position
-from ackstream.protocol.messages import MAX_NUMBER
+from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH, needed_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +53,7 @@ class _SyncDestination:
 class Backlog:
     """The batches whose acks wait until every destination that is waited for has their messages.
 
-    The contract with the destinations is that of ``protocol.destinations``.
+    The contract with the destinations is that of ``protocol.messages``.
     """
 
     def __init__(

@@ -30,9 +30,8 @@ from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.figures import FIGURES, Tally
-from ackstream.protocol.destinations import read_replicated
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack
+from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
