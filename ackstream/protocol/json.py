@@ -1,18 +1,19 @@
-"""JSON: the errors a decoder may raise, the limit of nesting, and pointers to parts of a value.
+"""JSON: the errors a decoder may raise, the limit of nesting, and pointers and field selectors to parts of a value.
 
 Pointers are those of RFC 6901 as Ditto uses them: arrays are values, no pointer leads into them. Source of the rules:
-Eclipse Ditto, ``ImmutableJsonPointer``, ``ImmutableJsonObject``.
+Eclipse Ditto, ``ImmutableJsonPointer``, ``ImmutableJsonObject``, ``ImmutableJsonFieldSelectorFactory``.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,3 +134,94 @@ def remove(value: Any, keys: Sequence[str]) -> Any:
     if rest:
         return {**value, key: remove(value[key], rest)}
     return {name: entry for name, entry in value.items() if name != key}
+
+
+# -- field selectors ---------------------------------------------------------------------------------------------------
+
+WILDCARD = "*"
+"""Any feature in a field selector: ``features/*/properties``."""
+
+_SELECTOR_CHARACTERS = 10_000
+_SELECTOR_DEPTH = 250
+_SELECTED = re.compile(r"([^(),]*)([(),]|$)")
+
+
+def select(value: Any, selector: str) -> Any:
+    """Reduce a JSON object to the fields of a selector, in the object's own order; return other values unchanged.
+
+    :param selector: such as ``thingId,attributes(model,location/city),features/*/properties``
+    :raises DittoError: as :func:`parse_selector` does
+    """
+    tree = _tree(selector)
+    return _select(value, [tree]) if isinstance(value, dict) else value
+
+
+def parse_selector(selector: str) -> tuple[Keys, ...]:
+    """Return the keys of the fields that a selector names.
+
+    :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
+    """
+    if len(selector) > _SELECTOR_CHARACTERS:
+        raise _invalid(selector, f"It may have {_SELECTOR_CHARACTERS} characters.")
+    return _parsed(selector)
+
+
+@lru_cache(maxsize=512)
+def _parsed(selector: str) -> tuple[Keys, ...]:
+    if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > _SELECTOR_DEPTH:
+        raise _invalid(selector)
+    paths: list[Keys] = []
+    outer: list[Keys] = [()]
+    closed = False
+    for text, end in _SELECTED.findall(selector):
+        # nothing but the next field follows a closing parenthesis
+        if closed and (text.strip() or end == "("):
+            raise _invalid(selector)
+        if end == "(":
+            outer.append(outer[-1] + parse_pointer(text.lstrip()))
+        elif keys := parse_pointer(text.strip()):
+            paths.append(outer[-1] + keys)
+        closed = end == ")"
+        if closed:
+            outer.pop()
+        if not outer:
+            raise _invalid(selector)
+    return tuple(dict.fromkeys(paths))
+
+
+_Tree = dict[str, Any]
+"""The next keys of the paths of a selector, each with a tree of its own; ``None``: the whole value there."""
+
+
+@lru_cache(maxsize=512)
+def _tree(selector: str) -> _Tree:
+    tree: _Tree = {}
+    for path in parse_selector(selector):
+        node: _Tree | None = tree
+        for key in path[:-1]:
+            # a part selected as a whole stays so
+            node = None if node is None else node.setdefault(key, {})
+        if node is not None:
+            node[path[-1]] = None
+    return tree
+
+
+def _select(value: dict[str, Any], trees: list[_Tree], *, depth: int = 0) -> dict[str, Any]:
+    result = {}
+    for key, entry in value.items():
+        names = (key, WILDCARD) if depth == 1 else (key,)
+        deeper = [tree[name] for tree in trees for name in names if name in tree]
+        if None in deeper:
+            result[key] = entry
+        elif deeper and isinstance(entry, dict) and (found := _select(entry, deeper, depth=depth + 1)):
+            # a path that leads nowhere creates no empty objects
+            result[key] = found
+    return result
+
+
+_PARENTHESES = "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'."
+
+
+def _invalid(selector: str, reason: str = _PARENTHESES) -> DittoError:
+    message = f"The field selector <{shown(selector)}> is invalid!"
+    return DittoError(BAD_REQUEST, "json.fieldselector.invalid", message, reason)

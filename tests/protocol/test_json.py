@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from msgspec import UNSET
 
 from ackstream.protocol import json
 from ackstream.protocol.errors import DittoError
+from tests.harness.effort import soon
 
 keys = st.lists(st.text(min_size=1, max_size=4), max_size=4).map(tuple)
 
@@ -57,3 +60,50 @@ def test_what_is_no_object_becomes_one_on_the_way() -> None:
 def test_the_keys_of_a_path_are_read_without_complaint() -> None:
     assert json.keys_of("/") == json.keys_of("") == ()
     assert json.keys_of("a//b~1c/~01/") == ("a", "b/c", "~1")
+
+
+THING = {
+    "thingId": "a:b",
+    "attributes": {"model": "x", "place": {"city": "Bonn", "zip": "1"}},
+    "features": {"f": {"properties": {"on": True}}, "g": {"definition": ["a:b:1"]}},
+    "_revision": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("thingId", {"thingId": "a:b"}),
+        ("_revision,thingId", {"thingId": "a:b", "_revision": 3}),
+        ("attributes(model,place/city)", {"attributes": {"model": "x", "place": {"city": "Bonn"}}}),
+        ("attributes/place", {"attributes": {"place": {"city": "Bonn", "zip": "1"}}}),
+        ("/attributes/model", {"attributes": {"model": "x"}}),
+        ("attributes/none,none", {}),
+        ("features/*", {"features": THING["features"]}),
+        ("features/f(properties,*),features/*/definition", {"features": THING["features"]}),
+        ("attributes/place/*", {}),
+        ("features/*/properties", {"features": {"f": {"properties": {"on": True}}}}),
+        ("attributes(place(zip))", {"attributes": {"place": {"zip": "1"}}}),
+        ("attributes/model,attributes", {"attributes": THING["attributes"]}),
+    ],
+)
+def test_a_selector_keeps_the_fields_it_names(selector: str, expected: Any) -> None:
+    assert json.select(THING, selector) == expected
+
+
+@pytest.mark.parametrize("selector", ["", "a(b", "a)b(", "a(b)c", "(" * 500 + ")" * 500, "a" * 10_001])
+def test_other_texts_are_refused(selector: str) -> None:
+    with pytest.raises(DittoError) as found:
+        json.select(THING, selector)
+    assert found.value.error in ("json.fieldselector.invalid", "json.pointer.invalid")
+
+
+def test_a_selector_returns_other_values_than_objects_unchanged() -> None:
+    assert json.select([1], "a") == [1]
+
+
+def test_many_fields_are_selected_from_many_at_once() -> None:
+    large = {"attributes": {f"k{number}": number for number in range(10_000)}}
+    with soon(0.1):
+        found = json.select(large, f"attributes({','.join(f'k{number}' for number in range(1_600))})")
+    assert len(found["attributes"]) == 1_600

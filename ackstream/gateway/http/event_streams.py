@@ -18,11 +18,10 @@ from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decoded, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
-from ackstream.protocol.ditto.twin.field_selectors import parse_selector, select, select_of_thing
 from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.protocol.ditto.twin.thing_errors import option_invalid
-from ackstream.protocol.ditto.twin.things import check_id, merged
+from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thing
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ class SignalEvents:
 
 def _context_of(signal: Publication, fields: str) -> dict[str, Any]:
     """Return the field with the signal itself, if the selector names it."""
-    if not any(path[0] == CONTEXT for path in parse_selector(fields)):
+    if not any(path[0] == CONTEXT for path in json.parse_selector(fields)):
         return {}
     envelope = signal.plain
     value = decoded(envelope.value)
@@ -301,7 +300,7 @@ class SearchEvents:
         identified = clock()
         while True:
             for thing in self._page:
-                shown = thing if self._fields is None else select(thing, self._fields)
+                shown = thing if self._fields is None else json.select(thing, self._fields)
                 yield frame(json_text(shown), identity=thing["thingId"])
             if self._cursor is None:
                 return

@@ -52,9 +52,8 @@ from ackstream.protocol.ditto.headers import (
     read_headers,
 )
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.field_selectors import check_fields_of_thing
 from ackstream.protocol.ditto.twin.permissions import MAX_IDS
-from ackstream.protocol.ditto.twin.things import check_id, check_policy_members
+from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id, check_policy_members
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:

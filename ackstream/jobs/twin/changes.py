@@ -18,7 +18,6 @@ from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import check_depth
 from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
 from ackstream.protocol.ditto.twin import things
-from ackstream.protocol.ditto.twin.field_selectors import select, select_of_thing
 from ackstream.protocol.ditto.twin.thing_errors import (
     condition_failed,
     conflict,
@@ -27,7 +26,7 @@ from ackstream.protocol.ditto.twin.thing_errors import (
     quota_exceeded,
     thing_too_large,
 )
-from ackstream.protocol.ditto.twin.things import Resource, not_found
+from ackstream.protocol.ditto.twin.things import Resource, not_found, select_of_thing
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import matches
 from ackstream.protocol.rql.patterns import Effort
@@ -141,7 +140,7 @@ def _retrieve(thing: Thing, command: TwinCommand, content: dict[str, Any], found
         if command.resource.kind == "thing":
             value = select_of_thing(thing.whole(), command.fields)
         else:
-            value = select(found, command.fields)
+            value = json.select(found, command.fields)
     return CommandResult(OK, value, _tag(command.resource, found, thing), thing)
 
 

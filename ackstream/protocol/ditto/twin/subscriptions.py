@@ -27,9 +27,9 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.twin.field_selectors import parse_selector
 from ackstream.protocol.ditto.twin.things import merged, partial_thing, placeholders
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.json import parse_selector
 from ackstream.protocol.rql import evaluation, parser
 
 if TYPE_CHECKING:

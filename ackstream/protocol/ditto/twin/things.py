@@ -1,7 +1,7 @@
 """Resources: the part of a thing that a path denotes, the values that are valid there, and the part an event reports.
 
-Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFactory``, ``ThingEventToThingConverter``,
-``TopicPathPlaceholder``, ``ResourcePlaceholder``, ``FeaturePlaceholder``.
+Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFactory``, ``Thing#toJson``,
+``ThingEventToThingConverter``, ``TopicPathPlaceholder``, ``ResourcePlaceholder``, ``FeaturePlaceholder``.
 """
 
 from __future__ import annotations
@@ -120,6 +120,28 @@ def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
         if name in value:
             check(Resource(name, (name,)), value[name])  # type: ignore[arg-type]
     return {name: value.get(name, thing_id) for name in MEMBERS if name == "thingId" or name in value}
+
+
+_UNAVAILABLE_FIELDS = {"_policy": NO_POLICIES, "_metadata": "No metadata is stored with things."}
+
+
+def select_of_thing(thing: dict[str, Any], selector: str) -> Any:
+    """Reduce a whole thing to the fields of a selector.
+
+    :raises DittoError: as :func:`check_fields_of_thing` does
+    """
+    check_fields_of_thing(selector)
+    return json.select(thing, selector)
+
+
+def check_fields_of_thing(selector: str) -> None:
+    """Reject a selector of whole things that names a field which they do not have here.
+
+    :raises DittoError: as :func:`parse_selector` does; 501, it names ``_policy`` or ``_metadata``
+    """
+    for path in json.parse_selector(selector):
+        if reason := _UNAVAILABLE_FIELDS.get(path[0]):
+            raise not_available(f"The field <{path[0]}>", reason)
 
 
 def check_policy_members(thing: Mapping[str, Any]) -> None:

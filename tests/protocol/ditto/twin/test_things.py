@@ -15,9 +15,11 @@ from ackstream.protocol.ditto.twin.things import (
     partial_thing,
     placeholders,
     resource,
+    select_of_thing,
     thing_content,
 )
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.json import select
 
 
 @pytest.mark.parametrize(
@@ -183,3 +185,12 @@ def test_filters_may_ask_about_the_signal_itself(
     topic: str, path: str, thing: dict[str, Any], prefix: str, expected: dict[str, Any]
 ):
     assert placeholders(Envelope(TopicPath.parse(topic), {}, path), thing)[prefix] == expected
+
+
+@pytest.mark.parametrize("selector", ["_policy", "thingId,_metadata/attributes", "_policy(policyId)"])
+def test_fields_that_things_do_not_have_here_are_refused(selector: str) -> None:
+    with pytest.raises(DittoError) as found:
+        select_of_thing({"thingId": "a:b"}, selector)
+    assert found.value.status == 501
+    # an attribute may have any name
+    assert select({"_policy": 1}, "_policy") == {"_policy": 1}
