@@ -6,11 +6,11 @@ The settle job decides about events that a reader cannot know, such as its own c
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from ackstream.client.core.lifetime import Awaited
 from ackstream.client.options import MAX_BYTES, MAX_SAMPLES
 from ackstream.client.reading._sample_cache import OpenOffsets, SampleCache, TimeBasedFilter
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
@@ -35,11 +35,11 @@ OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None],
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
 
 
-class ReaderHistory:
+class ReaderHistory(Awaited):
     """Everything a reader has received and not finished with, of any number of writers.
 
     Samples wait until they are known to be stored; then the application may access and acknowledge them. The caller
-    sends what :meth:`due` returns, and passes the answers to :meth:`confirm`. Safe to use from several threads.
+    sends what :meth:`due` returns, and passes the answers to :meth:`confirm`.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class ReaderHistory:
         :param max_samples: the most that should wait to be stored, and the most that should be unacknowledged
         :param max_bytes: the most bytes of them, likewise
         """
+        super().__init__()
         self.counts: Counter[str] = Counter()
         self.reports: dict[str, AckReports] = {}
         """By writer, of those whose first sample for this reader is known."""
@@ -69,8 +70,6 @@ class ReaderHistory:
         self._qos, self._clock = qos, clock
         self._max_samples, self._max_bytes = max_samples, max_bytes
         self._wanted, self._on_acknowledged = wanted, on_acknowledged
-        self._changed = threading.Condition()
-        self._ended: Exception | None = None
         self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(attrgetter("size")))
         # writers with samples that wait, and with something to report
         self._waiting, self._reporting = set[str](), set[str]()
@@ -82,7 +81,7 @@ class ReaderHistory:
 
     def begin(self, known: KnownWriter) -> None:
         """Continue with a writer at the sample where this reader stopped, by the settle job."""
-        with self._changed:
+        with self.changed:
             acknowledged = Intervals(known.acknowledged, start=known.start)
             reports = self.reports[known.writer] = AckReports(self._qos, self.start, known.writer, acknowledged)
             self._arrived[known.writer].begin(known.written, known.undelivered)
@@ -94,7 +93,7 @@ class ReaderHistory:
 
     def catch_up(self, known: KnownWriter) -> None:
         """Learn from a later state which samples were stored, in place of a record of ``stored`` that was missed."""
-        with self._changed:
+        with self.changed:
             if known.writer not in self.reports:
                 self.begin(known)
             undelivered = Intervals(known.undelivered, start=0)
@@ -106,7 +105,7 @@ class ReaderHistory:
 
         :param in_kafka: a restart can read it again at its offset
         """
-        with self._changed:
+        with self.changed:
             if not self._arrived[sample.publisher].add(sample.seq, sample):
                 self.counts["repeats"] += 1
                 return
@@ -117,21 +116,21 @@ class ReaderHistory:
 
     def mark_stored(self, stored: StoredRange) -> None:
         """Release the samples that are now known to be stored; skip the refused ones."""
-        with self._changed:
+        with self.changed:
             if stored.client not in self.reports:
                 self.begin(KnownWriter(stored.client, stored.first, stored.first - 1))
             self._mark_stored(stored.client, stored.first, stored.last, stored.refused)
 
     def skip(self, writer: str, runs: Sequence[Interval]) -> None:
         """Carry on without samples that cannot be recovered; they are not acknowledged."""
-        with self._changed:
+        with self.changed:
             for run in runs:
                 self._arrived[writer].skip(*run)
             self._release(writer)
 
     def missing(self) -> dict[str, list[Interval]]:
         """Return by writer the stored samples that are absent and hold up those behind them."""
-        with self._changed:
+        with self.changed:
             found = {writer: self._arrived[writer].missing() for writer in self.reports}
         return {writer: runs for writer, runs in found.items() if runs}
 
@@ -140,7 +139,7 @@ class ReaderHistory:
 
         The messages are missing once they are known to be stored, and can be added again (:meth:`dropped_offsets`).
         """
-        with self._changed:
+        with self.changed:
             writer = max(sorted(self._waiting), key=lambda name: self._arrived[name].bytes)
             dropped = self._arrived[writer].drop().values()
             self._waiting.discard(writer)
@@ -149,19 +148,19 @@ class ReaderHistory:
 
     def dropped_offsets(self, missing: Mapping[str, int]) -> dict[int, int]:
         """Return by partition where to read again; of the first missing number of each writer, if it was dropped."""
-        with self._changed:
+        with self.changed:
             return self._offsets.take_dropped(missing)
 
     @property
     def waiting(self) -> int:
         """The number of messages that wait until they are known to be stored."""
-        with self._changed:
+        with self.changed:
             return sum(len(self._arrived[writer]) for writer in self._waiting)
 
     @property
     def crowded(self) -> bool:
         """Whether as many messages wait, or as many bytes of them, as should."""
-        with self._changed:
+        with self.changed:
             buffers = [self._arrived[writer] for writer in self._waiting]
             return sum(map(len, buffers)) >= self._max_samples or sum(b.bytes for b in buffers) >= self._max_bytes
 
@@ -178,38 +177,38 @@ class ReaderHistory:
     @property
     def stuck(self) -> bool:
         """Whether the application has all it may have, so that nothing is read and nothing is left to access."""
-        with self._changed:
+        with self.changed:
             return self.full and not self._cache.has()
 
     def restart_offset(self, partition: int, position: int) -> int:
         """Return the offset from which a restart has to read a partition, of which ``position`` is to be read next."""
-        with self._changed:
+        with self.changed:
             return self._offsets.first(partition, position, self.reports, self._arrived)
 
     # -- for the application -------------------------------------------------------------------------------------------
 
     def take(self, limit: int, timeout: float | None) -> list[Sample]:
         """Hand samples out as copies; chosen, and errors, as for :meth:`loan`."""
-        with self._changed:
+        with self.changed:
             samples = self.loan(limit, timeout)
             self.return_loan(samples)
             return samples
 
     def read(self, limit: int, timeout: float | None, *, unread: bool) -> list[Sample]:
         """Hand samples out as copies that stay in the cache; errors as for :meth:`loan`."""
-        with self._changed:
+        with self.changed:
             samples = self._access(lambda: self._cache.read(limit, unread=unread), timeout, unread=unread)
             self.return_loan(samples)
             return samples
 
     def loan(self, limit: int, timeout: float | None) -> list[Sample]:
         """Lend the samples in the cache, or the first that arrive within ``timeout`` seconds."""
-        with self._changed:
+        with self.changed:
             return self._access(lambda: self._cache.take(limit), timeout)
 
     def return_loan(self, samples: list[Sample]) -> None:
         """Accept a loan back; ``application-auto`` acknowledges it."""
-        with self._changed:
+        with self.changed:
             if self._qos.kind == "application-auto":
                 self._acknowledge_all(samples)
 
@@ -221,7 +220,7 @@ class ReaderHistory:
         if self._qos.kind == "protocol":
             return
         writer, seq = sample.publisher, sample.seq
-        with self._changed:
+        with self.changed:
             handed_out = self._cache.open(writer, seq)
             if handed_out is None:
                 if writer in self.reports and seq in self.reports[writer].acknowledged:
@@ -235,21 +234,15 @@ class ReaderHistory:
 
     def acknowledge_all(self, response: bytes | None) -> None:
         """Acknowledge every sample that was handed out, but none that is only available."""
-        with self._changed:
+        with self.changed:
             if self._qos.kind == "application-explicit":
                 self._acknowledge_all(self._cache.opened, response)
-
-    def end(self, error: Exception) -> None:
-        """Raise an error in every current and later wait for samples; the first error counts."""
-        with self._changed:
-            self._ended = self._ended or error
-            self._changed.notify_all()
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def due(self, *, closing: bool = False) -> list[Report]:
         """Return the reports to send now; on closing, of everything that is not confirmed."""
-        with self._changed:
+        with self.changed:
             now, due = self._clock(), []
             for writer in sorted(self._reporting):
                 reports = self.reports[writer]
@@ -260,13 +253,13 @@ class ReaderHistory:
 
     def repeat(self, report: ProtocolAck) -> None:
         """Have a report made again that was not sent: nothing confirms those of this kind."""
-        with self._changed:
+        with self.changed:
             self.reports[report.writer].repeat()
             self._reporting.add(report.writer)
 
     def confirm(self, conf: AppAckConf) -> None:
         """Apply a confirmation."""
-        with self._changed:
+        with self.changed:
             if conf.writer in self.reports:
                 self.reports[conf.writer].confirm(conf)
 
@@ -287,14 +280,12 @@ class ReaderHistory:
             self._receive(sample)
         if not buffer:
             self._waiting.discard(writer)
-        self._changed.notify_all()
+        self.changed.notify_all()
 
     def _access(
         self, access: Callable[[], list[Sample]], timeout: float | None, *, unread: bool = False
     ) -> list[Sample]:
-        self._changed.wait_for(lambda: self._ended is not None or self._cache.has(unread=unread), timeout)
-        if self._ended is not None:
-            raise self._ended
+        self.wait_for(lambda: self._cache.has(unread=unread), timeout)
         before = self._cache.unread
         samples = access()
         self.counts["handed_out"] += before - self._cache.unread
