@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +22,7 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
-from ackstream.gateway.middleware.audit import Audit
-from ackstream.gateway.middleware.audit_trail import recording
+from ackstream.gateway.middleware.audit import Audit, recording
 from ackstream.gateway.middleware.connections import check_transport
 from ackstream.gateway.middleware.limits import Limits, OpenCounts
 from ackstream.gateway.streaming import Streaming, UnreadTotal
@@ -254,7 +253,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
         ensure_topics(settings, TOPICS)
         watched = watched_files(settings.gateway, authenticator, access)
         with (
-            recording(audit, settings.kafka),
+            recording(audit, settings.kafka) if audit.level != "off" else nullcontext(),
             FileWatch(watched, audit.read_rules),
             _exchanging(settings) as (exchange, live, streaming),
         ):

@@ -3,11 +3,13 @@
 Recorded are refusals, failed sign-ins, WebSockets that open, changes of the access file, and commands that are carried
 out: those that change something, or all (``gateway.audit``). Failed sign-ins and requests refused unread need no right
 to cause, so they are counted where they are too many. Each part of a record has a field of its own, cut to a length;
-unverified names of clients are in none.
+unverified names of clients are in none. On their way to Kafka records are numbered, and sent until the broker has them.
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -17,11 +19,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import asdict
 
+from ackstream.client.core.connection import Connection, ReliableSender, Sending
 from ackstream.gateway.errors import unavailable
+from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import AccessDeniedError, DittoError
-from ackstream.protocol.ledger import AuditRow
+from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode
 from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.permissions import Kind
+    from ackstream.settings import Kafka
+
+log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 1_024
 """Maximum length of each text in a record."""
@@ -78,7 +86,7 @@ class Attempt:
 
     def __init__(self, audit: Audit, sender: Sender, kind: Kind, command: Envelope, event: str) -> None:
         self._audit, self._sender, self._command, self._event = audit, sender, command, event
-        self._records = audit.records(reading=kind in _READING)
+        self._records = audit.level == "all" or (audit.level == "changes" and kind not in _READING)
 
     def __enter__(self) -> Self:
         if self._records:
@@ -120,20 +128,17 @@ class Audit:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Give records to ``take`` at a level, ``gateway.audit``; the clock is in epoch seconds. See :meth:`store`."""
-        self.level, self._take, self._full, self._clock = level, take, full, clock
+        self.level, self._clock = level, clock
+        self.store(take, full)
         self._failures, self._lock = FailureCounts(), threading.Lock()
 
     def store(self, take: Callable[[AuditRow], None], full: Callable[[], bool]) -> None:
         """Give records to ``take`` from now on; ``full``: too many wait to be stored to allow what needs another."""
         self._take, self._full = take, full
 
-    def records(self, *, reading: bool) -> bool:
-        """Return whether commands that are allowed are recorded."""
-        return self.level == "all" or (self.level == "changes" and not reading)
-
     def check(self) -> None:
         """Refuse an action that could not be recorded, with 503."""
-        if self.level != "off" and self._full():
+        if self._full():
             raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
 
     def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Attempt:
@@ -195,33 +200,24 @@ class Audit:
         if self.level == "off":
             return
         subject, roles = _divided(sender.subjects)
+        texts = {**asdict(action), "address": sender.address, "method": sender.method, "reason": reason}
         row = AuditRow(
             event=event,
             received_at=round(self._clock() * 1000),
             subject=subject,
             roles=roles,
-            address=_cut(sender.address),
-            method=_cut(sender.method),
-            correlation_id=_cut(action.correlation_id),
-            command=_cut(action.command),
-            thing_id=_cut(action.thing_id),
-            path=_cut(action.path),
             allowed=allowed,
             count=count,
             status=status,
-            reason=_cut(reason),
+            **{name: None if text is None else text[:MAX_CHARACTERS] for name, text in texts.items()},
         )
         self._take(row)
-
-
-def _cut(text: str | None) -> str | None:
-    return text if text is None else text[:MAX_CHARACTERS]
 
 
 @lru_cache(maxsize=1024)
 def _divided(subjects: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """Return the subject and the roles among those of a sender."""
-    own = [_cut(subject) for subject in subjects if not subject.startswith(ROLE)]
+    own = [subject[:MAX_CHARACTERS] for subject in subjects if not subject.startswith(ROLE)]
     roles = [subject.removeprefix(ROLE)[:MAX_CHARACTERS] for subject in subjects if subject.startswith(ROLE)]
     return own[0] if own else None, tuple(roles)
 
@@ -255,3 +251,100 @@ class FailureCounts:
         over = [key for key, found in self._of.items() if everything or now - found.since >= WINDOW_SECONDS]
         ended = [(*key, self._of.pop(key).counted) for key in over]
         return [(event, address, count) for event, address, count in ended if count]
+
+
+TOPIC = "audit"
+MAX_WAITING = 10_000
+"""Records that wait to be stored; the gateway does nothing more that needs a record until there are fewer."""
+GATHERING_SECONDS, LINGER_MS = 0.1, 20
+"""Records of this time are sent together, in few requests, at a fraction of the work; no client waits for them."""
+
+TURN_SECONDS = RESEND_SECONDS = 1.0
+
+
+class AuditTrail(Closing):
+    """Stores records in order without making anyone wait, in one partition and numbered, so that a gap shows."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        """Connect; ``UnreachableError``: no broker, or the topic is missing."""
+        self._topic, self._run_id = kafka.topic(TOPIC), f"gateway-{secrets.token_hex(8)}"
+        self._number = self._unstored = 0
+        self._lock, self._waiting, self._closed = threading.Lock(), threading.Event(), threading.Event()
+        self._working = True
+        self._producer = Connection(kafka).producer(self._topic, linger_ms=LINGER_MS)
+        self._sender = ReliableSender(self._producer)
+        self._thread = threading.Thread(target=self._run, name="ackstream-audit", daemon=True)
+
+    def start(self, turn: Callable[[], None]) -> None:
+        """Begin to send; ``turn`` is called once a second, in a thread."""
+        self._turn = turn
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether too many records wait to be stored."""
+        return self._unstored >= MAX_WAITING
+
+    def take(self, row: AuditRow) -> None:
+        """Store a record; may be called in any thread."""
+        with self._lock:
+            self._number += 1
+            if self._unstored >= 2 * MAX_WAITING:
+                # refusals only; a missing record is seen by its number
+                return
+            self._unstored += 1
+            record = LedgerRecord("audit", f"{self._run_id}-{self._number}", self._run_id, self._number, audit=row)
+            self._send({"topic": self._topic, "key": self._run_id.encode(), "value": encode(record)}, time.monotonic())
+        self._waiting.set()
+
+    def close(self) -> None:
+        """Send waiting records, for at most 5 s."""
+        self._closed.set()
+        self._waiting.set()
+        self._thread.join(CLOSE_SECONDS)
+        self._producer.close()
+        self._sender.settle(time.monotonic())
+        if self._unstored:
+            log.error("%s records of the audit were not stored: Kafka did not accept them.", self._unstored)
+
+    def _run(self) -> None:
+        turned, closed = time.monotonic(), False
+        while not closed:
+            self._waiting.wait(TURN_SECONDS)
+            closed = self._closed.wait(GATHERING_SECONDS)
+            self._waiting.clear()
+            now = time.monotonic()
+            # at the end without waiting for the time of those that failed
+            self._sender.turn(now + RESEND_SECONDS if closed else now)
+            if not closed and now - turned >= TURN_SECONDS:
+                turned = now
+                self._turn()
+
+    def _send(self, record: dict[str, Any], at: float) -> None:
+        self._sender.submit(Sending(record, lambda error: self._finished(record, error), give_up_at=0), at)
+
+    def _finished(self, record: dict[str, Any], error: BaseException | None) -> None:
+        """Count a record that is stored; send any other again, whatever the error is, unless the gateway ends."""
+        if error is None:
+            with self._lock:
+                self._unstored -= 1
+            self._working = True
+            return
+        if not self._closed.is_set():
+            # a second copy is recognised by its number
+            self._send(record, time.monotonic() + RESEND_SECONDS)
+        if self._working:
+            log.warning("Kafka does not store records of the audit, which are sent again until it does: %s", error)
+        self._working = False
+
+
+@contextmanager
+def recording(audit: Audit, kafka: Kafka) -> Iterator[None]:
+    """Store the records of an audit that is not off for the time of the block; raises as :class:`AuditTrail` does."""
+    with AuditTrail(kafka) as trail:
+        audit.store(trail.take, lambda: trail.full)
+        trail.start(audit.turn)
+        try:
+            yield
+        finally:
+            audit.turn(closing=True)

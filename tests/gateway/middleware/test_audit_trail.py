@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-from ackstream.gateway.middleware import audit_trail
-from ackstream.gateway.middleware.audit import Audit
-from ackstream.gateway.middleware.audit_trail import AuditTrail
+from ackstream.gateway.middleware import audit
+from ackstream.gateway.middleware.audit import Audit, AuditTrail
 from ackstream.kafka import clients
 from ackstream.settings import Kafka
 from tests.harness.waiting import eventually
@@ -54,28 +53,28 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     found = Broker()
     monkeypatch.setattr(clients, "connect_producer", lambda *_, **__: None)
-    monkeypatch.setattr(clients, "close_producer", lambda _: None)
+    monkeypatch.setattr(clients, "close_producer", lambda *_: None)
     monkeypatch.setattr(clients, "send", found.send)
-    monkeypatch.setattr(audit_trail, "RESEND_SECONDS", 0.01)
-    monkeypatch.setattr(audit_trail, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(audit, "RESEND_SECONDS", 0.01)
+    monkeypatch.setattr(audit, "TURN_SECONDS", 0.01)
     return found
 
 
 @contextmanager
 def trail() -> Iterator[tuple[AuditTrail, Audit]]:
     with AuditTrail(Kafka(topic_prefix="x-")) as found:
-        audit = Audit("changes", found.take, lambda: found.full)
-        found.start(audit.turn)
-        yield found, audit
+        records = Audit("changes", found.take, lambda: found.full)
+        found.start(records.turn)
+        yield found, records
 
 
 def test_records_are_numbered_without_gaps_within_their_run_and_share_a_key(broker: Broker) -> None:
     runs = set()
     for _ in range(2):
         broker.values.clear()
-        with trail() as (_, audit):
+        with trail() as (_, records):
             for number in range(100):
-                audit.read_rules(f"file {number}", None)
+                records.read_rules(f"file {number}", None)
         assert broker.numbers == list(range(1, 101))
         (run,) = {value["query_id"] for value in broker.values}
         assert [value["id"] for value in broker.values] == [f"{run}-{number}" for number in broker.numbers]
@@ -88,9 +87,9 @@ def test_what_the_broker_does_not_store_is_sent_again_until_it_does(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.away = True
-    with trail() as (found, audit):
+    with trail() as (found, records):
         for _ in range(5):
-            audit.read_rules("file", None)
+            records.read_rules("file", None)
         eventually(lambda: "does not store records of the audit" in caplog.text, "the warning")
         broker.away = False
         eventually(lambda: not found._unstored, "the records")
@@ -101,21 +100,21 @@ def test_what_the_broker_does_not_store_is_sent_again_until_it_does(
 def test_a_full_trail_is_known_before_anything_is_done_and_is_bounded(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_trail, "MAX_WAITING", 10)
-    monkeypatch.setattr(audit_trail, "RESEND_SECONDS", 3600.0)
+    monkeypatch.setattr(audit, "MAX_WAITING", 10)
+    monkeypatch.setattr(audit, "RESEND_SECONDS", 3600.0)
     broker.away = True
-    with trail() as (found, audit):
+    with trail() as (found, records):
         for number in range(100):
             assert found.full is (number >= 10)
-            audit.read_rules("file", None)
-        assert len(found._unstored) == 20
+            records.read_rules("file", None)
+        assert found._unstored == 20
 
 
 def test_a_gateway_that_stops_sends_what_is_left_and_says_what_it_could_not(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.away = True
-    with caplog.at_level(logging.ERROR), trail() as (_, audit):
+    with caplog.at_level(logging.ERROR), trail() as (_, records):
         for _ in range(3):
-            audit.read_rules("file", None)
+            records.read_rules("file", None)
     assert "3 records of the audit were not stored" in caplog.text
