@@ -154,7 +154,7 @@ def test_a_column_that_someone_has_added_stays() -> None:
 
 def test_a_job_adds_a_column_and_writes_beside_one_that_it_does_not_know(spark: SparkSession, lake: Lake) -> None:
     older = [column for column in schemas.ALL_TABLES["outcomes"].columns if column.name != "reply_topic"]
-    shade = schemas.optional("shade", schemas.TEXT, "someone's own")
+    shade = schemas.Column("shade", schemas.TEXT, "someone's own", nullable=True)
     old = replace(schemas.ALL_TABLES["outcomes"], columns=(*older, shade))
     tables._create(spark, old, lake.table("outcomes"), tables.properties(lake, old))
     tables.create(spark, lake)

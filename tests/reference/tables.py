@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 _HEAD = """# Tables
 
-The Delta tables and their columns, made by `python -m tests.reference` of `lake/schemas.py`. Each is a directory of its
-name below `lake.path` of the settings, with its comments in its own metadata. `ackstream sql` has them as views;
+The Delta tables and their columns, made by `python -m tests.reference` of `lake/schemas.toml`. Each is a directory of
+its name below `lake.path` of the settings, with its comments in its own metadata. `ackstream sql` has them as views;
 `ackstream outcomes` answers predefined questions. Spark, DuckDB and Trino read them all; delta-rs, too, but
 `things` and `things_search` only by `DeltaTable.scan()`, as they have deletion vectors.
 
