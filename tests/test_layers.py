@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 """The command line, the demo inside it and the system in memory are the top: they may import everything."""
 
-TOP = {"__main__", "cli", "cli.demo", "cli.together", "testing"}
+TOP = {"__main__", "cli", "cli.together", "testing"}
 NESTED = {"protocol", "jobs", "cli"}
 PURE = {"protocol", "protocol.rql", "protocol.ditto"}
 IMPURE = {"pyspark", "kafka", "pandas", "delta", "time", "random", "uuid", "socket", "os"}

@@ -106,7 +106,7 @@ def demo(
     Kafka is started unless `ackstream up` has already done so. All data is kept in the directory `demo` of the local
     data. Nothing keeps running afterwards; the Delta tables stay.
     """
-    from ackstream.cli.demo.run import demo as run
+    from ackstream.cli.demo import demo as run
     from ackstream.settings import load
 
     console = Terminal()
@@ -124,9 +124,9 @@ def conformance(
     ],
 ) -> None:
     """Run Ditto Protocol cases against the library; exit 1 if one fails or its kind is unknown."""
-    from ackstream.local.installation import conformance_runner
+    from ackstream.local.installation import shared_with_tests
 
-    raise typer.Exit(conformance_runner().main(paths))
+    raise typer.Exit(shared_with_tests("conformance/runner.py").main(paths))
 
 
 NAMES = {"print_settings": "settings", "print_jars": "jars", "run_together": "run"}

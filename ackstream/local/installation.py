@@ -56,13 +56,13 @@ def jobs() -> list[str]:
     return sorted(found.stem for found in (installation_root() / "jobs").glob("*.py"))
 
 
-def conformance_runner() -> ModuleType:
-    """Load ``tests/conformance/runner.py``, which the wheel includes."""
-    name = "ackstream.conformance"
-    spec = spec_from_file_location(name, installation_root() / "tests" / "conformance" / "runner.py")
+def shared_with_tests(path: str) -> ModuleType:
+    """Load a file of ``tests/`` that the wheel includes, such as ``conformance/runner.py``."""
+    name = f"ackstream.tests.{path.removesuffix('.py').replace('/', '.')}"
+    spec = spec_from_file_location(name, installation_root() / "tests" / path)
     if spec is None or spec.loader is None:
         raise LocalError("This Python cannot load a module from a file.")
-    # msgspec looks for the annotations of a struct there
+    # msgspec and dataclasses look for the annotations of a class there
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from ackstream import __version__
-from ackstream.cli.demo import run as runs
+from ackstream.cli import demo as runs
 from ackstream.cli.main import Commands, app
 from ackstream.client import RequestTimeout, SettleTimeout
 from ackstream.errors import (

@@ -20,6 +20,7 @@ from ackstream.jobs.correlate.job import InFlight
 from ackstream.protocol.readers import KnownReader
 from tests.cli.test_display import watched
 from tests.conformance import runner
+from tests.demo import fleet
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -128,7 +129,7 @@ def test_an_error_of_the_program_is_printed_with_its_stack_but_without_control_c
 
 
 PACKAGE = Path(monitoring.__file__).parent
-MODULES = [*PACKAGE.glob("**/*.py"), Path(runner.__file__)]
+MODULES = [*PACKAGE.glob("**/*.py"), Path(runner.__file__), Path(fleet.__file__)]
 DIRECT = {
     "typer.echo",
     "typer.secho",
@@ -148,7 +149,7 @@ def test_commands_print_through_the_terminal_alone(path: Path) -> None:
     calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
     direct = [f"{ast.unparse(call.func)}, line {call.lineno}" for call in calls if ast.unparse(call.func) in DIRECT]
     # the demo logs to a file
-    assert [found for found in direct if not (path.name == "run.py" and "basicConfig" in found)] == []
+    assert [found for found in direct if not (path.name == "demo.py" and "basicConfig" in found)] == []
 
 
 def test_an_id_that_does_not_fit_is_folded_and_not_cut() -> None:

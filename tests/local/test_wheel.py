@@ -118,3 +118,9 @@ def test_the_cases_of_the_protocol_run_from_an_installation(ackstream: Callable[
     lines = ackstream("conformance", str(ROOT / "tests" / "vectors" / "cases")).splitlines()
     assert len(lines) > 10
     assert all(line.endswith(" passed, 0 failed, 0 unknown") for line in lines)
+
+
+def test_the_demo_of_an_installation_has_its_devices(ackstream: Callable[..., str], installed: Path) -> None:
+    assert "simulated devices" in ackstream("demo", "--help")
+    (data,) = installed.glob("lib/python*/site-packages/ackstream/_data")
+    assert (data / "tests" / "demo" / "fleet.py").read_bytes() == (ROOT / "tests" / "demo" / "fleet.py").read_bytes()

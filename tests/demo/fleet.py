@@ -1,19 +1,16 @@
 """The devices of the demo, the commands to them, the checks that all of it adds up, and the summary.
 
-Most devices are prompt, some slow or silent; one refuses, one is gone.
+Most devices are prompt, some slow or silent; one refuses, one is gone. The wheel includes this file, and
+``ackstream demo`` runs it.
 """
 
 from __future__ import annotations
 
 import random
-import shlex
-import shutil
-import sys
 import time
 from collections import Counter
 from concurrent.futures import wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -92,7 +89,7 @@ def respond(devices: Mapping[str, str], signal: Signal) -> Answer:
         return None
     if name == "gone":
         return thing_not_found(signal.thing_id)
-    habit, chance = HABITS[name], random.Random(signal.correlation_id)  # noqa: S311 - chance
+    habit, chance = HABITS[name], random.Random(signal.correlation_id)
     content = {"applied": signal.value} if habit.status < FULL else {"error": "storage.full"}
     done = Ack(habit.status, content, DONE)
     received = [Ack(label=RECEIVED)] if habit.received else []
@@ -302,41 +299,3 @@ def show_findings(console: Console, findings: Sequence[Finding], *, caught_up: b
         if wrong:
             console.print(data(f"     {len(wrong):,} differ: {', '.join(wrong[:EXAMPLES])}", "red"))
     console.print()
-
-
-def shell_queries(settings: Settings) -> list[tuple[str, str]]:
-    """Return named shell commands that query the tables, runnable from the current directory."""
-    python, lake = _short(Path(sys.executable)), settings.lake.path
-    outcomes = settings.lake.table("outcomes")
-    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
-    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
-    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
-    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
-    spark = (
-        "from ackstream.local import jars; from ackstream.settings import load; "
-        "from ackstream.spark.session import session; "
-        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
-        "outcomes.groupBy('completed_by', 'status').count().show()"
-    )
-    return [
-        ("predefined questions", f"{program} outcomes slowest-labels"),
-        ("SQL", f'{program} sql "{question}"'),
-        ("pandas", f'{python} -c "{pandas}"'),
-        ("Spark", f'{python} -c "{spark}"'),
-    ]
-
-
-def invocation() -> str:
-    """Return how to invoke this program again."""
-    beside = Path(sys.executable).with_name("ackstream")
-    found = shutil.which("ackstream")
-    if found is not None and Path(found).absolute() == beside.absolute():
-        return "ackstream"
-    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
-
-
-def _short(path: Path) -> str:
-    """Quote a path for the shell, relative to the working directory if it is below it."""
-    path = path.absolute()
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
-from ackstream.cli.demo import fleet as traffic
-from ackstream.cli.demo.fleet import (
+from ackstream.client import Ack, After, Reply
+from ackstream.protocol.ditto.labels import parse_label
+from ackstream.protocol.errors import DittoError
+from tests.demo import fleet as traffic
+from tests.demo.fleet import (
     DONE,
     FULL,
     HABITS,
@@ -24,9 +27,6 @@ from ackstream.cli.demo.fleet import (
     respond,
     send_all,
 )
-from ackstream.client import Ack, After, Reply
-from ackstream.protocol.ditto.labels import parse_label
-from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from ackstream.client import Requester, Signal

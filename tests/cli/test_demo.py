@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ackstream.cli.demo import run
-from ackstream.cli.demo.fleet import Finding, Sent, fleet, invocation, show, show_findings
-from ackstream.cli.demo.run import _reason, demo_settings, environment
+from ackstream.cli import demo as run
+from ackstream.cli.demo import _reason, demo_settings, environment, invocation
 from ackstream.client import NotSentError, Reply
 from ackstream.errors import LocalError
 from ackstream.settings import Archive, Kafka, Lake, Local, Settings
 from ackstream.settings.kafka import KafkaSecurity
+from tests.demo.fleet import Finding, Sent, fleet, show, show_findings
 
 
 class Machine:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import shlex
 import shutil
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -17,19 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kafka.errors import KafkaError
 from rich.text import Text
 
-from ackstream.cli.demo.fleet import (
-    LABELS,
-    check,
-    fleet,
-    gather,
-    invocation,
-    respond,
-    send_all,
-    shell_queries,
-    show,
-    show_findings,
-    title,
-)
 from ackstream.cli.session import kill, quiet_session
 from ackstream.cli.terminal import Interrupts
 from ackstream.client import Command, Requester, Responder
@@ -45,6 +34,7 @@ from ackstream.kafka.parties import OPERATOR
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.local.broker import Broker
+from ackstream.local.installation import shared_with_tests
 from ackstream.local.process import is_free, locked
 from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
@@ -58,6 +48,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ackstream.settings import Settings
+
+traffic = shared_with_tests("demo/fleet.py")
+"""The devices, the commands to them, and the checks."""
 
 TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *archive.JOB.topics, *gateway.TOPICS)))
 DEVICES = 50
@@ -102,7 +95,12 @@ def _reason(error: BaseException) -> BaseException:
 
 def _demo(own: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack) -> bool:
     began = time.monotonic()
-    _log_to(own.local.data / "logs" / "demo.log")
+    logs = own.local.data / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    # those of the libraries
+    form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    logging.basicConfig(filename=logs / "demo.log", filemode="w", format=form)
+    logging.captureWarnings(capture=True)
     how = "which was running" if own.kafka.topic_prefix else "started for the demo"
     how += ", with a login for each party" * own.kafka.security.logs_in
     console.print(f"Kafka at {own.kafka.bootstrap}, {how}", highlight=False)
@@ -118,12 +116,12 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
         healthy = partial(_check_health, [correlating, archiving, keeping, indexing], interrupts, own)
         _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
-        devices = fleet(DEVICES)
+        devices = traffic.fleet(DEVICES)
         things = list(devices)
         requester = stack.enter_context(Requester(as_party(own, "requester").kafka, grace=GRACE_SECONDS))
         _create(requester, things, healthy)
         address = stack.enter_context(serve_gateway(as_party(own, "gateway")))
-    asked = ",".join((TWIN_PERSISTED, *LABELS))
+    asked = ",".join((TWIN_PERSISTED, *traffic.LABELS))
     url = f"{address}/api/2/things/{things[-1]}/attributes/speed?timeout=10s&requested-acks={asked}"
     console.print(
         "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
@@ -135,25 +133,26 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     party = as_party(own, "responder")
-    responder = stack.enter_context(Responder(party.kafka, handler=partial(respond, devices), labels=LABELS))
-    sent = send_all(requester, things, number, rate, console, healthy)
+    handler = partial(traffic.respond, devices)
+    responder = stack.enter_context(Responder(party.kafka, handler=handler, labels=traffic.LABELS))
+    sent = traffic.send_all(requester, things, number, rate, console, healthy)
     with console.status("Waiting for the last acknowledgements and for the tables"):
         _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
         reads = {keeping: ("signals",), correlating: ("signals", "acks", "twin-acks"), archiving: ("ledger",)}
         with connect_admin(own.kafka) as client:
             complete = _wait(lambda: caught_up(client, own.kafka, reads), healthy, CATCH_UP_SECONDS)
-        findings = check(gather(spark, own, sent))
+        findings = traffic.check(traffic.gather(spark, own, sent))
         own_tables = [name for name, table in ALL_TABLES.items() if table.writer in ("archive", "twin")]
         rows = {name: tables.read(spark, own.lake, name).count() for name in own_tables}
-    show(console, own, sent, devices, rows)
-    show_findings(console, findings, caught_up=complete)
-    title(console, "How to query them")
+    traffic.show(console, own, sent, devices, rows)
+    traffic.show_findings(console, findings, caught_up=complete)
+    traffic.title(console, "How to query them")
     for name, line in shell_queries(own):
         console.print(Text(f"# {name}", style="dim"))
         # unwrapped, so that it can be copied
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
-    return not any(finding.wrong for finding in findings)
+    return all(not finding.wrong for finding in findings)
 
 
 def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:
@@ -194,13 +193,6 @@ def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[
         if any(consumed.get(partition, 0) < end for partition, end in ends.items()):
             return False
     return True
-
-
-def _log_to(path: Path) -> None:
-    """Redirect library logs to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=path, filemode="w", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    logging.captureWarnings(capture=True)
 
 
 # -- the environment ---------------------------------------------------------------------------------------------------
@@ -314,3 +306,44 @@ def _environment(own: Settings) -> str:
     if own.kafka.security.logs_in:
         return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
     return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
+
+
+# -- how to go on ------------------------------------------------------------------------------------------------------
+
+
+def shell_queries(settings: Settings) -> list[tuple[str, str]]:
+    """Return named shell commands that query the tables, runnable from the current directory."""
+    python, lake = _short(Path(sys.executable)), settings.lake.path
+    outcomes = settings.lake.table("outcomes")
+    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
+    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
+    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
+    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
+    spark = (
+        "from ackstream.local import jars; from ackstream.settings import load; "
+        "from ackstream.spark.session import session; "
+        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
+        "outcomes.groupBy('completed_by', 'status').count().show()"
+    )
+    return [
+        ("predefined questions", f"{program} outcomes slowest-labels"),
+        ("SQL", f'{program} sql "{question}"'),
+        ("pandas", f'{python} -c "{pandas}"'),
+        ("Spark", f'{python} -c "{spark}"'),
+    ]
+
+
+def invocation() -> str:
+    """Return how to invoke this program again."""
+    beside = Path(sys.executable).with_name("ackstream")
+    found = shutil.which("ackstream")
+    if found is not None and Path(found).absolute() == beside.absolute():
+        return "ackstream"
+    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
+
+
+def _short(path: Path) -> str:
+    """Quote a path for the shell, relative to the working directory if it is below it."""
+    path = path.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
