@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.outbound import AloneAway, OutboundWorker
-from ackstream.connectivity.system import System
+from ackstream.connectivity.outbound import OutboundWorker
+from ackstream.connectivity.system import AloneAway, System
 from ackstream.connectivity.transports.kafka_publisher import check_addresses
 from ackstream.connectivity.transports.transport import (
     EXPECTED,

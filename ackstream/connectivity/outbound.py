@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from msgspec import UNSET
 
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
+from ackstream.connectivity.system import Place
 from ackstream.connectivity.transports.transport import (
     ExternalMessage,
     OutgoingMessage,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.labels import Labels
     from ackstream.client.core.messages import Work
-    from ackstream.connectivity.system import System
+    from ackstream.connectivity.system import AloneAway, System
     from ackstream.protocol.ditto.twin.subscriptions import Subscription
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Connection, Target
@@ -63,30 +62,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Publishing(msgspec.Struct, frozen=True):
+class Publishing(NamedTuple):
     """A message for a target; ``label`` is acknowledged once the transport confirms."""
 
     message: OutgoingMessage
     label: str | None
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(NamedTuple):
     """The messages to publish for a signal, the labels to acknowledge weakly, and failed acknowledgements."""
 
     publishings: list[Publishing]
     weak: Drop
-    failed: list[Acknowledgement] = []
+    failed: list[Acknowledgement]
 
 
 class Outbound:
     """The rules of one connection."""
 
     def __init__(self, connection: Connection, access: Access, quote: Quote | None = None) -> None:
-        """Decide according to the settings of ``connection``.
-
-        :param access: the rights of the subjects of its targets
-        :param quote: applied to the texts of placeholders in addresses
-        """
+        """Decide by the settings; ``quote`` is applied to the texts of placeholders in addresses."""
         self._labels = connection.labels
         self._targets = [_TargetRules(connection.id, target, access, quote) for target in connection.targets]
 
@@ -103,8 +98,8 @@ class Outbound:
         """Decide which messages and acknowledgements a signal gets.
 
         :param time: the value of ``time:now`` in filters
-        :param extra: returns fields of a thing (id, selector) for topics with ``extraFields``; if it raises, the filter
-            cannot be evaluated, and the label of the target gets the error
+        :param extra: returns fields of a thing (id, selector) for topics with ``extraFields``; if it raises, the label
+            of the target gets the error
         :param held: whether the connection holds its labels; without them only ``live-response`` is issued
         """
         own = {*self._labels.declared, *self._labels.issued} if held else set()
@@ -139,10 +134,7 @@ class Outbound:
 
 class _TargetRules:
     def __init__(self, connection_id: str, target: Target, access: Access, quote: Quote | None) -> None:
-        self._id = connection_id
-        self._target = target
-        self._access = access
-        self._quote = quote
+        self._id, self._target, self._access, self._quote = connection_id, target, access, quote
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
         self.sends_value = target.payload == "value"
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
@@ -166,16 +158,9 @@ class _TargetRules:
 
     def message(self, signal: Envelope) -> OutgoingMessage | None:
         value = bytes(signal.value) if self.sends_value and signal.value is not UNSET else None
-        target = self._target
-        return outgoing(
-            signal,
-            target.address,
-            target.header_mapping,
-            self._id,
-            payload=value,
-            content_type=PROTOCOL_CONTENT_TYPE if value is None else JSON_CONTENT_TYPE,
-            quote=self._quote,
-        )
+        kind = PROTOCOL_CONTENT_TYPE if value is None else JSON_CONTENT_TYPE
+        address, mapping = self._target.address, self._target.header_mapping
+        return outgoing(signal, address, mapping, self._id, payload=value, content_type=kind, quote=self._quote)
 
 
 def _evaluate(
@@ -207,51 +192,6 @@ def issued(label: str, result: Published, headers: Mapping[str, Any]) -> Acknowl
     except DittoError:
         # a header of the other system has another meaning here
         return acknowledgement(label, result.status, result.payload, headers)
-
-
-ROUNDS = 20
-"""Rounds in a row in which a message may fail alone: about ten minutes with the pauses in between, in which a full
-queue gets room again."""
-
-Place = tuple[str, int, int, str]
-"""A message to a target: topic, partition and offset of its signal, and the address."""
-
-
-class AloneAway:
-    """Counts the rounds in which a message failed and a later one to the same address was accepted. Thread-safe.
-
-    A message that the other system never accepts while it accepts others would hold back all later ones forever. A
-    round is the time of one worker, which ends with the first message that fails. Other messages in flight to the same
-    address show whether the other system is away or refuses this message alone; another address may be a queue that is
-    not full.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rounds: Counter[Place] = Counter()
-        # of this round: failed messages by address, and those that failed alone
-        self._failed: dict[str, list[Place]] = {}
-        self._alone: set[Place] = set()
-
-    def begin(self) -> None:
-        """Begin a round."""
-        with self._lock:
-            failed = {place for places in self._failed.values() for place in places}
-            counts = {place: self._rounds[place] + (place in self._alone) for place in failed | self._alone}
-            self._rounds = Counter(counts)
-            self._failed.clear()
-            self._alone.clear()
-
-    def failed(self, place: Place) -> bool:
-        """Note that a message failed; return whether it has failed alone too often."""
-        with self._lock:
-            self._failed.setdefault(place[3], []).append(place)
-            return self._rounds[place] >= ROUNDS
-
-    def accepted(self, place: Place) -> None:
-        """Note that a message was accepted."""
-        with self._lock:
-            self._alone.update(self._failed.pop(place[3], ()))
 
 
 MAX_PUBLISHING = 1_000
@@ -287,9 +227,8 @@ class OutboundWorker(Closing):
     ) -> None:
         """Connect to the system's Kafka and start; once this returns, every further signal is published.
 
-        :param labels: of the connection; acknowledgements are rejected while another client holds one of them
+        :param labels: acknowledgements are rejected while another client holds one of them
         :param away: the failures that earlier workers of the connection met
-        :param access: the rights of the subjects of its targets
         :raises UnreachableError: no broker, or a topic is missing
         """
         self._id = connection.id
@@ -305,9 +244,8 @@ class OutboundWorker(Closing):
         self._away = False
         live = self._outbound.streams & {"live-commands", "messages"}
         topics = ["events", "signals"] if live else ["events"]
-        self._worker = Worker(
-            kafka, topics, self._handle, group=f"ackstream-target-{connection.id}", start="latest", labels=labels
-        )
+        group = f"ackstream-target-{connection.id}"
+        self._worker = Worker(kafka, topics, self._handle, group=group, start="latest", labels=labels)
         away.begin()
         self._worker.run()
 
@@ -347,7 +285,7 @@ class OutboundWorker(Closing):
                 if self._ended.is_set():
                     return
                 self._publishing += 1
-            place = (record.topic, record.partition, record.offset, publishing.message.address)
+            place = Place(record.topic, record.partition, record.offset, publishing.message.address)
             handed = _Handed(signal, publishing, work, place)
             self._publisher.publish(publishing.message, partial(self._published, handed))
 
@@ -364,8 +302,7 @@ class OutboundWorker(Closing):
             self._changed.notify_all()
 
     def _decide(self, handed: _Handed, result: Published) -> None:
-        signal, publishing, work, place = handed
-        label = publishing.label
+        signal, (_, label), work, place = handed
         # labels may have been lost since the signal was read
         reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
         if result.away and not reports:
@@ -384,10 +321,9 @@ class OutboundWorker(Closing):
             self._worker.outbox.release(work)
 
     def _give_up(self, handed: _Handed, result: Published) -> None:
-        message = handed.publishing.message
+        message, signal = handed.publishing.message, handed.signal
         why = f"{message.address} accepted others, but never this one: {result.reason}"
-        identity = f"{self._id}-{handed.signal.correlation_id}"
-        letter = ExternalMessage(identity, {"kafka.key": handed.signal.thing_id}, message.payload)
+        letter = ExternalMessage(f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, message.payload)
 
         def stored(answer: Any) -> None:
             if answer is None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -246,3 +247,50 @@ class Identities:
         if len(self._used) > REMEMBERED:
             del self._used[next(iter(self._used))]
         return identity
+
+
+ROUNDS = 20
+"""Rounds in a row in which a message may fail alone: about ten minutes with the pauses in between, in which a full
+queue gets room again."""
+
+
+class Place(NamedTuple):
+    """A message to a target: topic, partition and offset of its signal, and the address."""
+
+    topic: str
+    partition: int
+    offset: int
+    address: str
+
+
+class AloneAway:
+    """Counts the rounds in which a message failed and a later one to the same address was accepted. Thread-safe.
+
+    A message that the other system never accepts while it accepts others would hold back all later ones forever. A
+    round is the time of one worker, which ends with the first message that fails. Other messages in flight to the same
+    address show whether the other system is away or refuses this message alone; another address may be a queue that is
+    not full.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rounds: Counter[Place] = Counter()
+        # of this round: the messages that failed, and whether alone
+        self._failed: dict[Place, bool] = {}
+
+    def begin(self) -> None:
+        """Begin a round."""
+        with self._lock:
+            self._rounds = Counter({place: self._rounds[place] + alone for place, alone in self._failed.items()})
+            self._failed.clear()
+
+    def failed(self, place: Place) -> bool:
+        """Note that a message failed; return whether it has failed alone too often."""
+        with self._lock:
+            self._failed.setdefault(place, False)
+            return self._rounds[place] >= ROUNDS
+
+    def accepted(self, place: Place) -> None:
+        """Note that a message was accepted."""
+        with self._lock:
+            self._failed.update((each, True) for each in self._failed if each.address == place.address)

@@ -15,8 +15,8 @@ import pytest
 
 from ackstream.client.core.messages import Work
 from ackstream.connectivity import outbound as outbound_module
-from ackstream.connectivity.outbound import ROUNDS, AloneAway, Outbound, OutboundWorker, answers_of, issued
-from ackstream.connectivity.system import STORED
+from ackstream.connectivity.outbound import Outbound, OutboundWorker, answers_of, issued
+from ackstream.connectivity.system import ROUNDS, STORED, AloneAway, Place
 from ackstream.connectivity.transports.transport import Published, TargetPublisher, not_published
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
@@ -527,7 +527,7 @@ def test_a_signal_whose_dead_letter_is_not_stored_is_published_again(monkeypatch
 def test_only_messages_to_the_same_address_show_that_one_fails_alone() -> None:
     """Of two queues one may be full."""
     away = AloneAway()
-    full, free = ("events", 0, 1, "full"), ("events", 0, 2, "free")
+    full, free = Place("events", 0, 1, "full"), Place("events", 0, 2, "free")
     for _ in range(2 * ROUNDS):
         away.begin()
         assert not away.failed(full)
@@ -536,7 +536,7 @@ def test_only_messages_to_the_same_address_show_that_one_fails_alone() -> None:
 
 def test_a_signal_that_failed_alone_and_is_accepted_then_begins_anew() -> None:
     away = AloneAway()
-    one, two = ("events", 0, 1, "a"), ("events", 0, 2, "a")
+    one, two = Place("events", 0, 1, "a"), Place("events", 0, 2, "a")
     for _ in range(ROUNDS):
         away.begin()
         away.failed(one)
