@@ -19,13 +19,8 @@ from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ProtocolSyntaxError, ShortStringTooLong
 from pika.spec import PERSISTENT_DELIVERY_MODE, Basic
 
-from ackstream.connectivity.transports.brokers import (
-    BrokerLink,
-    ConfirmingPublisher,
-    Confirms,
-    PushedSource,
-    unreachable,
-)
+from ackstream.connectivity.transports import brokers
+from ackstream.connectivity.transports.brokers import BrokerLink, ConfirmingPublisher, Confirms, PushedSource
 from ackstream.connectivity.transports.transport import (
     CONNECT_SECONDS,
     TURN_SECONDS,
@@ -55,23 +50,14 @@ logging.getLogger("pika").setLevel(logging.CRITICAL + 1)
 
 IDLE_SECONDS = 30
 """A connection on which nothing arrives for this long is dead; both sides send heartbeats."""
-
 RETURN_SECONDS = 0.1
 """How long after a negative confirm the broker may return the message."""
-
 LEAVE_SECONDS = 1.0
 """How long the broker may take to agree to the end of a connection."""
-
 ANSWER_SECONDS = CONNECT_SECONDS + LEAVE_SECONDS
 """How long the broker may take to open a connection: pika gives up first."""
-
-UNFIT = (ShortStringTooLong, ProtocolSyntaxError)
-"""Errors of pika for a message that AMQP cannot carry: a routing key or a correlation-id of more than 255 bytes."""
-
 REFUSALS = frozenset({311, 403, 404, 406})
-"""Reply codes with which a broker closes a channel because of a message: too large, no permission, no such exchange,
-a precondition."""
-
+"""Reply codes of a channel that is closed because of a message: its size, permission, exchange, or a precondition."""
 _MAX_PREFETCH = 65_535
 
 
@@ -97,7 +83,7 @@ def parameters(connection: Amqp091Connection) -> ConnectionParameters:
 
 class _Link(BrokerLink):
     def __init__(self, connection: Amqp091Connection, opened: Callable[[Any], None]) -> None:
-        """Begin to connect; ``opened`` is called with the connection."""
+        """Begin to connect; ``opened`` is called with the connection of pika."""
         super().__init__(connection)
         self.loop = IOLoop()
         self.loop.activate_poller()
@@ -110,7 +96,8 @@ class _Link(BrokerLink):
         )
 
     def _exchange(self, seconds: float) -> None:
-        timer = self.loop.call_later(seconds, _wait_no_longer)
+        # only to end the wait for data of the broker
+        timer = self.loop.call_later(seconds, lambda: None)
         self.loop.poll()
         self.loop.process_timeouts()
         self.loop.remove_timeout(timer)
@@ -137,10 +124,6 @@ class _Link(BrokerLink):
         self.loop.close()
 
 
-def _wait_no_longer() -> None:
-    """End the wait for data of the broker."""
-
-
 class Amqp091Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight."""
 
@@ -150,13 +133,14 @@ class Amqp091Source(PushedSource):
         """Prepare the source; see :class:`.Transport`."""
         super().__init__(connection, index, source, intake)
         self._channel: Any = None
-        self._consumed = 0
+        # the answers of the broker for the queues that are consumed
+        self._consumed: list[Any] = []
 
     def start(self) -> None:
         """Connect and consume."""
-        self._link = _Link(self._settings, self._connected)
+        self._link = _Link(self._settings, lambda opened: opened.channel(on_open_callback=self._consume))
         try:
-            self._link.wait(lambda: self._consumed == len(self._source.addresses), ANSWER_SECONDS)
+            self._link.wait(lambda: len(self._consumed) == len(self._source.addresses), ANSWER_SECONDS)
         except UnreachableError as error:
             if isinstance(error.__cause__, ChannelClosedByBroker):
                 raise StartError(
@@ -168,26 +152,22 @@ class Amqp091Source(PushedSource):
 
     def _taking(self, delivery: int) -> None:
         if self._source.qos == 0:
-            self._send(self._channel.basic_ack, delivery)
+            self._answer(delivery, "settle")
 
     def _settle(self, delivery: int, settlement: Settlement) -> None:
-        if self._source.qos == 0:
-            return
-        if settlement == "settle":
-            self._send(self._channel.basic_ack, delivery)
-        else:
-            self._send(self._channel.basic_nack, delivery, requeue=settlement == "reject-with-redelivery")
+        if self._source.qos > 0:
+            self._answer(delivery, settlement)
 
-    def _send(self, method: Callable[..., None], delivery: int, **options: bool) -> None:
+    def _answer(self, delivery: int, settlement: Settlement) -> None:
         try:
-            method(delivery, **options)
+            if settlement == "settle":
+                self._channel.basic_ack(delivery)
+            else:
+                self._channel.basic_nack(delivery, requeue=settlement == "reject-with-redelivery")
         except AMQPError as error:
-            raise unreachable(self._settings, error) from error
+            raise brokers.unreachable(self._settings, error) from error
 
     # called by pika
-
-    def _connected(self, connection: Any) -> None:
-        connection.channel(on_open_callback=self._consume)
 
     def _consume(self, channel: Any) -> None:
         self._channel = channel
@@ -196,10 +176,7 @@ class Amqp091Source(PushedSource):
         channel.basic_qos(prefetch_count=min(self._share, _MAX_PREFETCH))
         for queue in self._source.addresses:
             # with qos 0, too: without acknowledgements the broker sends all its messages at once
-            channel.basic_consume(queue, self._received, callback=self._consumes)
-
-    def _consumes(self, _frame: Any) -> None:
-        self._consumed += 1
+            channel.basic_consume(queue, self._received, callback=self._consumed.append)
 
     def _received(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         self._arrived.append((method.delivery_tag, external_message(method, properties, body), method.redelivered))
@@ -234,9 +211,6 @@ class Amqp091Publisher(ConfirmingPublisher):
     def _wake(self) -> None:
         self._link.loop.add_callback_threadsafe(self._flush)
 
-    def _turn(self) -> None:
-        self._link.turn(TURN_SECONDS)
-
     # called by pika
 
     def _connected(self, connection: Any) -> None:
@@ -263,8 +237,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         self._channel = channel
         self._channels += 1
         self._tag = 0
-        self._returned.clear()
-        self._refused.clear()
+        self._returned, self._refused = set(), set()
         self._flush()
 
     def _flush(self) -> None:
@@ -281,7 +254,8 @@ class Amqp091Publisher(ConfirmingPublisher):
             key = message.address.partition("/")[2]
             self._channel.basic_publish(unconfirmed.exchange, key, message.payload, properties, mandatory=True)
         except Exception as error:  # noqa: BLE001 - a header or an address that AMQP cannot carry
-            away = isinstance(error, AMQPError) and not isinstance(error, UNFIT)
+            # the latter two are of a routing key or a correlation-id of more than 255 bytes
+            away = isinstance(error, AMQPError) and not isinstance(error, ShortStringTooLong | ProtocolSyntaxError)
             unconfirmed.done(not_published(error, UNAVAILABLE if away else BAD_REQUEST))
         else:
             self._tag = tag
@@ -307,7 +281,7 @@ class Amqp091Publisher(ConfirmingPublisher):
             return
         self._refused.discard(tag)
         if tag in self._returned:
-            self._returned.discard(tag)
+            self._returned.remove(tag)
             error = UnroutableError(f"No queue takes messages to {unconfirmed.message.address}.")
             unconfirmed.done(not_published(error, BAD_REQUEST))
         elif stored:
@@ -325,11 +299,10 @@ class Amqp091Publisher(ConfirmingPublisher):
                 refused.done(not_published(reason, BAD_REQUEST))
             # once this one is forgotten
             self._link.loop.add_callback_threadsafe(self._open_channel)
-            return
-        self._link.end(channel, reason)
+        else:
+            self._link.end(channel, reason)
 
 
-MESSAGE_ID, USER_ID = "message-id", "user-id"
 _PROPERTIES = (CONTENT_TYPE, CORRELATION_ID, "reply-to")
 
 
@@ -338,17 +311,13 @@ def external_message(method: Any, properties: BasicProperties, body: bytes) -> E
 
     ``user-id`` is the property alone: brokers check that it is the user of the sender.
     """
-    headers = {
-        property_text(name).lower(): property_text(value)
-        for name, value in (properties.headers or {}).items()
-        if value is not None
-    }
-    headers.pop(USER_ID, None)
-    named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, MESSAGE_ID, USER_ID)}
-    headers |= {name: property_text(value) for name, value in named.items() if value}
-    where = {"amqp.exchange": method.exchange, "amqp.routing-key": method.routing_key}
-    headers |= {name: property_text(value) for name, value in where.items()}
-    return ExternalMessage(str(uuid.uuid4()), headers, body, address=property_text(method.routing_key))
+    found = {property_text(name).lower(): value for name, value in (properties.headers or {}).items()}
+    found["user-id"] = None
+    named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, "message-id", "user-id")}
+    found |= {name: value for name, value in named.items() if value}
+    found |= {"amqp.exchange": method.exchange, "amqp.routing-key": method.routing_key}
+    headers = {name: property_text(value) for name, value in found.items() if value is not None}
+    return ExternalMessage(str(uuid.uuid4()), headers, body, address=headers["amqp.routing-key"])
 
 
 def basic_properties(headers: dict[str, str], message_id: str) -> BasicProperties:
@@ -359,7 +328,6 @@ def basic_properties(headers: dict[str, str], message_id: str) -> BasicPropertie
 
 
 _NUMBERS = {b"f": struct.Struct(">f"), b"d": struct.Struct(">d"), b"T": struct.Struct(">Q")}
-_NESTED = frozenset({b"A", b"F"})
 _LENGTH = struct.Struct(">I")
 _pika_value = data.decode_value
 
@@ -372,13 +340,13 @@ def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
     again. Here timestamps are numbers, and a table or list that cannot be read is its bytes.
     """
     kind, start = encoded[offset : offset + 1], offset + 1
-    if kind in _NUMBERS:
-        form = _NUMBERS[kind]
+    if (form := _NUMBERS.get(kind)) is not None:
         return form.unpack_from(encoded, start)[0], start + form.size
     try:
         found: tuple[Any, int] = _pika_value(encoded, offset)
     except Exception:
-        if kind not in _NESTED:
+        # a list or a table
+        if kind not in (b"A", b"F"):
             raise
         end = start + _LENGTH.size + _LENGTH.unpack_from(encoded, start)[0]
         return encoded[start + _LENGTH.size : end], end

@@ -35,18 +35,19 @@ class Amqp10Source(PushedSource):
     ) -> None:
         """Prepare the source; see :class:`.Transport`."""
         super().__init__(connection, index, source, intake)
-        self._attached = 0
+        # events of the links that the broker has opened
+        self._attached: list[Any] = []
         # by delivery, in order of arrival
         self._unsettled: dict[Any, None] = {}
 
     def start(self) -> None:
         """Connect and consume."""
-        link = Link(self._settings, on_link_opened=self._link_opened, on_delivery=self._delivered)
+        link = Link(self._settings, on_link_opened=self._attached.append, on_delivery=self._delivered)
         mode = AtMostOnce() if self._source.qos == 0 else AtLeastOnce()
         for address in self._source.addresses:
             receiver = link.container.create_receiver(link.connection, address, options=[mode, Node("queue")])
             receiver.flow(self._share)
-        link.wait(lambda: self._attached == len(self._source.addresses))
+        link.wait(lambda: len(self._attached) == len(self._source.addresses))
         self._link = link
         self._thread.start()
 
@@ -66,11 +67,6 @@ class Amqp10Source(PushedSource):
         settle(delivery, settlement)
         # room for one more
         delivery.link.flow(1)
-
-    # called by proton
-
-    def _link_opened(self, _event: Any) -> None:
-        self._attached += 1
 
     def _delivered(self, event: Any) -> None:
         """Take a message before proton decodes it for ``on_message``, which raises if it cannot."""

@@ -323,12 +323,9 @@ class ConfirmingPublisher(TargetPublisher):
     def _unconfirmed(self) -> list[Confirms]:
         """Return the messages that were sent, or wait to be sent, over each channel or link."""
 
-    @abstractmethod
     def _turn(self) -> None:
-        """Send accepted messages, and exchange data with the broker.
-
-        :raises UnreachableError: the connection is lost
-        """
+        """Exchange data with the broker, and send accepted messages unless :meth:`_wake` does that."""
+        self._link.turn(TURN_SECONDS)
 
     def _run(self) -> None:
         error: BaseException = ConnectionError("The connection was closed.")
