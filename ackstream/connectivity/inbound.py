@@ -70,10 +70,7 @@ class Inbound:
     """Maps the messages of one source, as far as the rights of its sender and its subjects permit."""
 
     def __init__(self, connection_id: str, source: Source, access: Access) -> None:
-        """Map according to the settings of ``source``, and to the access rules for its subjects."""
-        self._connection_id = connection_id
-        self._source = source
-        self._access = access
+        self._connection_id, self._source, self._access = connection_id, source, access
         self._declared = frozenset(resolve_label(connection_id, label) for label in source.declared_acks)
         wishes = source.acknowledgement_requests
         self._includes = [resolve_label(connection_id, label) for label in wishes.includes]
@@ -96,7 +93,7 @@ class Inbound:
         return reply
 
     def _read(self, message: ExternalMessage, mapping: str | PayloadTemplate) -> Mapped:
-        envelope = None
+        envelope, rejects = None, False
         headers: dict[str, Any] = dict(message.headers)
         try:
             envelope = decode(message.payload) if isinstance(mapping, str) else self._made(message, mapping)
@@ -107,18 +104,13 @@ class Inbound:
             if envelope.status is not None:
                 return self._answer(envelope)
             envelope = self._with_requested_acks(envelope, message)
-        except DittoError as error:
-            return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=False)
-        try:
+            # headers that contradict each other
+            rejects = signal_kind(envelope.topic, headers) is not None
             request = read_request(envelope)
-        except DittoError as error:
-            return RejectedSignal(
-                error, envelope.topic, headers, rejects=signal_kind(envelope.topic, headers) is not None
-            )
-        try:
+            rejects = False
             self._restrict(envelope, request)
         except DittoError as error:
-            return RejectedSignal(error, envelope.topic, headers, rejects=False)
+            return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=rejects)
         return InboundRequest(envelope, request)
 
     def _made(self, message: ExternalMessage, template: PayloadTemplate) -> Envelope:

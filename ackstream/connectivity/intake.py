@@ -66,8 +66,8 @@ class Intake:
     ) -> None:
         """Send the signals of messages to ``system`` and their replies with ``publish``, as far as access permits.
 
-        :param labels: of the connection; acknowledgements are rejected while another client holds one of them, and
-            wait while their lease is late
+        :param labels: acknowledgements are rejected while another client holds one of them, and wait while their lease
+            is late
         :param rests: returns whether no message may be taken, as while too many replies wait
         """
         self._connection_id = connection_id

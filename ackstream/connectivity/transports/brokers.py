@@ -155,8 +155,7 @@ class PushedSource(MessageSource):
 
     def _done(self, delivery: Any, settlement: Settlement) -> None:
         if redelivers(settlement, self._source.qos):
-            due = self._redelivery.due(time.monotonic())
-            self._rejected.append((due, delivery))
+            self._rejected.append((self._redelivery.due(time.monotonic()), delivery))
         else:
             self._redelivery.reset()
             self._settle(delivery, settlement)

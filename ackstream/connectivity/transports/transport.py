@@ -97,7 +97,7 @@ def property_text(value: Any) -> str:
 
 
 def resolved(mapping: Mapping[str, str], context: Context) -> dict[str, str]:
-    """Resolve a header mapping, omitting headers whose placeholders do not resolve."""
+    """Resolve a header mapping, without headers whose placeholders do not resolve."""
     found = {name.lower(): Template.parse(text).resolve(context) for name, text in mapping.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -135,8 +135,7 @@ def outgoing(
 class Published(msgspec.Struct, frozen=True):
     """The result of publishing a message: status, payload and further headers of the acknowledgement to issue.
 
-    ``away``: the other system accepts nothing at present. A signal whose requester is not informed of that is published
-    again.
+    ``away``: the other system accepts nothing now. A signal whose requester is not informed of that is published again.
     """
 
     status: int
@@ -191,7 +190,7 @@ class TargetPublisher(Closing):
         return text
 
     def halt(self) -> None:
-        """Send no further messages, if possible: an earlier message will be published again, and they after it."""
+        """Send no further messages, if possible: an earlier one will be published again, and they after it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -199,6 +198,7 @@ class TargetPublisher(Closing):
 
 
 TURN_SECONDS, END_SECONDS = 0.1, 20.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 60.0
 EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
 """Errors whose text is complete without a stack trace."""
 
@@ -221,20 +221,13 @@ class Runner(Closing):
         self._stop.wait()
 
     def close(self) -> None:
-        """Close all of them at once; messages in flight are delivered, or passed on, again at the next start.
-
-        A thread that still waits for another system after 20 s ends with the process.
-        """
+        """Close all of them at once; a thread that still waits for another system after 20 s ends with the process."""
         self._stop.set()
         until = time.monotonic() + END_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():
                 log.warning("%s has not ended within %g s.", thread.name, END_SECONDS)
-
-
-MIN_BACKOFF_SECONDS = 0.1
-MAX_BACKOFF_SECONDS = 60.0
 
 
 def backoff(attempt: int) -> float:
@@ -274,8 +267,7 @@ class MessageSource(Closing):
     """Consumes messages in a thread of its own and hands them to a :class:`.Receiver`, which settles them."""
 
     def __init__(self, name: str, intake: Receiver) -> None:
-        self._intake = intake
-        self._closing = threading.Event()
+        self._intake, self._closing = intake, threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ackstream-{name}", daemon=True)
 
     @property
@@ -296,7 +288,7 @@ class MessageSource(Closing):
         """
 
     def close(self) -> None:
-        """Stop; unsettled messages are delivered again at the next start. Safe to call before ``start`` and twice."""
+        """Stop; unsettled messages are delivered again at the next start. May be called before ``start``, and twice."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -328,10 +320,9 @@ class MessageSource(Closing):
 
 
 class Transport(NamedTuple):
-    """Opens the publisher and the sources of a connection; ``Kafka`` is ackstream's own.
+    """Opens the publisher and the sources, by their numbers, of a connection; ``Kafka`` is ackstream's own.
 
-    Both raise an ``AckstreamError`` if the other system is unreachable. A source begins with its ``start``; the number
-    is its position in the connection.
+    Both raise an ``AckstreamError`` if the other system is unreachable. A source begins with its ``start``.
     """
 
     publisher: Callable[[Any, Kafka], TargetPublisher]
