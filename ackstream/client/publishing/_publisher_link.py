@@ -121,7 +121,6 @@ class PublisherLink:
 
     def send(self, seq: int, message: KeptMessage) -> None:
         """Send a message; to be called under ``order``."""
-        self._messages.sending(seq)
         self._sent += 1
         try:
             sent = self._connection.send(message.value, self._records.message(seq, message))

@@ -134,7 +134,7 @@ class UnacknowledgedMessages(Awaited):
             self._messages.add(first, *[message for message, _ in fitting])
             now = self._clock()
             for number, (message, opened) in enumerate(fitting, first):
-                self._in_flight[number] = now
+                self._in_flight[number], self._unstored[number] = now, None
                 self._bytes += message.size
                 # from now on it cannot be cancelled: a cancelled one could not be ended
                 opened.future.set_running_or_notify_cancel()
@@ -154,13 +154,10 @@ class UnacknowledgedMessages(Awaited):
         """Return a message to be sent again, ``None`` if it has been acknowledged."""
         with self.changed:
             message = self._messages.get(seq)
-            self._counts["resent"] += message is not None
+            if message is not None:
+                self._counts["resent"] += 1
+                self._unstored[seq] = None
             return message
-
-    def sending(self, seq: int) -> None:
-        """Note that a message was handed to Kafka."""
-        with self.changed:
-            self._unstored[seq] = None
 
     def accepted(self, seq: int) -> list[int]:
         """Note that Kafka has stored a message; return the messages to send now."""

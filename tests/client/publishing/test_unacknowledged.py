@@ -234,8 +234,10 @@ def test_an_ack_for_messages_that_only_the_earlier_run_has_sent_opens_the_window
 def test_an_unanswered_message_is_sent_again_and_again() -> None:
     world = World()
     world.add()
+    world.messages.accepted(1)
     world.now = 10
     world.add()
+    world.messages.accepted(2)
     seen = []
     for world.now in (1999, 2000, 2010, 5999, 6000):
         seen.append(world.messages.overdue())
@@ -249,7 +251,6 @@ def test_an_unanswered_message_is_sent_again_and_again() -> None:
 def test_the_timer_begins_when_kafka_has_stored_the_message() -> None:
     world = World()
     world.add()
-    world.messages.sending(1)
     world.now = 1500
     world.messages.accepted(1)
     world.now = 3499
@@ -262,6 +263,7 @@ def test_where_answers_take_long_nothing_is_sent_again_before() -> None:
     world = World()
     world.messages.measure(3000)
     world.add()
+    world.messages.accepted(1)
     world.now = 9999
     assert world.messages.overdue() == []
     world.now = 10000
@@ -271,7 +273,6 @@ def test_where_answers_take_long_nothing_is_sent_again_before() -> None:
 def test_a_message_that_kafka_still_has_to_store_is_not_sent_again() -> None:
     world = World(ack_timeout=2.0)
     world.add()
-    world.messages.sending(1)
     world.now = 2000
     assert world.messages.overdue() == []
     world.messages.rejected(1)
@@ -283,7 +284,6 @@ def test_with_stage_accepted_kafka_acknowledges_in_order() -> None:
     world = World(stage="accepted")
     futures = [world.add() for _ in range(3)]
     for seq in (2, 1, 3):
-        world.messages.sending(seq)
         world.messages.accepted(seq)
         assert world.store.numbers() == {2: [1, 2, 3], 1: [3], 3: []}[seq]
     assert all(future and future.done() for future in futures)
@@ -326,7 +326,6 @@ def test_a_message_that_kafka_refuses_for_good_fails_and_its_number_is_withdrawn
     first, second = world.add(), world.add()
     assert first is not None
     assert second is not None
-    world.messages.sending(1)
     world.messages.rejected(1, TOO_LARGE)
     assert first.exception(0) is TOO_LARGE
     assert world.returned == [(1, "message too large", b"m1")]
@@ -390,7 +389,6 @@ def test_a_flush_to_kafka_waits_for_what_the_window_holds_back() -> None:
     with pytest.raises(FlushTimeout):
         world.messages.flush("accepted", 0)
     for seq in (1, 2, 3):
-        world.messages.sending(seq)
         with pytest.raises(FlushTimeout):
             world.messages.flush("accepted", 0)
         world.messages.accepted(seq)
