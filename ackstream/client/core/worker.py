@@ -144,6 +144,7 @@ class Worker(Closing):
     records are handled again, none is missed. If ``handle`` raises, the record is skipped and the error logged. If the
     thread dies, its records go to the other members of the group.
 
+    :ivar reader: counts records that could not be unpacked
     :ivar release: called when its last answers are stored, or its thread has died
     """
 
@@ -182,18 +183,18 @@ class Worker(Closing):
         self._closing = threading.Event()
         names, answers = [connection.kafka.topic(name) for name in topics], connection.kafka.topic("acks")
         if group is None:
-            self._reader = connection.reader(*names, writes=(answers,), stop=self._closing)
+            self.reader = connection.reader(*names, writes=(answers,), stop=self._closing)
         else:
             full = connection.kafka.group(group)
             config = {"auto_offset_reset": start, "session_timeout_ms": SESSION_MS}
             consumer = connection.consumer(*names, writes=(answers,), group=full, **config)
-            self._reader = TopicReader(consumer, self._closing)
+            self.reader = TopicReader(consumer, self._closing)
             self._member = GroupMember(consumer, full, names, self._progress, self._progress.start)
         try:
             # with a linger the acknowledgements of one poll share a few produce requests
             self._producer = connection.producer(answers, linger_ms=2)
         except BaseException:
-            self._reader.close()
+            self.reader.close()
             raise
         self.outbox = Answers(self._producer, connection, labels)
         self._loop = connection.loop(self._step, "ackstream-worker", self._closing, self._guard, self._due)
@@ -208,11 +209,6 @@ class Worker(Closing):
         except UnreachableError:
             self.close()
             raise
-
-    @property
-    def unreadable(self) -> int:
-        """The number of records that could not be unpacked."""
-        return self._reader.unreadable
 
     def close(self) -> None:
         """Stop after the records already read, store their answers (for at most 5 s) and commit; may be called twice.
@@ -237,14 +233,14 @@ class Worker(Closing):
         if self._member is not None and self.life.error is None:
             self._member.leave()
         else:
-            self._reader.close()
+            self.reader.close()
         self.release()
         self.life.close()
 
     def _leave(self, _error: Exception) -> None:
         """Leave the group without a commit: a dead member that stays connected would keep its partitions."""
         with suppress(KafkaError):
-            self._reader.close()
+            self.reader.close()
         self.release()
 
     def _guard(self, repeat: Callable[[], None]) -> None:
@@ -268,9 +264,9 @@ class Worker(Closing):
         if self._waits and self.outbox.ready:
             self._waits = False
             log.warning("The labels are held again, or another client has them: records are handled.")
-            for partition in self._reader.consumer.paused():
+            for partition in self.reader.consumer.paused():
                 with suppress(KeyError):
-                    self._reader.consumer.resume(partition)
+                    self.reader.consumer.resume(partition)
 
     def _put_back(self, records: Sequence[Any]) -> None:
         """Read records again once the worker is ready; polling goes on, or the group would give them to others."""
@@ -281,8 +277,8 @@ class Worker(Closing):
         for partition, offset in first.items():
             # unless another member has it by now
             with suppress(KeyError, ValueError):
-                self._reader.consumer.seek(partition, offset)
-                self._reader.consumer.pause(partition)
+                self.reader.consumer.seek(partition, offset)
+                self.reader.consumer.pause(partition)
 
     def _take_turn(self, now: float) -> None:
         try:
@@ -300,7 +296,7 @@ class Worker(Closing):
             self._closing.wait(POLL_MS / 1000)
             return []
         wait = self._due()
-        return self._reader.read(POLL_MS if wait is None else min(POLL_MS, round(wait * 1000)))
+        return self.reader.read(POLL_MS if wait is None else min(POLL_MS, round(wait * 1000)))
 
     def _due(self) -> float | None:
         return self.outbox.wait(self.now())

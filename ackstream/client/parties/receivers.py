@@ -149,7 +149,7 @@ class _Receiver(Client):
             "delayed": outbox.waiting,
             "sending": outbox.sending,
             "lost": outbox.lost,
-            "unreadable": self._worker.unreadable,
+            "unreadable": self._worker.reader.unreadable,
         }
         return kind(**{name: counts[name] for name in kind.__struct_fields__} | others)
 

@@ -64,7 +64,6 @@ class UnacknowledgedMessages(Awaited):
             raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
         self._messages, self._options = messages, options
         self._stage: Stage = options.stage
-        self._error_on_gap = options.error_on_gap
         self._timer = Retransmission(timeout_ms, options.conflation_ms)
         self._clock = clock
         self._open: dict[int, Open] = {}
@@ -104,7 +103,7 @@ class UnacknowledgedMessages(Awaited):
         :param begin: use no number up to this one for a new message
         """
         with self.changed:
-            if self._error_on_gap and last < self._messages.discarded:
+            if self._options.error_on_gap and last < self._messages.discarded:
                 raise GapError(last + 1, self._messages.discarded)
             self._messages.drop(last)
             kept = self._messages.numbers()

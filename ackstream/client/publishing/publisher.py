@@ -95,9 +95,8 @@ class Publisher(ReaderAcknowledgements, Client):
         name = check_client(options.name)
         check_word("stage", options.stage, Stage)
         check_word("synchronous", options.synchronous, Synchronous)
-        self._stage: Stage = options.stage
+        self._options = options
         self._topic, self._name = connection.kafka.topic("messages"), name
-        self._block = options.block
         self._store = MemoryMessages()
         if options.store is not None:
             self._store = SqliteMessages(Path(options.store), name, options.synchronous)
@@ -202,7 +201,7 @@ class Publisher(ReaderAcknowledgements, Client):
             if readers is not None and behind:
                 readers.wait_for_room()
             elif not numbers:
-                self._unacknowledged.wait_for_room(new[done][0].size, block=self._block)
+                self._unacknowledged.wait_for_room(new[done][0].size, block=self._options.block)
 
     @takes(AwaitedMessage)
     def publish_await_acknowledgement(self, message: AwaitedMessage) -> Receipt:
@@ -230,10 +229,10 @@ class Publisher(ReaderAcknowledgements, Client):
         :raises FlushTimeout: some are not; they are kept
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        wanted = self._stage if stage is None else stage
-        hurried = wanted == self._stage == "persisted"
+        wanted = self._options.stage if stage is None else stage
+        hurried = wanted == self._options.stage == "persisted"
         self._unacknowledged.flush(wanted, timeout, self._link.wait_for_acks if hurried else None)
-        if wanted == "persisted" and self._stage == "accepted":
+        if wanted == "persisted" and self._options.stage == "accepted":
             # these are not acknowledged one by one: the service reports when it has decided about all of them
             self._link.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
