@@ -326,17 +326,15 @@ def _read(spark: SparkSession, settings: Settings) -> list[InFlight]:
     # the reader needs the state stores' coordinator, which starts when the streams of a session are first accessed
     _ = spark.streams.active
     try:
-        rows = spark.read.format("statestore").load(location).select("key.shard", "value.*").collect()
+        states = spark.read.format("statestore").load(location)
+        rows = states.select("key.shard", "value.groupState.version", "value.groupState.blob").collect()
     except Exception as error:
         raise AckstreamError(
             f"No state can be read at {location}: start the correlate job first, or correct lake.checkpoints. ({error})"
         ) from error
     aside, opened = Aside.of(spark, location), list[bytes]()
-    for row in rows:
-        state = row.asDict(recursive=True)
-        group = state.get("groupState") or state
-        shard = whole(decode_state(group["version"], bytes(group["blob"])), aside.store(state["shard"]))
-        opened += shard.open.values()
+    for shard, version, blob in rows:
+        opened += whole(decode_state(version, bytes(blob)), aside.store(shard)).open.values()
     found = []
     for pending in map(decode_pending, opened):
         request, arrived = pending.request, {received.label for received in pending.received}

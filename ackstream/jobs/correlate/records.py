@@ -66,7 +66,7 @@ _USED = {
 
 
 def read_records(frame: pd.DataFrame) -> Iterator[Record]:
-    """Read rows of the operator's input (:func:`records`)."""
+    """Read rows of the operator's input."""
     *columns, texts = [frame[name].tolist() for name in Record.__struct_fields__]
     # of a repeated header the last counts; most records have none of these
     headers = [
