@@ -64,8 +64,8 @@ class ReaderSubscription(msgspec.Struct):
     epoch: int = 0
     count: int = 0
 
-    def rejection(self, report: Report) -> Reason | None:
-        """Return why a report does not count: a newer one did. The newest report may be repeated."""
+    def accept(self, report: Report) -> Reason | None:
+        """Record a report as the newest, which may be repeated; return why it does not count if a newer one did."""
         if report.epoch < self.epoch:
             return "stale-epoch"
         if report.epoch == self.epoch:
@@ -73,13 +73,10 @@ class ReaderSubscription(msgspec.Struct):
                 return "stale-count"
             if report.role != self.role:
                 return "role-changed"
-        return None
-
-    def accept(self, report: Report) -> None:
-        """Record a report as the newest."""
         if isinstance(report, AppAck):
             self.count = report.count
         self.epoch, self.present = report.epoch, True
+        return None
 
     def intervals(self, report: Report) -> tuple[AckInterval, ...]:
         """Return the intervals that a report acknowledges."""
@@ -234,11 +231,8 @@ class Retention:
         if known is None:
             known = self._subscribe(report.reader, max(report.start, self.done.start))
             known.epoch = report.epoch - 1
-        reason = known.rejection(report)
-        if reason is not None:
-            return reason, []
-        known.accept(report)
-        return None, self._assume(known, report.role)
+        reason = known.accept(report)
+        return reason, [] if reason is not None else self._assume(known, report.role)
 
     def lacks(self, report: Report) -> bool:
         """Return whether a report acknowledges samples that have not been written yet."""

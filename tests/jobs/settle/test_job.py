@@ -1,4 +1,4 @@
-""""""
+"""The shell around a shard of settle: frames in and out, state, the columns of its tables."""
 
 from __future__ import annotations
 

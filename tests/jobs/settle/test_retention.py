@@ -405,14 +405,13 @@ def _known(**others: Any) -> ReaderSubscription:
     ],
 )
 def test_the_newest_report_counts(epoch: int, count: int, role: str | None, refusal: str | None) -> None:
-    assert _known().rejection(AppAck("A", "w1", epoch, count, (), role)) == refusal
+    assert _known().accept(AppAck("A", "w1", epoch, count, (), role)) == refusal
 
 
 def test_a_protocol_acknowledgement_has_no_count_and_reaches_from_the_first_sample() -> None:
     known = _known(present=False)
     report = ProtocolAck("A", "w1", 2, 7, "Logger")
-    assert known.rejection(report) is None
-    known.accept(report)
+    assert known.accept(report) is None
     assert (known.count, known.present) == (5, True)
     assert known.intervals(report) == (AckInterval(3, 7),)
     assert known.intervals(ProtocolAck("A", "w1", 2, 2)) == ()
