@@ -226,12 +226,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
 
 
 def correlate(
-    limits: Correlate,
-    topics: CorrelateTopics,
-    kafka: Kafka,
-    slack_ms: int,
-    aside: Aside,
-    batch: ShardBatch,
+    limits: Correlate, topics: CorrelateTopics, kafka: Kafka, slack_ms: int, aside: Aside, batch: ShardBatch
 ) -> Iterator[pd.DataFrame]:
     """Process the records of a shard, in parts of about :data:`PART_BYTES`.
 
@@ -250,14 +245,16 @@ def correlate(
             if size > PART_BYTES:
                 # a batch may be cut anywhere, as long as no time passes
                 shard.process(records, 0)
-                yield from write_frames(writer.take())
+                yield from write_frames(writer.emissions)
+                # the net around a record knows this list
+                writer.emissions.clear()
                 records, size = [], 0
             if frame["timestamp"].min() < passed:
                 frame = frame.assign(timestamp=frame["timestamp"].clip(lower=passed))  # noqa: PLW2901 - the same rows
             records += read_records(frame)
             size += int(frame["size"].sum())
         shard.process(records, batch.tick)
-    yield from write_frames(writer.take())
+    yield from write_frames(writer.emissions)
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------

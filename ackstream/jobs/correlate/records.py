@@ -107,13 +107,6 @@ class Writer:
         self.emissions: list[Emission] = []
         self.figures = RequestFigures()
 
-    def take(self) -> list[Emission]:
-        """Return the emissions so far, and begin anew."""
-        taken = self.emissions.copy()
-        # the net around a record knows this list
-        self.emissions.clear()
-        return taken
-
     def signal(self, signal_id: str, row: SignalRow) -> None:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
         self._ledger(row.correlation_id, LedgerRecord("signal", signal_id, *self._written, signal=row))
