@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from msgspec import Meta, Raw
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ackstream.lake.schemas import BOOLEAN, BYTES, INTEGER, KEY, LONG, PARTITION, TABLES, TEXT, TEXTS, TIME
 from ackstream.protocol.json import UNREADABLE
@@ -159,26 +158,14 @@ def plain(text: bytes) -> bytes | None:
 MILLISECONDS_A_DAY = 86_400_000
 
 _READ = ("key", "value", "topic", "partition", "offset", "timestamp")
-_SPAN = StructType(
-    [
-        StructField("query_id", StringType()),
-        StructField("first_batch", LongType()),
-        StructField("last_batch", LongType()),
-        StructField("identities", BinaryType()),
-        *[StructField(name, LongType()) for name in TABLES],
-    ]
+_BATCHES = {"query_id": pa.string(), "first_batch": pa.int64(), "last_batch": pa.int64(), "identities": pa.binary()}
+_SPAN = pa.struct(_BATCHES | dict.fromkeys(TABLES, pa.int64()))
+_ARROW = pa.schema(
+    {"spans": pa.list_(pa.field("element", _SPAN)), "bytes": pa.int64()} | dict.fromkeys(TABLES, pa.binary())
 )
-PROJECTED = StructType(
-    [
-        StructField("spans", ArrayType(_SPAN)),
-        StructField("bytes", LongType()),
-        *[StructField(name, BinaryType()) for name in TABLES],
-    ]
-)
+PROJECTED = from_arrow_schema(_ARROW)
 """Some thousand records: a summary by correlate's query, with an 8-byte hash of each record's identity; the rows of
 each table (null: none); and their bytes."""
-
-_ARROW = to_arrow_schema(PROJECTED)
 
 
 def parse(frame: DataFrame) -> DataFrame:
