@@ -14,7 +14,13 @@ from ackstream.connectivity.transports.transport import resolved
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connection_rules import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
-from ackstream.protocol.ditto.errors import header_invalid, id_enforcement_failed, unknown_topic_path
+from ackstream.protocol.ditto.errors import (
+    header_invalid,
+    id_enforcement_failed,
+    thing_not_found,
+    unknown_path,
+    unknown_topic_path,
+)
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     ORIGINATOR,
@@ -29,7 +35,6 @@ from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_k
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.protocol.ditto.twin.permissions import addresses_subject, check_address, conceal, kind_of, restrict
-from ackstream.protocol.ditto.twin.thing_errors import thing_not_found, unknown_path
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import escape

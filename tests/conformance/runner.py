@@ -27,9 +27,8 @@ from ackstream.protocol.ditto.acknowledgements import (
     response_type,
     write_ack,
 )
-from ackstream.protocol.ditto.aggregates import AckText, aggregate_headers, write_acks, write_text
+from ackstream.protocol.ditto.aggregates import AckText, headers_text, write_acks, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
-from ackstream.protocol.ditto.errors import request_parsing_failed
 from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
@@ -198,8 +197,15 @@ def _aggregate(given: Json) -> Json:
         "successful": [ack.label for ack in entries if is_success(ack.status)],
         "failed": [ack.label for ack in entries if not is_success(ack.status)],
         "entries": _entries(entries),
-        "headers": aggregate_headers(entries, {"correlation-id": correlation_id}),
+        "headers": _aggregate_headers(entries, correlation_id),
     }
+
+
+def _aggregate_headers(entries: Sequence[AckText], correlation_id: str) -> Json:
+    """Return the headers of an aggregate as correlate writes them; cases omit the content-type."""
+    texts = headers_text({"correlation-id": correlation_id})
+    _, written = write_aggregate(entries, thing_id=None, channel=None, headers=texts)
+    return {name: value for name, value in decode(written).headers.items() if name != "content-type"}
 
 
 def _combined_status(given: Json) -> Json:
@@ -373,6 +379,17 @@ def requested_acks_out(text: str) -> list[str] | None:
         return None
     kept = [label for label in labels if label and isinstance(label, str) and parse_label(label) not in BUILT_IN]
     return None if labels and not kept else kept
+
+
+def request_parsing_failed(request: str, cause: str | None) -> DittoError:
+    """Return the error of Ditto's services for an acknowledgement request; here a label is a part of a header."""
+    because = f" Cause: {cause}" if cause else ""
+    return DittoError(
+        422,
+        "acknowledgement:request.parsing.failed",
+        f"<{request}> cannot be parsed to an acknowledgement request!{because}",
+        "The string to be parsed must be a valid representation of an acknowledgement request.",
+    )
 
 
 def parse_request(text: str) -> str:

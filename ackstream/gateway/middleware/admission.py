@@ -20,7 +20,12 @@ from msgspec.structs import replace
 from ackstream.client.requests.requester import retrieval
 from ackstream.gateway.errors import header_unfit
 from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.ditto.errors import command_timeout
+from ackstream.protocol.ditto.errors import (
+    PRECONDITION_FAILED,
+    command_timeout,
+    condition_failed,
+    live_channel_condition_unfit,
+)
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONDITION,
@@ -38,11 +43,6 @@ from ackstream.protocol.ditto.headers import (
 )
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import conceal, restrict
-from ackstream.protocol.ditto.twin.thing_errors import (
-    PRECONDITION_FAILED,
-    condition_failed,
-    live_channel_condition_unfit,
-)
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 

@@ -20,7 +20,7 @@ from ackstream.gateway.middleware.admission import check_headers, is_live, with_
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds
 from ackstream.protocol.ditto.envelopes import Envelope
-from ackstream.protocol.ditto.errors import unknown_topic_path
+from ackstream.protocol.ditto.errors import unknown_path, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     DECLARED_ACKS,
@@ -41,7 +41,6 @@ from ackstream.protocol.ditto.signal_defaults import (
 from ackstream.protocol.ditto.twin import permissions
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
-from ackstream.protocol.ditto.twin.thing_errors import unknown_path
 from ackstream.protocol.durations import Duration
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ from ackstream.protocol.ditto.envelopes import (
     json_text,
     raw,
 )
+from ackstream.protocol.ditto.errors import twin_failed
 from ackstream.protocol.ditto.headers import (
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -52,7 +53,6 @@ from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PER
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.thing_errors import internal_error
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
@@ -166,7 +166,7 @@ class _TwinBatch:
         """Answer a command that has failed; there is no answer to a record that cannot be read."""
         if not isinstance(error, DittoError):
             log.error("A command failed: %s-%s-%s", self._signals, record.partition, record.offset, exc_info=error)
-            error = internal_error()
+            error = twin_failed()
         if self._command is not None:
             self._fail(*self._command, error, record)
 

@@ -15,8 +15,17 @@ from msgspec import UNSET, Raw
 from ackstream.protocol.ditto.envelopes import check_storable, encode
 from ackstream.protocol.ditto.errors import (
     header_type_invalid,
+    id_not_deletable,
+    id_not_settable,
     json_field_missing,
     json_invalid,
+    live_channel_condition_unfit,
+    merge_invalid,
+    not_modified,
+    policy_id_not_deletable,
+    thing_precondition_failed,
+    thing_too_large,
+    unknown_path,
     unknown_topic_path,
 )
 from ackstream.protocol.ditto.headers import (
@@ -27,17 +36,6 @@ from ackstream.protocol.ditto.headers import (
     check_available,
 )
 from ackstream.protocol.ditto.twin import things
-from ackstream.protocol.ditto.twin.thing_errors import (
-    id_not_deletable,
-    id_not_settable,
-    live_channel_condition_unfit,
-    merge_invalid,
-    not_modified,
-    policy_id_not_deletable,
-    thing_precondition_failed,
-    thing_too_large,
-    unknown_path,
-)
 from ackstream.protocol.ditto.twin.things import Resource, resource
 
 if TYPE_CHECKING:

@@ -32,8 +32,13 @@ from ackstream.jobs.twin.search_page import (
     resume,
 )
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
-from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
-from ackstream.protocol.ditto.twin.thing_errors import answer_too_large, unknown_path
+from ackstream.protocol.ditto.errors import (
+    answer_too_large,
+    json_field_missing,
+    json_invalid,
+    json_type_invalid,
+    unknown_path,
+)
 from ackstream.protocol.ditto.twin.things import select_of_thing
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import parse

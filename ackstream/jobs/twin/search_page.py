@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from ackstream.protocol import json
-from ackstream.protocol.ditto.twin.thing_errors import cursor_invalid, option_invalid
+from ackstream.protocol.ditto.errors import cursor_invalid, option_invalid
 from ackstream.protocol.rql.evaluation import SignalFact, field_of, find
 from ackstream.protocol.rql.patterns import CHARACTERS
 from ackstream.protocol.rql.values import scalars

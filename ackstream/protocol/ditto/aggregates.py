@@ -96,11 +96,6 @@ def write_acks(
     return Envelope(topic, own, "/", _value(texts), status=combined_status([ack.status for ack in entries]))
 
 
-def aggregate_headers(entries: Sequence[AckText], headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers of an aggregate: the command's, over those of the entry if there is only one."""
-    return (read_text(entries[0].headers) if len(entries) == 1 else {}) | reply_headers(headers)
-
-
 def _headers(entries: Sequence[AckText], headers: Raw) -> Raw:
     return raw(read_text(entries[0].headers) | read_text(headers)) if len(entries) == 1 else headers
 

@@ -1,26 +1,34 @@
 """The catalogue of Ditto's errors, with its own codes, texts and descriptions: one factory per Ditto exception.
 
-Source of the texts: the exception classes of Eclipse Ditto (``AcknowledgementLabelInvalidException``,
-``DittoHeaderInvalidException``, ``UnknownTopicPathException`` …).
+Errors of a single module stand there. Source of the texts: the exception classes of Eclipse Ditto
+(``AcknowledgementLabelInvalidException``, ``DittoHeaderInvalidException``, ``ThingNotAccessibleException`` …).
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from ackstream.protocol.errors import (
     BAD_REQUEST,
     CONFLICT,
+    FORBIDDEN,
+    NOT_FOUND,
     REQUEST_TIMEOUT,
     TOO_LARGE,
-    UNPROCESSABLE,
     DittoError,
     error_factory,
     shown,
 )
 
+NOT_MODIFIED = 304
+METHOD_NOT_ALLOWED = 405
+PRECONDITION_FAILED = 412
+
+_bad_request = partial(error_factory, BAD_REQUEST)
+
 # labels
 
-label_invalid = error_factory(
-    BAD_REQUEST,
+label_invalid = _bad_request(
     "acknowledgement:label.invalid",
     "Acknowledgement label <{}> is invalid.",
     "An acknowledgement label must conform to the regular expression of Ditto documentation.",
@@ -28,15 +36,13 @@ label_invalid = error_factory(
 )
 
 # a built-in label in an acknowledgement from or to the outside
-ditto_label_forbidden = error_factory(
-    BAD_REQUEST,
+ditto_label_forbidden = _bad_request(
     "acknowledgement:ditto.acklabel.forbidden",
     "The Ditto internal Acknowledgement label <{}> is not allowed to be issued externally!",
     "Make sure to not issue an Ditto internal Acknowledgement label.",
 )
 
-label_not_declared = error_factory(
-    BAD_REQUEST,
+label_not_declared = _bad_request(
     "acknowledgement:label.not.declared",
     "Cannot send acknowledgement with label <{}>, which is not declared.",
     "Each connection may only send acknowledgements whose label matches one declared for the connection.",
@@ -51,27 +57,15 @@ label_not_unique = error_factory(
 )
 
 # a message of a source, about the entity of the id, whose sender may not send it
-id_enforcement_failed = error_factory(
-    BAD_REQUEST,
+id_enforcement_failed = _bad_request(
     "connectivity:connection.id.enforcement.failed",
     "The configured filters could not be matched against the given target with ID '{}'.",
     "Either modify the configured filter or ensure that the message is sent via the correct ID.",
 )
 
-correlation_id_missing = error_factory(
-    BAD_REQUEST, "acknowledgement:correlation-id.missing", "Correlation-id header for acknowledgement is missing."
+correlation_id_missing = _bad_request(
+    "acknowledgement:correlation-id.missing", "Correlation-id header for acknowledgement is missing."
 )
-
-
-def request_parsing_failed(request: str, cause: str | None = None) -> DittoError:
-    """Refuse an invalid acknowledgement request; ``cause`` is the message of the underlying error."""
-    because = f" Cause: {cause}" if cause else ""
-    return DittoError(
-        UNPROCESSABLE,
-        "acknowledgement:request.parsing.failed",
-        f"<{shown(request)}> cannot be parsed to an acknowledgement request!{because}",
-        "The string to be parsed must be a valid representation of an acknowledgement request.",
-    )
 
 
 # timeouts, in milliseconds
@@ -93,15 +87,6 @@ def command_timeout(timeout: int, note: str | None = None) -> DittoError:
     description = "Try increasing the command timeout."
     return DittoError(REQUEST_TIMEOUT, "command.timeout", message, f"{description} {note}" if note else description)
 
-
-# timeouts above the bound of the HTTP API: the timeout, the bound
-_OUT_OF_BOUNDS = "The timeout <{:,}ms> is not inside its allowed bounds <0ms - {:,}ms>"
-gateway_timeout_invalid = error_factory(
-    BAD_REQUEST, "gateway:timeout.invalid", _OUT_OF_BOUNDS, "Choose a timeout inside the bounds."
-)
-message_timeout_invalid = error_factory(
-    BAD_REQUEST, "timeout.invalid", _OUT_OF_BOUNDS, "Please choose a valid timeout."
-)
 
 # headers
 
@@ -131,33 +116,6 @@ def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
     )
 
 
-# a timeout of zero if a response or acknowledgements are awaited
-zero_timeout = error_factory(
-    BAD_REQUEST,
-    "header.invalid",
-    "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
-    "Please provide a positive timeout.",
-    invalidHeaderKey="timeout",
-)
-
-# on a WebSocket
-acks_without_response = error_factory(
-    BAD_REQUEST,
-    "header.invalid",
-    "For WebSocket, it is forbidden to request acknowledgements while 'response-required' is set to false.",
-    "Please set 'requested-acks' to [] or 'response-required' to true.",
-    invalidHeaderKey="requested-acks",
-)
-
-# a query that requires no response
-command_headers_invalid = error_factory(
-    BAD_REQUEST,
-    "command.headers.invalid",
-    "Query commands must not have the header 'response-required' set to false",
-    "Set the header 'response-required' to true instead in order to receive a response to your query command.",
-)
-
-
 # protocol and JSON
 
 
@@ -170,20 +128,17 @@ def unknown_topic_path(topic: str, description: str = "Check if the topic path i
 _CHECK_JSON = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
 
 # JSON that cannot be parsed or contains a value of the wrong type
-json_invalid = error_factory(BAD_REQUEST, "json.invalid", "{}", _CHECK_JSON)
+json_invalid = _bad_request("json.invalid", "{}", _CHECK_JSON)
 
 # a JSON text, its pointer, and the type of Ditto that it should have (``Integer`` …)
-json_type_invalid = error_factory(BAD_REQUEST, "json.invalid", "Value <{}> for <{}> is not of type <{}>!", _CHECK_JSON)
+json_type_invalid = _bad_request("json.invalid", "Value <{}> for <{}> is not of type <{}>!", _CHECK_JSON)
 
 # the argument is a pointer that starts with a slash
-json_field_missing = error_factory(
-    BAD_REQUEST,
-    "json.field.missing",
-    "JSON did not include required <{}> field!",
-    "Check if all required JSON fields were set.",
+json_field_missing = _bad_request(
+    "json.field.missing", "JSON did not include required <{}> field!", "Check if all required JSON fields were set."
 )
 
-json_format_invalid = error_factory(BAD_REQUEST, "json.format.invalid", "{}")
+json_format_invalid = _bad_request("json.format.invalid", "{}")
 
 # a record and its limit, in bytes
 record_too_large = error_factory(
@@ -220,8 +175,8 @@ not_available = error_factory(501, "command.notavailable", "{} is not available.
 
 
 # the address of a Kafka target, and the error in it
-target_address_invalid = error_factory(
-    BAD_REQUEST, "connectivity:connection.configuration.invalid", "The target address '{}' is invalid.", "{}"
+target_address_invalid = _bad_request(
+    "connectivity:connection.configuration.invalid", "The target address '{}' is invalid.", "{}"
 )
 
 # a consumed record is rejected, so that its partition is read again
@@ -231,3 +186,152 @@ kafka_message_rejected = error_factory(
     "The message {} was rejected.",
     "It is consumed again, with all behind it.",
 )
+
+# things
+
+OF_REQUESTED = "Check if the ID of your requested Thing was correct and you have sufficient permissions."
+
+unknown_path = _bad_request(
+    "protocoladapter:unknown.path",
+    "The path '{}' does not correspond to any known command, response or event.",
+    "Check if the path is correct.",
+)
+
+# the thing does not exist, or the requester may not see it
+thing_not_found = error_factory(
+    NOT_FOUND,
+    "things:thing.notfound",
+    "The Thing with ID '{}' could not be found or requester had insufficient permissions to access it.",
+    OF_REQUESTED,
+)
+
+# the requester may see the thing, but not change the part
+thing_not_modifiable = error_factory(
+    FORBIDDEN,
+    "things:thing.notmodifiable",
+    "The Thing with ID '{}' could not be modified as the requester had insufficient permissions ('WRITE' is required).",
+    OF_REQUESTED,
+)
+
+conflict = error_factory(
+    CONFLICT, "things:thing.conflict", "The Thing with ID '{}' already exists", "Choose another Thing ID"
+)
+
+# the header, its value, and the entity tag
+thing_precondition_failed = error_factory(
+    PRECONDITION_FAILED,
+    "things:precondition.failed",
+    "The comparison of precondition header '{}' for the requested Thing resource evaluated to false."
+    " Header value: '{}', actual entity-tag: '{}'.",
+    "The comparison of the provided precondition header with the current ETag value of the requested Thing"
+    " resource evaluated to false. Check the value of your conditional header value.",
+)
+
+# the answer to a query whose if-none-match names the current entity tag; the value of the header, and the tag
+not_modified = error_factory(
+    NOT_MODIFIED,
+    "things:precondition.notmodified",
+    "The comparison of precondition header 'if-none-match' for the requested Thing resource evaluated to false."
+    " Expected: '{}' not to match actual: '{}'.",
+    "The comparison of the provided precondition header 'if-none-match' with the current ETag value of the"
+    " requested Thing resource evaluated to false. Check the value of your conditional header value.",
+)
+
+# the value of the header
+nothing_changed = error_factory(
+    PRECONDITION_FAILED,
+    "things:precondition.failed",
+    "The previous value was equal to the new value and the 'if-equal' header was set to '{}'.",
+    "Your changes were not applied, which is probably the expected outcome.",
+)
+
+condition_failed = error_factory(
+    PRECONDITION_FAILED,
+    "things:condition.failed",
+    "The specified condition does not match the state of the requested Thing.",
+    "The provided condition did not match the actual Thing state. Please check your provided condition.",
+)
+
+# a live-channel-condition of a command that is no query
+live_channel_condition_unfit = error_factory(
+    METHOD_NOT_ALLOWED,
+    "things:live.channelcondition.notallowed",
+    "The specified 'live-channel-condition' is only allowed to be used for retrieving API calls.",
+    "For modifying API calls the 'live-channel-condition' cannot be used, please remove the condition.",
+)
+
+# a thing whose id differs from that of the topic.
+id_not_settable = _bad_request(
+    "things:id.notsettable",
+    "The Thing ID in the thing JSON is not equal to the Thing ID in the topic path.",
+    "Either delete the Thing ID from the thing JSON or use the same Thing ID as in the topic path.",
+)
+
+id_not_deletable = _bad_request(
+    "things:id.notdeletable",
+    "The Thing ID of a Thing cannot be deleted.",
+    "Remove the Thing ID entry from the request body and retry the request.",
+)
+
+policy_id_not_deletable = _bad_request(
+    "things:policyId.notdeletable",
+    "The Policy ID of a Thing cannot be deleted.",
+    "Remove Policy ID entry from the request body and retry the request.",
+)
+
+id_invalid = _bad_request(
+    "things:id.invalid",
+    "Thing ID '{}' is not valid!",
+    "It must conform to the namespaced entity ID notation (see Ditto documentation)",
+    "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id",
+)
+
+definition_invalid = _bad_request(
+    "things:definition.identifier.invalid",
+    "Definition identifier <{}> is invalid!",
+    "An identifier string is expected to have the structure 'namespace:name:version' where each segment must"
+    " contain at least one char of [_a-zA-Z0-9\\-.] OR it must be a valid HTTP(s) URL.",
+)
+
+
+# a patch that cannot be applied, and why
+merge_invalid = _bad_request(
+    "things:merge.invalid", "The provided JSON Merge Patch is invalid, it must conform to RFC7396.", "{}"
+)
+
+
+# sizes in kB: of the thing as it would be, and the largest
+thing_too_large = error_factory(
+    TOO_LARGE,
+    "things:thing.toolarge",
+    "The size of '{:.2f}' kB exceeds the maximal allowed Thing size of '{:.2f}' kB.",
+    "Reduce the Thing size in the bounds of the specified limit",
+)
+
+# a change of a thing, the quota that has no room for it, and its limit
+quota_exceeded = error_factory(
+    FORBIDDEN,
+    "things:quota.exceeded",
+    "The change of the Thing with ID '{}' exceeds the quota '{}' of {}.",
+    "Delete things, or parts of them, or ask the operator of the system for a larger quota.",
+)
+
+# a query whose answer is larger than a message of the given size in kB
+answer_too_large = error_factory(
+    TOO_LARGE,
+    "things:thing.toolarge",
+    "The answer exceeds the maximal allowed size of '{:.2f}' kB.",
+    "Ask for fewer things, or for some of their fields.",
+)
+
+twin_failed = error_factory(
+    500, "internalerror", "There was an internal error.", "Its cause is in the log of the twin."
+)
+
+# why the cursor does not fit the search
+cursor_invalid = _bad_request(
+    "thing-search:search.option.invalid", "The option 'cursor' is not valid for the search request.", "{}"
+)
+
+# an option of a search
+option_invalid = _bad_request("thing-search:search.option.invalid", "{}", "At least one provided option is invalid.")

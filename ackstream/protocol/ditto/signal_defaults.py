@@ -8,17 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ackstream.protocol.ditto.errors import (
-    acks_without_response,
-    command_headers_invalid,
-    gateway_timeout_invalid,
-    message_timeout_invalid,
-    zero_timeout,
-)
 from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import BAD_REQUEST, error_factory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,6 +42,42 @@ TWIN_KINDS = frozenset({"twin", "twinQuery"})
 """Kinds that only the twin answers."""
 
 _STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "request", "cancel"})
+
+
+# timeouts above the bound of the HTTP API: the timeout, the bound
+_OUT_OF_BOUNDS = "The timeout <{:,}ms> is not inside its allowed bounds <0ms - {:,}ms>"
+gateway_timeout_invalid = error_factory(
+    BAD_REQUEST, "gateway:timeout.invalid", _OUT_OF_BOUNDS, "Choose a timeout inside the bounds."
+)
+message_timeout_invalid = error_factory(
+    BAD_REQUEST, "timeout.invalid", _OUT_OF_BOUNDS, "Please choose a valid timeout."
+)
+
+# a timeout of zero if a response or acknowledgements are awaited
+zero_timeout = error_factory(
+    BAD_REQUEST,
+    "header.invalid",
+    "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
+    "Please provide a positive timeout.",
+    invalidHeaderKey="timeout",
+)
+
+# on a WebSocket
+acks_without_response = error_factory(
+    BAD_REQUEST,
+    "header.invalid",
+    "For WebSocket, it is forbidden to request acknowledgements while 'response-required' is set to false.",
+    "Please set 'requested-acks' to [] or 'response-required' to true.",
+    invalidHeaderKey="requested-acks",
+)
+
+# a query that requires no response
+command_headers_invalid = error_factory(
+    BAD_REQUEST,
+    "command.headers.invalid",
+    "Query commands must not have the header 'response-required' set to false",
+    "Set the header 'response-required' to true instead in order to receive a response to your query command.",
+)
 
 
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:

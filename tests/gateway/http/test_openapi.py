@@ -17,7 +17,7 @@ from ackstream.gateway.http.openapi import document
 from ackstream.gateway.http.operations import OPERATIONS, PREFIX
 from ackstream.gateway.server import application
 from ackstream.observe.live import Story, Trace, View
-from ackstream.protocol.ditto.twin.thing_errors import thing_not_found
+from ackstream.protocol.ditto.errors import thing_not_found
 from tests.gateway.page.test_pages import TRACE_ID, Seen
 from tests.gateway.parts import Web, aggregate, failure, response
 

@@ -13,8 +13,8 @@ import pytest
 from ackstream.gateway.websocket import searches
 from ackstream.gateway.websocket.searches import Searches
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
+from ackstream.protocol.ditto.errors import option_invalid
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.thing_errors import option_invalid
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:

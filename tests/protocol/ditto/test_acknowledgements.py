@@ -25,7 +25,7 @@ from ackstream.protocol.ditto.acknowledgements import (
     response_type,
     write_ack,
 )
-from ackstream.protocol.ditto.aggregates import aggregate_headers, write_acks, write_text
+from ackstream.protocol.ditto.aggregates import headers_text, write_acks, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.errors import target_address_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN
@@ -189,12 +189,15 @@ def test_an_aggregate_about_no_known_thing_says_so() -> None:
 def test_the_headers_of_a_single_entry_are_laid_under_those_of_the_command() -> None:
     weak = acknowledgement("abc", 200, headers={"ditto-weak-ack": True, "tag": "ack"})
     command = {"tag": "command", "requested-acks": ["abc"], "response-required": True}
-    assert aggregate_headers([write_text(weak)], command) == {
+    _, single = write_aggregate([write_text(weak)], thing_id="a:b", channel="twin", headers=headers_text(command))
+    assert decode(single).headers == {
         "ditto-weak-ack": True,
         "tag": "command",
         "response-required": False,
+        "content-type": "application/json",
     }
-    assert aggregate_headers([write_text(weak)] * 2, command) == {"tag": "command", "response-required": False}
+    _, both = write_aggregate([write_text(weak)] * 2, thing_id="a:b", channel="twin", headers=headers_text(command))
+    assert decode(both).headers == {"tag": "command", "response-required": False, "content-type": "application/json"}
 
 
 # status and body

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, raw
+from ackstream.protocol.ditto.signal_defaults import zero_timeout
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin import thing_errors
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import MAX_DEPTH
 from tests.harness.effort import soon
@@ -188,9 +188,9 @@ def test_ten_thousand_headers_and_a_huge_one_are_read() -> None:
 def test_prose_error_envelope(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     thing_id = given_["thingId"]
     known = {
-        "notfound": thing_errors.thing_not_found(str(thing_id)),
-        "precondition": thing_errors.thing_precondition_failed("if-match", '"rev:1"', '"rev:2"'),
-        "headerinvalid": errors.zero_timeout(),
+        "notfound": errors.thing_not_found(str(thing_id)),
+        "precondition": errors.thing_precondition_failed("if-match", '"rev:1"', '"rev:2"'),
+        "headerinvalid": zero_timeout(),
         "acktimeout": errors.ack_request_timeout(1337),
     }
     headers = given_.get("headers", {"correlation-id": "c"})
@@ -202,7 +202,7 @@ def test_prose_error_envelope(given_: dict[str, Any], expect: dict[str, Any]) ->
 
 def test_an_error_does_not_repeat_what_only_concerns_the_request() -> None:
     headers = {"requested-acks": ["my-ack"], "response-required": True, "content-type": "text/plain", "foo": "bar"}
-    envelope = error_envelope(errors.zero_timeout(), thing_id="a:b", channel="twin", headers=headers)
+    envelope = error_envelope(zero_timeout(), thing_id="a:b", channel="twin", headers=headers)
     assert envelope.headers == {"foo": "bar", "response-required": False, "content-type": "application/json"}
 
 

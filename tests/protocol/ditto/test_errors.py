@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.twin import thing_errors
 from ackstream.protocol.durations import timeout_invalid
 from ackstream.protocol.errors import DittoError
+from tests.conformance.runner import request_parsing_failed
 from tests.prose import each, prose
 
 
@@ -38,13 +38,12 @@ def test_a_note_follows_the_description_of_a_command_timeout() -> None:
     "error",
     [
         errors.label_invalid("x" * 5_000),
-        errors.request_parsing_failed("x" * 5_000),
         errors.unknown_topic_path("x" * 5_000, "y" * 5_000),
         errors.json_type_invalid("x" * 5_000, "/status", "Integer"),
         errors.json_format_invalid("x" * 5_000),
         timeout_invalid("x" * 5_000),
         errors.header_type_invalid("timeout", "x" * 5_000, "duration"),
-        thing_errors.thing_not_found("x" * 5_000),
+        errors.thing_not_found("x" * 5_000),
     ],
     ids=lambda error: error.error,
 )
@@ -56,7 +55,7 @@ def test_a_message_repeats_only_the_beginning_of_a_long_text(error: DittoError) 
 
 @each("labels", "request-parse-error-json")
 def test_prose_request_parsing_failed(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    assert errors.request_parsing_failed(given_["exceptionFor"], given_["cause"]).to_dict() == expect["json"]
+    assert request_parsing_failed(given_["exceptionFor"], given_["cause"]).to_dict() == expect["json"]
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,17 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
 from ackstream.protocol.ditto.errors import (
+    PRECONDITION_FAILED,
     json_field_missing,
     json_format_invalid,
     json_type_invalid,
     not_available,
-)
-from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.twin.access import OPEN, Permission
-from ackstream.protocol.ditto.twin.thing_errors import (
-    PRECONDITION_FAILED,
     thing_not_found,
     thing_not_modifiable,
     unknown_path,
 )
+from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.twin.access import OPEN, Permission
 from ackstream.protocol.ditto.twin.things import NO_POLICIES, check_patch
 from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
 from ackstream.protocol.json import UNREADABLE

@@ -14,10 +14,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
-from ackstream.protocol.ditto.errors import json_invalid, unknown_topic_path
+from ackstream.protocol.ditto.errors import json_invalid, option_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.thing_errors import option_invalid
 from ackstream.protocol.errors import BAD_REQUEST, NOT_FOUND, REQUEST_TIMEOUT, DittoError, error_factory
 
 if TYPE_CHECKING:

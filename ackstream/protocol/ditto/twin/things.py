@@ -14,17 +14,18 @@ import msgspec
 
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import json_text
-from ackstream.protocol.ditto.errors import json_type_invalid, not_available
-from ackstream.protocol.ditto.twin.thing_errors import (
+from ackstream.protocol.ditto.errors import (
+    OF_REQUESTED,
     definition_invalid,
     id_invalid,
     id_not_settable,
+    json_type_invalid,
     merge_invalid,
-    part_not_found,
+    not_available,
     thing_not_found,
     unknown_path,
 )
-from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
@@ -76,11 +77,60 @@ class Resource(msgspec.Struct, frozen=True):
         return json.write_pointer(self.keys)
 
 
+_CHECK = "Check if the ID of the {} and you have sufficient permissions."
+_OF_THING = _CHECK.format("Thing was correct")
+_OF_FEATURE = _CHECK.format("Thing and the Feature ID was correct")
+_IN_FEATURE = "of the Feature with ID '{feature}' on the Thing with ID '{thing}'"
+
+# kind of resource: code, message up to "or (the) requester …", description
+_NOT_FOUND: dict[Kind, tuple[str, str, str]] = {
+    "policyId": ("policyId", "The Policy ID of the Thing with ID <{thing}> could not be found", OF_REQUESTED),
+    "definition": (
+        "definition",
+        "The Definition of the Thing with ID <{thing}> could not be found",
+        _CHECK.format("thing and the key of your requested definition was correct"),
+    ),
+    "attributes": ("attributes", "The Attributes of the Thing with ID '{thing}' could not be found", _OF_THING),
+    "attribute": (
+        "attribute",
+        "The attribute with key '{pointer}' on the thing with ID '{thing}' could not be found",
+        _CHECK.format("thing and the key of your requested attribute was correct"),
+    ),
+    "features": ("features", "The Features on the Thing with ID '{thing}' do not exist", _OF_THING),
+    "feature": (
+        "feature",
+        "The Feature with ID '{feature}' on the Thing with ID '{thing}' could not be found",
+        _CHECK.format("Thing and the ID of your requested Feature was correct"),
+    ),
+    "featureDefinition": ("feature.definition", f"The Definition {_IN_FEATURE} does not exist", _OF_FEATURE),
+    "featureProperties": ("feature.properties", f"The Properties {_IN_FEATURE} do not exist", _OF_FEATURE),
+    "featureProperty": (
+        "feature.property",
+        f"The Property with JSON Pointer '{{pointer}}' {_IN_FEATURE} does not exist",
+        _CHECK.format("Thing, the Feature ID and the key of your requested property was correct"),
+    ),
+    "featureDesiredProperties": (
+        "feature.desiredProperties",
+        f"The desired properties {_IN_FEATURE} do not exist",
+        _OF_FEATURE,
+    ),
+    "featureDesiredProperty": (
+        "feature.desiredProperty",
+        f"The desired property with JSON Pointer '{{pointer}}' {_IN_FEATURE} does not exist",
+        _CHECK.format("Thing, the Feature ID and the key of your requested desired property was correct"),
+    ),
+}
+
+
 def not_found(thing_id: str, part: Resource) -> DittoError:
     """Return the error for a thing that lacks a part."""
     if part.kind == "thing":
         return thing_not_found(thing_id)
-    return part_not_found(thing_id, part.kind, part.feature, part.pointer)
+    code, message, description = _NOT_FOUND[part.kind]
+    text = message.format(thing=shown(thing_id), feature=shown(part.feature), pointer=shown(part.pointer))
+    who = "requester" if part.kind == "policyId" else "the requester"
+    hidden = f"or {who} had insufficient permissions to access it."
+    return DittoError(NOT_FOUND, f"things:{code}.notfound", f"{text} {hidden}", description)
 
 
 @lru_cache(maxsize=4096)
