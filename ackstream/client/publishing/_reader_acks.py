@@ -30,47 +30,6 @@ ROLES_AGAIN_SECONDS = 600.0
 writers that were silent for ``settle.durable_lease``. Each third of that, if it is more often."""
 
 
-class ReaderAcknowledgements:
-    """The methods of a publisher that concern its readers."""
-
-    _readers: WriterAcknowledgements | None
-
-    def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
-        """Wait until every message is complete, including those published meanwhile.
-
-        A message is complete when the required roles, of settle and of ``writer_qos``, each with its quorum, and all
-        other readers that are known have acknowledged it.
-
-        :param max_wait: seconds; ``None``: forever
-        :raises ReaderTimeout: some messages are not complete; names those whom the oldest message waits for
-        """
-        self._tracked.wait(max_wait)
-
-    def is_sample_app_acknowledged(self, seq: int) -> bool:
-        """Return whether a message is complete."""
-        return self._tracked.is_complete(seq)
-
-    @property
-    def first_unacknowledged(self) -> int | None:
-        """The number of the oldest incomplete message; ``None`` if all are complete."""
-        return self._tracked.first_unacknowledged
-
-    def waiting_for(self, timeout: float = SETTLE_TIMEOUT) -> tuple[str, ...]:
-        """Return who has not acknowledged the oldest incomplete message: readers by name, then roles below quorum.
-
-        :raises SettleTimeout: the settle job does not answer
-        """
-        return self._tracked.fresh_state(timeout).waiting_for
-
-    @property
-    def _tracked(self) -> WriterAcknowledgements:
-        if self._readers is None:
-            raise InconsistentQosError(
-                "This publisher does not track its readers: give it `writer_qos`, such as WriterQos()."
-            )
-        return self._readers
-
-
 class Callback(msgspec.Struct, frozen=True):
     """The argument of ``on_application_acknowledgment``: one reader has acknowledged one sample."""
 
@@ -98,6 +57,7 @@ class WriterAcknowledgements(Awaited):
     ) -> None:
         """Set up without samples; :meth:`begin` follows."""
         super().__init__()
+        # the number of the last sample
         self.written = 0
         self._qos, self._question = qos, WriterStateRequest(writer, qos.required)
         self._ask, self._handler = ask, handler
@@ -165,7 +125,7 @@ class WriterAcknowledgements(Awaited):
             )
 
     def wait(self, max_wait: float | None) -> None:
-        """Wait as :meth:`ReaderAcknowledgements.wait_for_acknowledgments` does."""
+        """Wait as ``Publisher.wait_for_acknowledgments`` does."""
         # the answers repeat reports that were missed
         if self.retained and not self.ask_until(lambda: not self.retained, max_wait, self._send, ASK_SECONDS):
             waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""

@@ -18,7 +18,7 @@ from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
-from ackstream.client.publishing._reader_acks import ReaderAcknowledgements
+from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import (
     AwaitedMessage,
@@ -29,16 +29,17 @@ from ackstream.client.publishing.publications import (
     described,
     message_of,
 )
-from ackstream.errors import ClientError
+from ackstream.errors import ClientError, InconsistentQosError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.client.core.storage import KeptMessage
+    from ackstream.client.publishing._reader_acks import WriterAcknowledgements
     from ackstream.client.publishing.publications import PublishStatistics, Receipt
 
 
-class Publisher(ReaderAcknowledgements, Client):
+class Publisher(Client):
     """Numbers messages, keeps them, sends them, and drops each when it is acknowledged.
 
     Each message gets a future that ends with its receipt, or with a ``RefusedError`` that has the reason; a refused
@@ -236,6 +237,33 @@ class Publisher(ReaderAcknowledgements, Client):
             # these are not acknowledged one by one: the service reports when it has decided about all of them
             self._link.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
+    def wait_for_acknowledgments(self, max_wait: float | None = None) -> None:
+        """Wait until every message is complete, including those published meanwhile.
+
+        A message is complete when the required roles, of settle and of ``writer_qos``, each with its quorum, and all
+        other readers that are known have acknowledged it.
+
+        :param max_wait: seconds; ``None``: forever
+        :raises ReaderTimeout: some messages are not complete; names those whom the oldest message waits for
+        """
+        self._tracked.wait(max_wait)
+
+    def is_sample_app_acknowledged(self, seq: int) -> bool:
+        """Return whether a message is complete."""
+        return self._tracked.is_complete(seq)
+
+    @property
+    def first_unacknowledged(self) -> int | None:
+        """The number of the oldest incomplete message; ``None`` if all are complete."""
+        return self._tracked.first_unacknowledged
+
+    def waiting_for(self, timeout: float = SETTLE_TIMEOUT) -> tuple[str, ...]:
+        """Return who has not acknowledged the oldest incomplete message: readers by name, then roles below quorum.
+
+        :raises SettleTimeout: the settle job does not answer
+        """
+        return self._tracked.fresh_state(timeout).waiting_for
+
     @property
     def unpersisted_count(self) -> int:
         """The number of unacknowledged messages, all of which are kept."""
@@ -264,3 +292,11 @@ class Publisher(ReaderAcknowledgements, Client):
         """
         self._link.close()
         self._store.close()
+
+    @property
+    def _tracked(self) -> WriterAcknowledgements:
+        if self._readers is None:
+            raise InconsistentQosError(
+                "This publisher does not track its readers: give it `writer_qos`, such as WriterQos()."
+            )
+        return self._readers
