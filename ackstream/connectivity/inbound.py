@@ -139,8 +139,6 @@ class Inbound:
         """Reject a message about an entity that its sender may not send messages about.
 
         A placeholder that does not resolve is not equal to anything. Source: Eclipse Ditto, ``EnforcementFilter``.
-
-        :raises DittoError: 400 ``connectivity:connection.id.enforcement.failed``
         """
         wanted = self._source.enforcement
         if wanted is None:
@@ -151,10 +149,7 @@ class Inbound:
             raise id_enforcement_failed(topic.thing_id)
 
     def _restrict(self, command: Envelope, request: Request) -> None:
-        """Reject a command that the subjects of the source may not send; narrow a query for several things.
-
-        :raises DittoError: 400, 403, 404
-        """
+        """Reject a command that the subjects of the source may not send; narrow a query for several things."""
         if self._access is OPEN:
             return
         kind = kind_of(command)
@@ -168,8 +163,6 @@ class Inbound:
 
         Only a sender that may have received the signal may answer it. For an acknowledgement some part of the thing
         must be readable, for a live response its path, for the response to a message the box of its subject.
-
-        :raises DittoError: 400; 404
         """
         check_answer(answer, self._declared, _NOT_ACCEPTED)
         thing_id, subjects = answer.topic.thing_id, self._source.subjects
@@ -184,10 +177,7 @@ class Inbound:
         return msgspec.structs.replace(answer, value=taken_entries(answer))
 
     def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
-        """Add mapped headers; headers in the JSON of the message take precedence.
-
-        :raises DittoError: a value has the wrong type for its header, or the correlation-id is too long
-        """
+        """Add mapped headers; headers in the JSON of the message take precedence."""
         context = self._context(message, envelope.topic)
         own = read_headers(envelope.headers)
         mapped = resolved(self._source.header_mapping, context)
@@ -221,20 +211,14 @@ def _resolved(template: str, context: Context, quote: Callable[[str], str]) -> s
 
 
 def _segment(text: str) -> str:
-    """Return the text of a placeholder as a part of a topic, between two slashes.
-
-    :raises DittoError: 400 ``header.invalid``: it would be several parts, or none
-    """
+    """Return the text of a placeholder as one part of a topic, between two slashes."""
     if "/" in text or not text:
         raise _unfit(f"A placeholder of the payload mapping has the text '{shown(text)}', which is no part of a topic.")
     return text
 
 
 def _key(text: str) -> str:
-    """Return the text of a placeholder as one key of a path.
-
-    :raises DittoError: 400 ``header.invalid``: it is empty, so that the path would be that of all keys
-    """
+    """Return the text of a placeholder as one key of a path; with an empty one the path would be that of all keys."""
     if not text:
         raise _unfit("A placeholder of the payload mapping is empty, which is no key of a path.")
     return escape(text)

@@ -255,10 +255,7 @@ class OutboundWorker(Closing):
         return self._worker.life.alive and not self._away
 
     def close(self) -> None:
-        """Stop, and wait for confirmations of the other system for at most 5 s.
-
-        Unconfirmed signals are published at the next start.
-        """
+        """Wait for confirmations for at most 5 s, then stop; unconfirmed signals are published at the next start."""
         with self._changed:
             self._ended.set()
             self._changed.notify_all()

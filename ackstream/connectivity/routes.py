@@ -86,7 +86,6 @@ class Route(Client):
 
         :param lake: the tables, for messages that Kafka has deleted
         :param timeout: seconds to wait for persist and settle of both systems
-        :raises ClientError: as a publisher and a reader
         :raises DittoError: another client has the label
         """
         self.counts: Counter[str] = Counter()

@@ -62,10 +62,6 @@ class System(Closing):
     """Sends the signals of sources; thread-safe. Callbacks run in client threads."""
 
     def __init__(self, kafka: Kafka) -> None:
-        """Connect.
-
-        :raises UnreachableError: no broker, or a topic is missing
-        """
         self._identities = Identities()
         self._lock = threading.Lock()
         self._acks, self._dead_letters = kafka.topic("acks"), kafka.topic("dead-letters")
@@ -237,10 +233,7 @@ class Identities:
         self._used: dict[str, None] = {}
 
     def take(self, correlation_id: str, *, redelivered: bool) -> str:
-        """Return the correlation-id, with a suffix unless it is fresh.
-
-        :param redelivered: the message may have been delivered before, possibly to another process
-        """
+        """Return the correlation-id, with a suffix if it was used here, or perhaps by another process."""
         fresh = correlation_id not in self._used and not redelivered
         identity = correlation_id if fresh else suffixed(correlation_id, uuid4().hex[:8])
         self._used[identity] = None

@@ -63,12 +63,7 @@ _MAX_PREFETCH = 65_535
 
 def parameters(connection: Amqp091Connection) -> ConnectionParameters:
     """Return the parameters of a connection; without a username pika uses ``guest``."""
-    options: dict[str, Any] = {}
-    if connection.username is not None:
-        options["credentials"] = PlainCredentials(connection.username, connection.secret)
-    if connection.tls is not None:
-        options["ssl_options"] = SSLOptions(connection.tls.client_context(), connection.host)
-    return ConnectionParameters(
+    found = ConnectionParameters(
         connection.host,
         connection.port,
         connection.virtual_host,
@@ -77,8 +72,12 @@ def parameters(connection: Amqp091Connection) -> ConnectionParameters:
         heartbeat=IDLE_SECONDS,
         # Qpid would otherwise close the connection for a message that no queue takes
         client_properties={"connection_name": connection.id, "qpid.close_when_no_route": False},
-        **options,
     )
+    if connection.username is not None:
+        found.credentials = PlainCredentials(connection.username, connection.secret)
+    if connection.tls is not None:
+        found.ssl_options = SSLOptions(connection.tls.client_context(), connection.host)
+    return found
 
 
 class _Link(BrokerLink):
@@ -130,7 +129,6 @@ class Amqp091Source(PushedSource):
     def __init__(
         self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
-        """Prepare the source; see :class:`.Transport`."""
         super().__init__(connection, index, source, intake)
         self._channel: Any = None
         # the answers of the broker for the queues that are consumed
@@ -167,8 +165,6 @@ class Amqp091Source(PushedSource):
         except AMQPError as error:
             raise brokers.unreachable(self._settings, error) from error
 
-    # called by pika
-
     def _consume(self, channel: Any) -> None:
         self._channel = channel
         channel.add_on_close_callback(self._link.end)
@@ -190,10 +186,8 @@ class Amqp091Publisher(ConfirmingPublisher):
     """Publishes persistent messages with confirms."""
 
     def __init__(self, connection: Amqp091Connection, _own: Kafka) -> None:
-        """Connect; see :class:`.Transport`."""
         super().__init__(connection.id)
-        self._id = connection.id
-        self._confirms = Confirms()
+        self._id, self._confirms = connection.id, Confirms()
         # delivery tags begin with 1 on each channel; a message id must not repeat
         self._returned: set[int] = set()
         self._refused: set[int] = set()
@@ -234,9 +228,8 @@ class Amqp091Publisher(ConfirmingPublisher):
         channel.confirm_delivery(partial(self._confirm, channel), partial(self._ready, channel))
 
     def _ready(self, channel: Any, _frame: Any) -> None:
-        self._channel = channel
+        self._channel, self._tag = channel, 0
         self._channels += 1
-        self._tag = 0
         self._returned, self._refused = set(), set()
         self._flush()
 
@@ -247,8 +240,7 @@ class Amqp091Publisher(ConfirmingPublisher):
             self._send(unconfirmed)
 
     def _send(self, unconfirmed: Unconfirmed) -> None:
-        message = unconfirmed.message
-        tag = self._tag + 1
+        message, tag = unconfirmed.message, self._tag + 1
         try:
             properties = basic_properties(message.headers, f"{self._prefix}-{self._channels}-{tag}")
             key = message.address.partition("/")[2]
@@ -279,23 +271,20 @@ class Amqp091Publisher(ConfirmingPublisher):
         unconfirmed = self._confirms.confirm(tag, stored=stored) if channel is self._channel else None
         if unconfirmed is None:
             return
-        self._refused.discard(tag)
+        lost = ConnectionError("The broker did not store it.")
+        result = Published(OK) if stored else not_published(lost, UNAVAILABLE)
         if tag in self._returned:
-            self._returned.remove(tag)
-            error = UnroutableError(f"No queue takes messages to {unconfirmed.message.address}.")
-            unconfirmed.done(not_published(error, BAD_REQUEST))
-        elif stored:
-            unconfirmed.done(Published(OK))
-        else:
-            unconfirmed.done(not_published(ConnectionError("The broker did not store it."), UNAVAILABLE))
+            why = f"No queue takes messages to {unconfirmed.message.address}."
+            result = not_published(UnroutableError(why), BAD_REQUEST)
+        self._refused.discard(tag)
+        self._returned.discard(tag)
+        unconfirmed.done(result)
         self._flush()
 
     def _channel_closed(self, channel: Any, reason: BaseException) -> None:
-        was_ready = channel is self._channel
-        self._channel = None
-        if was_ready and isinstance(reason, ChannelClosedByBroker) and reason.reply_code in REFUSALS:
-            refused = self._confirms.channel_closed()
-            if refused is not None:
+        ready, self._channel = self._channel, None
+        if channel is ready and isinstance(reason, ChannelClosedByBroker) and reason.reply_code in REFUSALS:
+            if (refused := self._confirms.channel_closed()) is not None:
                 refused.done(not_published(reason, BAD_REQUEST))
             # once this one is forgotten
             self._link.loop.add_callback_threadsafe(self._open_channel)

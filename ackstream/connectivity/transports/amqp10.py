@@ -33,7 +33,6 @@ class Amqp10Source(PushedSource):
     def __init__(
         self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
-        """Prepare the source; see :class:`.Transport`."""
         super().__init__(connection, index, source, intake)
         # events of the links that the broker has opened
         self._attached: list[Any] = []
@@ -123,10 +122,7 @@ _TOPIC = "topic://"
 
 
 def refusal(condition: Any, final: frozenset[str] = _OF_ADDRESS | _OF_MESSAGE) -> Published:
-    """Return the result of a message that the broker rejected, or whose link it closed.
-
-    :param final: the conditions that refuse it for good
-    """
+    """Return the result of a message that the broker rejected, or whose link it closed: 400 if that is ``final``."""
     text = condition_text(condition)
     if condition is not None and condition.name in final:
         return not_published(RejectedError(text), BAD_REQUEST)
@@ -144,7 +140,6 @@ class Amqp10Publisher(ConfirmingPublisher):
     """Publishes durable messages over a link per address."""
 
     def __init__(self, connection: Amqp10Connection, _own: Kafka) -> None:
-        """Connect; see :class:`.Transport`."""
         super().__init__(connection.id)
         # by address, in order of their last use
         self._links: dict[str, _AddressLink] = {}

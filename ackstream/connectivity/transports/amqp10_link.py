@@ -116,10 +116,7 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
 
 
 def _domain(tls: Tls) -> SSLDomain:
-    """Return how to connect with TLS.
-
-    :raises StartError: no authority is known
-    """
+    """Return how to connect with TLS."""
     paths = ssl.get_default_verify_paths()
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     try:

@@ -120,7 +120,6 @@ class PushedSource(MessageSource):
     """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
 
     def __init__(self, connection: Any, index: int, source: Source, intake: Receiver) -> None:
-        """Prepare the source; see :class:`.Transport`."""
         super().__init__(f"{connection.id}-{index}", intake)
         self._settings = connection
         self._source = source

@@ -47,7 +47,6 @@ class HttpPublisher(TargetPublisher):
     """Sends requests from as many threads as the connection allows; from one, in order."""
 
     def __init__(self, connection: HttpPushConnection, _own: Kafka) -> None:
-        """Prepare the client: each request connects if necessary; see :class:`.Transport`."""
         self._timeout = connection.timeout / 1000
         user = connection.username
         self._client = httpx.Client(

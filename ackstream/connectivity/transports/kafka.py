@@ -42,11 +42,6 @@ class KafkaSource(MessageSource):
     def __init__(
         self, connection: KafkaConnection, _index: int, source: KafkaSourceSettings, own: Kafka, intake: Receiver
     ) -> None:
-        """Connect.
-
-        :raises UnreachableError: no broker
-        :raises StartError: it has no such topic
-        """
         super().__init__(connection.id, intake)
         self._id = connection.id
         self._qos = source.qos

@@ -75,7 +75,6 @@ class KafkaPublisher(TargetPublisher):
     """Publishes with one producer, from a thread that may block while a topic is still unknown."""
 
     def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
-        """Connect; see :class:`.Transport`."""
         self._debug = connection.debug
         self._kafka = cluster(connection, own)
         self._system = system_topics(own) if _is_own(self._kafka, own) else frozenset()
@@ -200,10 +199,7 @@ class KafkaPublisher(TargetPublisher):
 
 
 def check_addresses(connection: KafkaConnection, own: Kafka) -> None:
-    """Refuse the address of a target, or reply target, that is a topic of this system.
-
-    :raises SettingsError: naming it
-    """
+    """Refuse the address of a target, or reply target, that is a topic of this system."""
     if not _shares_brokers(cluster(connection, own), own):
         return
     system = system_topics(own)

@@ -80,9 +80,7 @@ class MqttSource(MessageSource):
     def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
         """Prepare the client; ``index`` is part of its id."""
         super().__init__(f"{connection.id}-{index}", intake)
-        self._id = connection.id
-        self._connection = connection
-        self._source = source
+        self._connection, self._source = connection, source
         self._filters = [_SHARED.sub("", address) for address in source.addresses]
         self._client = MqttClient(connection, str(index), persistent=source.qos > 0, in_flight=source.max_in_flight)
         self._client.on_session = self._connected
@@ -214,7 +212,7 @@ class MqttSource(MessageSource):
             # consecutive reconnects without a settled message in between
             self._reconnects += 1
             wait = backoff(self._reconnects)
-            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", self._id, wait)
+            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", self._connection.id, wait)
             # received messages are dropped: they will be redelivered
             self._leaving.set()
             self._disconnect()
@@ -241,7 +239,6 @@ class MqttPublisher(TargetPublisher):
     """Publishes with QoS 1 unless a header has another one; while the broker is away, messages are kept."""
 
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
-        """Connect; see :class:`.Transport`."""
         self._five = connection.type == "mqtt-5"
         self._changed = threading.Condition()
         # by packet id, for QoS 0 the negative one: callbacks that wait for a confirmation, and confirmations that came

@@ -137,10 +137,7 @@ class MqttClient(Client):
         return self._thread is not None and (self._answer is None or not self._answer.is_failure)
 
     def join(self) -> None:
-        """Connect; from now on the client reconnects by itself.
-
-        :raises UnreachableError: no broker responds at the address, or it refuses the connection
-        """
+        """Connect, or raise :class:`UnreachableError`; from now on the client reconnects by itself."""
         self._has_answered.clear()
         try:
             self.connect(self._settings.host, self._settings.port, KEEPALIVE_SECONDS, **self._session)
@@ -153,10 +150,7 @@ class MqttClient(Client):
             raise unreachable(self._settings, str(self._answer) if answered else "it does not answer")
 
     def subscribe_all(self, filters: Iterable[str], qos: int) -> None:
-        """Subscribe to topic filters; with MQTT 5 only a new subscription delivers retained messages.
-
-        With MQTT 3.1.1 a repeated one delivers them, too (3.8.4).
-        """
+        """Subscribe; a repeated subscription delivers retained messages again with MQTT 3.1.1 alone (3.8.4)."""
         if self._five:
             new_alone = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
             self.subscribe([(each, SubscribeOptions(qos=qos, retainHandling=new_alone)) for each in filters])
