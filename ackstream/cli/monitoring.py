@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.job import InFlight
     from ackstream.observe.feeds import JobSign
-    from ackstream.observe.live import Overview, Watching
-    from ackstream.observe.meter import Snapshot, Verdict
+    from ackstream.observe.outcomes import Snapshot, Verdict
+    from ackstream.observe.overview import Overview, Watching
     from ackstream.observe.planes import PlanesView
 
 REFRESH_SECONDS = 1.0
@@ -51,7 +51,7 @@ def watch(
     from kafka.errors import AuthorizationError, KafkaError
 
     from ackstream.kafka.clients import failure
-    from ackstream.observe.live import Watching
+    from ackstream.observe.overview import Watching
 
     span_ms = milliseconds("--window", window)
     settings = load()
@@ -103,7 +103,7 @@ def inflight(
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
     from ackstream.cli.session import quiet_session
     from ackstream.jobs.correlate.job import inflight as read
-    from ackstream.observe.meter import epoch_milliseconds
+    from ackstream.observe.outcomes import epoch_milliseconds
 
     settings = load()
     with quiet_session(settings, "inflight") as spark:
@@ -196,7 +196,7 @@ def _plane_tables(planes: PlanesView, now: int) -> list[PlainTable]:
 
 
 def _trends_table(trends: Sequence[tuple[str, list[int]]]) -> PlainTable:
-    from ackstream.observe.meter import sparkline
+    from ackstream.observe.outcomes import sparkline
 
     table = PlainTable("last ten minutes", "", "", right=[1])
     for name, counts in trends:

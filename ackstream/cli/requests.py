@@ -173,7 +173,7 @@ def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) ->
     from http.client import responses
 
     from ackstream.cli.monitoring import STYLES
-    from ackstream.observe.meter import verdict
+    from ackstream.observe.outcomes import verdict
     from ackstream.protocol.errors import DittoError
 
     phrase = responses.get(reply.status, "")

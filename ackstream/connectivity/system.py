@@ -19,7 +19,7 @@ from ackstream.client import NotSentError, Requester, RequestTimeout, fields_of
 from ackstream.connectivity.transports.transport import OF_RECORD
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
-from ackstream.observe.meter import Outcomes
+from ackstream.observe.outcomes import Outcomes
 from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.correlation_ids import suffixed
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ackstream.client import Reply
     from ackstream.connectivity.inbound import InboundRequest
     from ackstream.connectivity.transports.transport import ExternalMessage
-    from ackstream.observe.meter import RequestOutcome
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 

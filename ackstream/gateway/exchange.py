@@ -27,8 +27,8 @@ from ackstream.gateway.middleware.connections import check_transport
 from ackstream.gateway.middleware.limits import Limits, OpenCounts
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe.live import Live
-from ackstream.observe.meter import Outcomes
+from ackstream.observe.outcomes import Outcomes
+from ackstream.observe.overview import Live
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.settings.access import FileWatch
 from ackstream.settings.gateway import with_access_file
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.gateway.access.authentication import Identity
-    from ackstream.observe.meter import RequestOutcome
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.errors import DittoError

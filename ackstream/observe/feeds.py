@@ -23,7 +23,7 @@ from ackstream.kafka.clients import Closing, connect_admin, connect_consumer
 from ackstream.kafka.connection import offsets_since
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.reader import TopicReader, check_topics
-from ackstream.observe.meter import LedgerEntry, Meter, epoch_milliseconds, read_entry
+from ackstream.observe.outcomes import LedgerEntry, Meter, epoch_milliseconds, read_entry
 from ackstream.observe.planes import TOPICS, Planes, PlanesView
 
 if TYPE_CHECKING:

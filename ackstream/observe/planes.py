@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ackstream.observe.meter import BAR_MS, BARS, Trend
+from ackstream.observe.outcomes import BAR_MS, BARS, Trend
 from ackstream.observe.progress import SLICES, PublisherLine, QueueLine, QueueView, ReaderLine, SampleProgress
 from ackstream.protocol import messages, queues, readers, record_headers
 from ackstream.protocol.json import RecordError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.observe.meter import Latest, Trend
+from ackstream.observe.outcomes import Latest, Trend
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
 from ackstream.protocol.readers import (

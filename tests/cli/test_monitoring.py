@@ -14,7 +14,7 @@ from ackstream.cli.main import app
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe import meter
+from ackstream.observe import outcomes
 from ackstream.settings import Settings
 from tests.harness import ledgers
 
@@ -118,7 +118,7 @@ def test_a_window_that_is_no_duration_is_a_sentence():
 def open_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns() // 1_000_000
     # what is shown does not depend on how long the command takes
-    monkeypatch.setattr(meter, "epoch_milliseconds", lambda: now)
+    monkeypatch.setattr(outcomes, "epoch_milliseconds", lambda: now)
     found = [
         InFlight("c-1", "org.acme:lamp", now - 70 * SECOND, now - 9_500, ("a:b", "c:d")),
         InFlight("c-2", None, now - 2 * SECOND, now + 3_600 * SECOND + 500, ()),

@@ -24,7 +24,7 @@ from ackstream.settings.gateway import with_access_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from ackstream.observe.meter import RequestOutcome
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.errors import DittoError
     from ackstream.protocol.ledger import AuditRow

@@ -11,7 +11,7 @@ import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
 from ackstream.gateway.exchange import Exchange
-from ackstream.observe.meter import RequestOutcome
+from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.errors import DittoError
 from tests.prose import covers
 

@@ -14,8 +14,8 @@ from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import feeds
 from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, PlaneWatch, clock_warning
-from ackstream.observe.live import Watching
-from ackstream.observe.meter import Meter
+from ackstream.observe.outcomes import Meter
+from ackstream.observe.overview import Watching
 from ackstream.observe.planes import Planes
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated, StoredRange

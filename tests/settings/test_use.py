@@ -14,7 +14,7 @@ from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.queues import job as queues
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import index_conf
-from ackstream.observe import live as live_page
+from ackstream.observe import overview as live_page
 from ackstream.settings import Settings, load
 from ackstream.settings.base import Part
 from ackstream.spark.operator import SHUFFLE_PARTITIONS

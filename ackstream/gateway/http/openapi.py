@@ -13,7 +13,8 @@ from ackstream.contract.schemas import ENTRY, ERROR, HEADERS, LABEL, of_types, r
 from ackstream.gateway.http.event_streams import MEDIA_TYPE
 from ackstream.gateway.http.operations import COUNT_PARAMETERS, OPERATIONS, PREFIX, SEARCH_PARAMETERS, Body, Operation
 from ackstream.gateway.http.translation import FORM, HEADER_PARAMETERS, MERGE_PATCH
-from ackstream.observe.live import Story, Trace, View
+from ackstream.observe.overview import View
+from ackstream.observe.stories import Story, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

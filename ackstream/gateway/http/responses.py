@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.client import Reply
-    from ackstream.observe.meter import RequestOutcome
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)

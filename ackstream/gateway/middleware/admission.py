@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.gateway.exchange import Dependencies, Exchange
-    from ackstream.observe.meter import RequestOutcome
+    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.permissions import Kind
 

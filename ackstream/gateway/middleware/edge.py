@@ -32,7 +32,7 @@ from ackstream.gateway.http import responses
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
 from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.figures import FIGURES, Figures, Tally
-from ackstream.observe.live import KAFKA
+from ackstream.observe.overview import KAFKA
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import ROLE
 from ackstream.settings.security import is_loopback

@@ -18,7 +18,7 @@ from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.http.openapi import document
 from ackstream.lake import questions
-from ackstream.observe.live import Story, Trace, View
+from ackstream.observe.stories import Story, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.exchange import Dependencies
+    from ackstream.observe.overview import View
     from ackstream.protocol.ditto.twin.access import Access
 
 
@@ -74,7 +75,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         wanted = _parameter(request, "correlation-id")
         with dependencies.limits.story(subjects[0]):
             async with slots:
-                found = await asyncio.to_thread(dependencies.live.story, wanted)
+                found = await asyncio.to_thread(dependencies.live.stories.story, wanted)
         return _json(_seen(found, partial(_may_see, access, subjects)))
 
     async def trace(request: Request) -> Response:
@@ -82,7 +83,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         wanted = _asked(request, "trace", "trace-id")["trace_id"]
         with dependencies.limits.story(subjects[0]):
             async with slots:
-                found = await asyncio.to_thread(dependencies.live.trace, wanted)
+                found = await asyncio.to_thread(dependencies.live.stories.trace, wanted)
                 # of thousands of requests this takes a moment, too
                 found = await asyncio.to_thread(_of_those, found, partial(_may_see, access, subjects))
         return _json(found)
@@ -96,7 +97,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         _asked(request, "message_story", "message")
         with dependencies.limits.story(subjects[0]):
             async with slots:
-                return _json(await asyncio.to_thread(dependencies.live.message, wanted))
+                return _json(await asyncio.to_thread(dependencies.live.stories.message, wanted))
 
     paths = ("/", "/page/{name}")
     data = {"/live.json": live, "/story.json": story, "/message.json": message, "/trace.json": trace}

@@ -16,7 +16,8 @@ from ackstream.gateway.http import openapi
 from ackstream.gateway.http.openapi import document
 from ackstream.gateway.http.operations import OPERATIONS, PREFIX
 from ackstream.gateway.server import application
-from ackstream.observe.live import Story, Trace, View
+from ackstream.observe.overview import View
+from ackstream.observe.stories import Story, Trace
 from ackstream.protocol.ditto.errors import thing_not_found
 from tests.gateway.page.test_pages import TRACE_ID, Seen
 from tests.gateway.parts import Web, aggregate, failure, response

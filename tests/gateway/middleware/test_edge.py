@@ -17,7 +17,7 @@ from ackstream.gateway.middleware.edge import EVENT_LOOP, follow, unfollow
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES, Figures
-from ackstream.observe.live import KAFKA
+from ackstream.observe.overview import KAFKA
 from ackstream.settings import Gateway
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import URL, Web, response

@@ -22,7 +22,7 @@ from ackstream.gateway.middleware.limits import (
     Rate,
     network,
 )
-from ackstream.observe.meter import RequestOutcome
+from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.patterns import MAX_STEPS

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from ackstream.gateway.page.pages import FILES, TRACED
 from ackstream.lake import questions
 from ackstream.observe.feeds import JobSign, Lag
-from ackstream.observe.journal import FailureEntry, Happening, LabelTally, TracedRequest
-from ackstream.observe.live import Story, Trace, View
-from ackstream.observe.meter import VERDICTS, Count
+from ackstream.observe.outcomes import VERDICTS, Count
+from ackstream.observe.overview import FailureEntry, LabelTally, View
 from ackstream.observe.planes import DeadLetter, PlanesView
+from ackstream.observe.stories import Happening, Story, Trace, TracedRequest
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
@@ -26,6 +26,10 @@ NOTE = "The tables cannot be read: s3a://plant/lake is away."
 
 class Seen:
     """What a live thread would have seen."""
+
+    @property
+    def stories(self) -> Seen:
+        return self
 
     def view(self) -> View:
         failures = [

@@ -1,4 +1,4 @@
-"""The story of a request, read from Delta tables with the columns of ours."""
+"""The stories of requests: from memory, and from Delta tables with the columns of ours."""
 
 from __future__ import annotations
 
@@ -13,17 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.lake.schemas import TABLES
-from ackstream.observe import journal as module
-from ackstream.observe.journal import (
-    FailureEntry,
-    Journal,
-    LabelTally,
-    TracedRequest,
-    in_order,
-    stored,
-    stored_trace,
-)
-from ackstream.observe.meter import read_entry
+from ackstream.observe import stories as module
+from ackstream.observe.outcomes import read_entry
+from ackstream.observe.stories import Stories, TracedRequest, in_order, stored, stored_trace
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
@@ -37,6 +29,7 @@ if TYPE_CHECKING:
 LAMP = "org.acme:lamp"
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACE = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
+NOWHERE = Lake(path="nowhere")
 
 
 def ack(label: str, status: int, latency: int, disposition: str = "accepted") -> ledger.AckRow:
@@ -87,136 +80,83 @@ def signal(name: str = "c-1", headers: Mapping[str, object] | None = None) -> by
     return ledger.encode(ledger.LedgerRecord("signal", f"r-{name[2:]}", "q", 1, signal=row))
 
 
-def take(into: Journal, name: str, value: bytes | None, at: int) -> None:
+def take(into: Stories, name: str, value: bytes | None, at: int) -> None:
     entry = read_entry(name, value, at)
     if entry is not None:
         into.take(entry)
 
 
-def test_labels_and_parties_are_counted_with_their_latencies() -> None:
-    journal = Journal(1000)
-    take(journal, "c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
-    assert journal.tallies(300) == [
-        LabelTally("audit:kept", missing=1),
-        LabelTally("fleet:done", refused=1, p50=30, p95=30),
-        LabelTally("fleet:got", acknowledged=1, p50=10, p95=10),
-    ]
-    assert journal.tallies(300, parties=True) == [
-        LabelTally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
-        LabelTally("audit", missing=1),
-    ]
-
-
-def test_what_is_older_than_the_window_counts_no_more() -> None:
-    journal = Journal(1000)
-    take(journal, "c-1", outcome(), 200)
-    assert journal.tallies(1199) != []
-    assert journal.tallies(1200) == []
-
-
-def test_acknowledgements_that_were_not_used_do_not_count() -> None:
-    journal = Journal(1000)
-    take(journal, "c-1", outcome(424, "timeout", ack("fleet:got", 200, 10, "late")), 200)
-    assert {tally.missing for tally in journal.tallies(300)} == {1}
-
-
-def test_a_copy_that_a_replayed_batch_writes_counts_once() -> None:
-    journal = Journal(1000)
-    for _ in range(2):
-        take(journal, "c-1", outcome(424, "timeout"), 200)
-    assert [tally.missing for tally in journal.tallies(300)] == [1, 1, 1]
-    assert len(journal.failures()) == 1
-
-
-def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks() -> None:
-    journal = Journal(1000)
-    for number in range(10):
-        take(journal, f"c-{number}", outcome(identity=f"r-{number}"), 500 * number)
-    assert {seen.at for seen in journal._seen} == {4000, 4500}
-
-
-def test_the_latest_failure_comes_first() -> None:
-    journal = Journal(1000)
-    for number in range(module.FAILURES + 2):
-        take(journal, f"c-{number}", outcome(424, "timeout", identity=f"r-{number}"), 200 + number)
-    take(journal, "good", outcome(identity="good"), 300)
-    failures = journal.failures()
-    assert len(failures) == module.FAILURES
-    assert failures[0] == FailureEntry("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
-
-
 def test_a_story_is_told_in_the_order_of_time() -> None:
-    journal = Journal(1000)
-    take(journal, "c-1", outcome(200, "acknowledgements", ack("fleet:got", 200, 10)), 200)
-    take(journal, "c-1", signal(), 150)
-    take(journal, "c-2", signal(), 150)
-    story = journal.story("c-1")
+    stories = Stories(NOWHERE)
+    take(stories, "c-1", outcome(200, "acknowledgements", ack("fleet:got", 200, 10)), 200)
+    take(stories, "c-1", signal(), 150)
+    take(stories, "c-2", signal(), 150)
+    story = stories.remembered("c-1")
     assert [(line.at, line.event, line.label, line.status, line.detail) for line in story] == [
         (100, "request", None, None, "twin commands modify /attributes/a"),
         (110, "acknowledgement", "fleet:got", 200, "accepted"),
         (180, "outcome", None, 200, "acknowledgements"),
     ]
     assert [line.content for line in story] == [raw(5), raw({"by": "fleet:got"}), raw({"topic": "t"})]
-    assert journal.story("c-3") == []
+    assert stories.remembered("c-3") == []
 
 
 def test_the_stories_of_all_requests_under_one_id_of_their_clients_are_told() -> None:
-    journal = Journal(1000)
+    stories = Stories(NOWHERE)
     names = ["c-1", wire_id("c-1"), wire_id("c-1")]
     for name in [*names, "c-10", wire_id("c-10"), "c-1x"]:
         record = msgspec.structs.replace(ledger.decode(signal()).signal, correlation_id=name)
-        take(journal, name, ledger.encode(ledger.LedgerRecord("signal", name, "q", 1, signal=record)), 150)
-    assert sorted(line.request for line in journal.story("c-1")) == sorted(names)
-    assert [line.request for line in journal.story(names[1])] == [names[1]]
+        take(stories, name, ledger.encode(ledger.LedgerRecord("signal", name, "q", 1, signal=record)), 150)
+    assert sorted(line.request for line in stories.remembered("c-1")) == sorted(names)
+    assert [line.request for line in stories.remembered(names[1])] == [names[1]]
 
 
 def test_an_answer_of_another_thing_is_told_with_its_reason() -> None:
-    journal = Journal(1000)
+    stories = Stories(NOWHERE)
     refused = msgspec.structs.replace(ack("a:b", 200, 10), disposition="invalid", reason="Another thing.")
-    take(journal, "c-1", ledger.encode(ledger.LedgerRecord("ack", "a", "q", 1, acks=[refused])), 150)
-    assert [line.detail for line in journal.story("c-1")] == ["invalid Another thing."]
+    take(stories, "c-1", ledger.encode(ledger.LedgerRecord("ack", "a", "q", 1, acks=[refused])), 150)
+    assert [line.detail for line in stories.remembered("c-1")] == ["invalid Another thing."]
 
 
 def test_old_stories_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STORY_BYTES", 2 * len(signal()) + 1)
-    journal = Journal(1000)
+    stories = Stories(NOWHERE)
     for name in ("a", "b", "c"):
-        take(journal, name, signal(), 0)
-    assert [bool(journal.story(name)) for name in ("a", "b", "c")] == [False, True, True]
+        take(stories, name, signal(), 0)
+    assert [bool(stories.remembered(name)) for name in ("a", "b", "c")] == [False, True, True]
 
 
 def test_a_correlation_id_that_is_repeated_without_end_costs_no_more_than_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "STORY_RECORDS", 2)
-    journal = Journal(1000)
+    stories = Stories(NOWHERE)
     for number in range(4):
-        take(journal, "c-1", outcome(424, "timeout", identity=f"r-{number}"), 200)
-    assert len(journal.story("c-1")) == 2
-    assert len(journal.failures()) == 4
+        take(stories, "c-1", outcome(424, "timeout", identity=f"r-{number}"), 200)
+    assert len(stories.remembered("c-1")) == 2
 
 
 def test_what_memory_and_tables_both_tell_is_told_once() -> None:
-    journal = Journal(1000)
-    take(journal, "c-1", signal(), 0)
-    story = journal.story("c-1")
+    stories = Stories(NOWHERE)
+    take(stories, "c-1", signal(), 0)
+    story = stories.remembered("c-1")
     assert in_order([*story, *story]) == story
 
 
 @given(st.binary() | st.just(b'{"kind":"outcome","id":"x","outcome":{}}') | st.just(b"[1]"))
 def test_what_is_no_record_counts_for_nothing(value: bytes) -> None:
-    journal = Journal(1000)
-    take(journal, "c-1", value, 0)
-    assert (journal.tallies(1), journal.failures(), journal.story("c-1")) == ([], [], [])
+    stories = Stories(NOWHERE)
+    take(stories, "c-1", value, 0)
+    assert stories.remembered("c-1") == []
 
 
 def test_a_dead_letter_is_part_of_a_story() -> None:
     letter: Any = ledger.dead_letter("json.invalid: no", "c-1", ("signals", 0, 1), 50, None, b"x", truncated=False)
-    journal = Journal(1000)
+    stories = Stories(NOWHERE)
     take(
-        journal, "c-1", ledger.encode(ledger.LedgerRecord("dead-letter", "signals-0-1", "q", 1, dead_letter=letter)), 60
+        stories, "c-1", ledger.encode(ledger.LedgerRecord("dead-letter", "signals-0-1", "q", 1, dead_letter=letter)), 60
     )
-    (line,) = journal.story("c-1")
+    (line,) = stories.remembered("c-1")
     assert (line.at, line.event, line.detail) == (50, "dead letter", "json.invalid: no")
 
 
@@ -266,7 +206,7 @@ def test_the_requests_of_a_trace_are_found_in_the_table(lake: Lake, tmp_path: Pa
 
 
 def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients() -> None:
-    journal = Journal(1000)
+    stories = Stories(NOWHERE)
     on_wire = wire_id("c-1")
     headers: list[Mapping[str, object]] = [
         {"traceparent": TRACE},
@@ -275,10 +215,12 @@ def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients()
         {"traceparent": f"{TRACE}-more"},
     ]
     for name, one in zip((on_wire, "c-2", "c-3", "c-4"), headers, strict=True):
-        take(journal, name, signal(name, one), 200)
-    assert journal.trace(TRACE_ID) == [TracedRequest(100, "c-1", LAMP, "twin commands modify /attributes/a", TRACE)]
-    assert [line.traceparent for line in journal.story("c-1")] == [TRACE]
-    assert [line.traceparent for line in journal.story("c-3")] == [None]
+        take(stories, name, signal(name, one), 200)
+    assert stories.remembered_trace(TRACE_ID) == [
+        TracedRequest(100, "c-1", LAMP, "twin commands modify /attributes/a", TRACE)
+    ]
+    assert [line.traceparent for line in stories.remembered("c-1")] == [TRACE]
+    assert [line.traceparent for line in stories.remembered("c-3")] == [None]
 
 
 def test_of_an_unknown_request_nothing_is_told(lake: Lake) -> None:
@@ -287,3 +229,22 @@ def test_of_an_unknown_request_nothing_is_told(lake: Lake) -> None:
 
 def test_before_the_tables_are_made_nothing_is_told(tmp_path: Path) -> None:
     assert stored(Lake(path=str(tmp_path / "nothing")), "c-1") == []
+
+
+def test_a_copy_that_a_replayed_batch_writes_is_told_once() -> None:
+    stories = Stories(NOWHERE)
+    entry = read_entry("c-1", signal(), 200)
+    assert entry is not None
+    assert [stories.take(entry) for _ in range(2)] == [True, False]
+    assert len(stories.remembered("c-1")) == 1
+
+
+def test_a_story_has_a_note_if_the_tables_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.reading, "rows", lambda *_: 1 / 0)
+    stories = Stories(NOWHERE)
+    take(stories, "c-1", signal("c-1", {"traceparent": TRACE}), 0)
+    note = "The tables cannot be read: division by zero"
+    for found in (stories.story("c-1"), stories.trace(TRACE_ID), stories.message("orders/7")):
+        assert found.note == note
+    assert [line.event for line in stories.story("c-1").happenings] == ["request"]
+    assert stories.trace(TRACE_ID).in_all == 1

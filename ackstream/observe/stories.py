@@ -1,34 +1,35 @@
-"""Requests from the ledger: acknowledgements and latencies per label, recent failures, and the history of each."""
+"""The stories of requests, messages and traces: of late requests from memory, of all from the tables."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING, Any, Literal
+import logging
+import threading
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.lake import reading
-from ackstream.observe.meter import percentiles, verdict
+from ackstream.lake import questions, reading
 from ackstream.protocol import ledger
-from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.record_headers import trace_id, trace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from ackstream.observe.meter import LedgerEntry
+    from ackstream.observe.outcomes import LedgerEntry
     from ackstream.settings import Lake
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
 EVENTS: tuple[Event, ...] = ("request", "acknowledgement", "outcome", "dead letter")
 
-MAX_SEEN = 200_000
-"""Maximum number of acknowledgements counted, keeping the latest."""
-
-FAILURES = 50
 STORY_RECORDS = 200
 """Maximum number of records kept per correlation-id, which a client may reuse endlessly."""
 
@@ -66,137 +67,95 @@ class TracedRequest(msgspec.Struct, frozen=True):
     traceparent: str
 
 
-class FailureEntry(msgspec.Struct, frozen=True):
-    """A request that did not succeed; times in (epoch) milliseconds."""
+class Story(msgspec.Struct, frozen=True):
+    """The history of a request or a message; ``note`` is set if the tables could not be read."""
 
-    correlation_id: str
-    thing_id: str | None
-    status: int
-    completed_by: str
-    missing: list[str]
-    at: int
-    latency: int
+    of: str
+    happenings: list[Happening]
+    note: str = ""
 
 
-class LabelTally(msgspec.Struct, frozen=True):
-    """Counts of a label, or of all labels of a party; latencies are in milliseconds."""
+class Trace(msgspec.Struct, frozen=True):
+    """The first requests of a trace, and how many there are; ``note`` is set if the tables could not be read."""
 
-    name: str
-    acknowledged: int = 0
-    refused: int = 0
-    missing: int = 0
-    p50: int | None = None
-    p95: int | None = None
+    of: str
+    requests: list[TracedRequest]
+    in_all: int
+    note: str = ""
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    at: int
-    label: str
-    status: int | None
-    latency: int | None
+class Stories:
+    """Remembers the latest requests of the ledger, and reads the tables, which takes a moment; for any thread."""
 
-
-class Journal:
-    """Counts acknowledgements over a window (in ms) and keeps recent failures and histories; times are epoch ms."""
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
-        self._failures: OrderedDict[str, FailureEntry] = OrderedDict()
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._lock = threading.Lock()
         self._stories: OrderedDict[str, list[bytes]] = OrderedDict()
         self._bytes = 0
 
-    def take(self, entry: LedgerEntry) -> None:
-        """Process a record of the ledger."""
-        record, written_at = entry.content, entry.at
-        if not self._keep(entry.correlation_id, entry.value):
-            # a copy written by a replayed batch
-            return
-        outcome = record.outcome
-        if outcome is None:
-            return
-        used = {ack.label: ack for ack in record.accepted}
-        for label in outcome.requested:
-            ack = used.get(label)
-            status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
-            self._seen.append(_Seen(written_at, label, status, latency))
-        self._forget(written_at)
-        if verdict(outcome.status, outcome.completed_by) != "answered":
-            self._failures[record.id] = FailureEntry(
-                entry.correlation_id,
-                outcome.thing_id,
-                outcome.status,
-                outcome.completed_by,
-                outcome.missing,
-                written_at,
-                max(0, written_at - outcome.started_at),
-            )
-            if len(self._failures) > FAILURES:
-                self._failures.popitem(last=False)
+    def take(self, entry: LedgerEntry) -> bool:
+        """Remember a record of the ledger; return whether it is new, not a copy written by a replayed batch."""
+        with self._lock:
+            story = self._stories.setdefault(entry.correlation_id, [])
+            if entry.value in story:
+                return False
+            self._stories.move_to_end(entry.correlation_id)
+            if len(story) < STORY_RECORDS:
+                story.append(entry.value)
+                self._bytes += len(entry.value)
+            while self._bytes > STORY_BYTES and len(self._stories) > 1:
+                self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
+            return True
 
-    def _forget(self, now: int) -> None:
-        # without waiting for the next view of the page
-        while self._seen and self._seen[0].at <= now - self._window:
-            self._seen.popleft()
+    def story(self, correlation_id: str) -> Story:
+        """Return the history of the requests of a correlation-id."""
+        found, note = self._read(partial(stored, correlation_id=correlation_id))
+        return Story(correlation_id, in_order([*self.remembered(correlation_id), *found]), note)
 
-    def failures(self) -> list[FailureEntry]:
-        """Return recent failures, latest first."""
-        return list(reversed(self._failures.values()))
+    def message(self, argument: str) -> Story:
+        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), from the tables."""
+        values = questions.parameters("message_story", argument)
+        return Story(argument, *self._read(partial(stored_message, values=values)))
 
-    def story(self, correlation_id: str) -> list[Happening]:
+    def trace(self, wanted: str) -> Trace:
+        """Return all requests of a trace, by its id."""
+        found, note = self._read(partial(stored_trace, wanted=wanted))
+        requests = sorted({*self.remembered_trace(wanted), *found}, key=lambda one: (one.at, one.correlation_id))
+        return Trace(wanted, requests, len(requests), note)
+
+    def remembered(self, correlation_id: str) -> list[Happening]:
         """Return the remembered history of the requests of a correlation-id, which may have a suffix, in time order."""
         start = f"{correlation_id}#"
-        names = [name for name in self._stories if name == correlation_id or name.startswith(start)]
-        values = [value for name in names for value in self._stories[name]]
+        with self._lock:
+            names = [name for name in self._stories if name == correlation_id or name.startswith(start)]
+            values = [value for name in names for value in self._stories[name]]
         return in_order(happening for value in values for happening in _happenings(value))
 
-    def trace(self, wanted: str) -> list[TracedRequest]:
+    def remembered_trace(self, wanted: str) -> list[TracedRequest]:
         """Return the remembered requests of a trace, by its id, in time order."""
         text = wanted.encode()
-        values = [value for story in self._stories.values() for value in story if text in value]
-        return traced(wanted, in_order(happening for value in values for happening in _happenings(value)))
+        with self._lock:
+            values = [value for story in self._stories.values() for value in story if text in value]
+        happenings = in_order(happening for value in values for happening in _happenings(value))
+        return [
+            TracedRequest(one.at, shown_id(one.request), one.thing_id, one.detail or "", one.traceparent)
+            for one in happenings
+            if one.traceparent is not None and trace_id(one.traceparent) == wanted
+        ]
 
-    def _keep(self, correlation_id: str, value: bytes) -> bool:
-        story = self._stories.setdefault(correlation_id, [])
-        if value in story:
-            return False
-        self._stories.move_to_end(correlation_id)
-        if len(story) == STORY_RECORDS:
-            return True
-        story.append(value)
-        self._bytes += len(value)
-        while self._bytes > STORY_BYTES and len(self._stories) > 1:
-            self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
-        return True
-
-    def tallies(self, now: int, *, parties: bool = False) -> list[LabelTally]:
-        """Return the counts in the window per label, or per party (its part before the colon), most failures first."""
-        self._forget(now)
-        groups: dict[str, list[_Seen]] = defaultdict(list)
-        for seen in self._seen:
-            groups[seen.label.partition(":")[0] if parties else seen.label].append(seen)
-        tallies = []
-        for name, group in groups.items():
-            statuses = [seen.status for seen in group if seen.status is not None]
-            good = sum(map(is_success, statuses))
-            spans = percentiles([seen.latency for seen in group if seen.latency is not None], 0.5, 0.95)
-            tallies.append(LabelTally(name, good, len(statuses) - good, len(group) - len(statuses), *spans))
-        return sorted(tallies, key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name))
+    def _read(self, read: Callable[[Lake], list[T]]) -> tuple[list[T], str]:
+        """Read the tables; return the rows, and a note if they cannot be read."""
+        try:
+            return read(self._lake), ""
+        except Exception as error:
+            log.exception("The tables of %s cannot be read.", self._lake.path)
+            return [], f"The tables cannot be read: {error}"
 
 
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:
     """Sort a history by time and drop duplicates."""
     once = {(happening.event, happening.id): happening for happening in happenings}
     return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
-
-
-def traced(wanted: str, happenings: Iterable[Happening]) -> list[TracedRequest]:
-    """Return the requests of a trace, by its id, among other events."""
-    return [
-        TracedRequest(one.at, shown_id(one.request), one.thing_id, one.detail or "", one.traceparent)
-        for one in happenings
-        if one.traceparent is not None and trace_id(one.traceparent) == wanted
-    ]
 
 
 def stored(lake: Lake, correlation_id: str) -> list[Happening]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.observe import meter as meters
-from ackstream.observe.meter import (
+from ackstream.observe import outcomes as meters
+from ackstream.observe.outcomes import (
     Latest,
     Meter,
     RequestOutcome,

@@ -1,45 +1,28 @@
-"""The content of the live page: counts, jobs and planes of the moment, and histories from memory and the tables."""
+"""The overview of all planes, for the live page and for ``ackstream watch``: counts, failures, jobs and planes."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from collections import OrderedDict, defaultdict, deque
 from contextlib import ExitStack
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import asdict, replace
 
 from ackstream.kafka.clients import Closing
-from ackstream.lake import questions
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneFeed, PlaneWatch
-from ackstream.observe.journal import (
-    FailureEntry,
-    Happening,
-    Journal,
-    LabelTally,
-    TracedRequest,
-    in_order,
-    stored,
-    stored_message,
-    stored_trace,
-)
-from ackstream.observe.meter import Meter, Snapshot, Verdict, epoch_milliseconds
+from ackstream.observe.outcomes import Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
 from ackstream.observe.planes import Planes, PlanesView
+from ackstream.observe.stories import Stories
+from ackstream.protocol.ditto.acknowledgements import is_success
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.settings import Lake, Settings
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+    from ackstream.observe.outcomes import LedgerEntry
+    from ackstream.settings import Settings
 
 KAFKA = "Kafka"
 """The sign of life of a process that follows the ledger."""
@@ -48,8 +31,35 @@ CLOCK_SECONDS = 2.0
 TALLY_MS = 1_000
 """How long computed counts are reused."""
 
+MAX_SEEN = 200_000
+"""Maximum number of acknowledgements counted, keeping the latest."""
+
+FAILURES = 50
 SHOWN = 15
 """Maximum number of labels and parties shown; a fleet may have thousands."""
+
+
+class FailureEntry(msgspec.Struct, frozen=True):
+    """A request that did not succeed; times in (epoch) milliseconds."""
+
+    correlation_id: str
+    thing_id: str | None
+    status: int
+    completed_by: str
+    missing: list[str]
+    at: int
+    latency: int
+
+
+class LabelTally(msgspec.Struct, frozen=True):
+    """Counts of a label, or of all labels of a party; latencies are in milliseconds."""
+
+    name: str
+    acknowledged: int = 0
+    refused: int = 0
+    missing: int = 0
+    p50: int | None = None
+    p95: int | None = None
 
 
 class View(Snapshot, frozen=True):
@@ -73,21 +83,68 @@ class View(Snapshot, frozen=True):
     planes: PlanesView | None
 
 
-class Story(msgspec.Struct, frozen=True):
-    """The history of a request or a message; ``note`` is set if the tables could not be read."""
+class _Seen(msgspec.Struct, frozen=True):
+    at: int
+    label: str
+    status: int | None
+    latency: int | None
 
-    of: str
-    happenings: list[Happening]
-    note: str = ""
 
+class LabelCounts:
+    """Counts acknowledgements over a window (in ms) and keeps recent failures; times are epoch ms."""
 
-class Trace(msgspec.Struct, frozen=True):
-    """The first requests of a trace, and how many there are; ``note`` is set if the tables could not be read."""
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
+        self._failures: OrderedDict[str, FailureEntry] = OrderedDict()
 
-    of: str
-    requests: list[TracedRequest]
-    in_all: int
-    note: str = ""
+    def take(self, entry: LedgerEntry) -> None:
+        """Process a record of the ledger, once."""
+        record, written_at = entry.content, entry.at
+        outcome = record.outcome
+        if outcome is None:
+            return
+        used = {ack.label: ack for ack in record.accepted}
+        for label in outcome.requested:
+            ack = used.get(label)
+            status, latency = (None, None) if ack is None else (ack.status, ack.latency_ms)
+            self._seen.append(_Seen(written_at, label, status, latency))
+        self._forget(written_at)
+        if verdict(outcome.status, outcome.completed_by) != "answered":
+            self._failures[record.id] = FailureEntry(
+                entry.correlation_id,
+                outcome.thing_id,
+                outcome.status,
+                outcome.completed_by,
+                outcome.missing,
+                written_at,
+                max(0, written_at - outcome.started_at),
+            )
+            if len(self._failures) > FAILURES:
+                self._failures.popitem(last=False)
+
+    def _forget(self, now: int) -> None:
+        # without waiting for the next view of the page
+        while self._seen and self._seen[0].at <= now - self._window:
+            self._seen.popleft()
+
+    def failures(self) -> list[FailureEntry]:
+        """Return recent failures, latest first."""
+        return list(reversed(self._failures.values()))
+
+    def tallies(self, now: int, *, parties: bool = False) -> list[LabelTally]:
+        """Return the counts in the window per label, or per party (its part before the colon), most failures first."""
+        self._forget(now)
+        groups: dict[str, list[_Seen]] = defaultdict(list)
+        for seen in self._seen:
+            groups[seen.label.partition(":")[0] if parties else seen.label].append(seen)
+        tallies = []
+        for name, group in groups.items():
+            statuses = [seen.status for seen in group if seen.status is not None]
+            good = sum(map(is_success, statuses))
+            spans = percentiles([seen.latency for seen in group if seen.latency is not None], 0.5, 0.95)
+            tallies.append(LabelTally(name, good, len(statuses) - good, len(group) - len(statuses), *spans))
+        return sorted(tallies, key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name))
 
 
 class Live(Closing):
@@ -95,10 +152,10 @@ class Live(Closing):
 
     def __init__(self, settings: Settings) -> None:
         """Connect and start following; raises if the broker is unavailable or a topic is missing."""
-        self._settings = settings
         window = settings.gateway.page_window
         self._meter = Meter(window)
-        self._journal = Journal(window)
+        self._labels = LabelCounts(window)
+        self.stories = Stories(settings.lake)
         self._lock = threading.Lock()
         self._note = ""
         self._view: View | None = None
@@ -120,7 +177,7 @@ class Live(Closing):
         now = epoch_milliseconds()
         with self._lock:
             if self._view is None or now - self._view.now >= TALLY_MS:
-                labels, parties = self._journal.tallies(now), self._journal.tallies(now, parties=True)
+                labels, parties = self._labels.tallies(now), self._labels.tallies(now, parties=True)
                 self._view = View(
                     **asdict(self._meter.snapshot(now)),
                     now=now,
@@ -128,7 +185,7 @@ class Live(Closing):
                     parties=parties[:SHOWN],
                     labels_in_all=len(labels),
                     parties_in_all=len(parties),
-                    failures=self._journal.failures(),
+                    failures=self._labels.failures(),
                     note=self._note,
                     newest=self._meter.newest,
                     trends=self._meter.trends(now),
@@ -143,43 +200,15 @@ class Live(Closing):
         view = self.view()
         return replace(view, planes=planes, jobs=jobs, note=" ".join(filter(None, (view.note, note))))
 
-    def message(self, argument: str) -> Story:
-        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), from the tables; this takes a moment."""
-        values = questions.parameters("message_story", argument)
-        found, note = self._stored(partial(stored_message, values=values))
-        return Story(argument, found, note)
-
-    def story(self, correlation_id: str) -> Story:
-        """Return the history of a request from memory and from the tables; reading these takes a moment."""
-        with self._lock:
-            remembered = self._journal.story(correlation_id)
-        found, note = self._stored(partial(stored, correlation_id=correlation_id))
-        return Story(correlation_id, in_order([*remembered, *found]), note)
-
-    def trace(self, wanted: str) -> Trace:
-        """Return all requests of a trace from memory and from the tables, by its id; reading these takes a moment."""
-        with self._lock:
-            remembered = self._journal.trace(wanted)
-        found, note = self._stored(partial(stored_trace, wanted=wanted))
-        requests = sorted({*remembered, *found}, key=lambda one: (one.at, one.correlation_id))
-        return Trace(wanted, requests, len(requests), note)
-
-    def _stored(self, read: Callable[[Lake], list[T]]) -> tuple[list[T], str]:
-        """Read the tables; return the rows, and a note if they cannot be read."""
-        lake = self._settings.lake
-        try:
-            return read(lake), ""
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", lake.path)
-            return [], f"The tables cannot be read: {error}"
-
     def _run(self) -> None:
         clock_at = 0.0
         while not self._closing.is_set():
             for entry in self._feed.entries():
+                new = self.stories.take(entry)
                 with self._lock:
                     self._meter.take(entry)
-                    self._journal.take(entry)
+                    if new:
+                        self._labels.take(entry)
             if time.monotonic() >= clock_at:
                 try:
                     self._note = self._feed.warning()

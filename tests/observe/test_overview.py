@@ -1,0 +1,58 @@
+"""Counts of labels and parties, and the latest failures, from the ledger."""
+
+from __future__ import annotations
+
+from ackstream.observe import overview as module
+from ackstream.observe.outcomes import read_entry
+from ackstream.observe.overview import FailureEntry, LabelCounts, LabelTally
+from tests.observe.test_stories import LAMP, ack, outcome
+
+
+def take(into: LabelCounts, name: str, value: bytes, at: int) -> None:
+    entry = read_entry(name, value, at)
+    assert entry is not None
+    into.take(entry)
+
+
+def test_labels_and_parties_are_counted_with_their_latencies() -> None:
+    counts = LabelCounts(1000)
+    take(counts, "c-1", outcome(424, "timeout", ack("fleet:got", 200, 10), ack("fleet:done", 500, 30)), 200)
+    assert counts.tallies(300) == [
+        LabelTally("audit:kept", missing=1),
+        LabelTally("fleet:done", refused=1, p50=30, p95=30),
+        LabelTally("fleet:got", acknowledged=1, p50=10, p95=10),
+    ]
+    assert counts.tallies(300, parties=True) == [
+        LabelTally("fleet", acknowledged=1, refused=1, p50=10, p95=30),
+        LabelTally("audit", missing=1),
+    ]
+
+
+def test_what_is_older_than_the_window_counts_no_more() -> None:
+    counts = LabelCounts(1000)
+    take(counts, "c-1", outcome(), 200)
+    assert counts.tallies(1199) != []
+    assert counts.tallies(1200) == []
+
+
+def test_acknowledgements_that_were_not_used_do_not_count() -> None:
+    counts = LabelCounts(1000)
+    take(counts, "c-1", outcome(424, "timeout", ack("fleet:got", 200, 10, "late")), 200)
+    assert {tally.missing for tally in counts.tallies(300)} == {1}
+
+
+def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks() -> None:
+    counts = LabelCounts(1000)
+    for number in range(10):
+        take(counts, f"c-{number}", outcome(identity=f"r-{number}"), 500 * number)
+    assert {seen.at for seen in counts._seen} == {4000, 4500}
+
+
+def test_the_latest_failure_comes_first() -> None:
+    counts = LabelCounts(1000)
+    for number in range(module.FAILURES + 2):
+        take(counts, f"c-{number}", outcome(424, "timeout", identity=f"r-{number}"), 200 + number)
+    take(counts, "good", outcome(identity="good"), 300)
+    failures = counts.failures()
+    assert len(failures) == module.FAILURES
+    assert failures[0] == FailureEntry("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
