@@ -13,9 +13,8 @@ import msgspec
 
 from ackstream.protocol import json
 from ackstream.protocol.ditto.errors import cursor_invalid, option_invalid
-from ackstream.protocol.rql.evaluation import SignalFact, field_of, find
+from ackstream.protocol.rql.evaluation import SignalFact, field_of, find, scalars
 from ackstream.protocol.rql.patterns import CHARACTERS
-from ackstream.protocol.rql.values import scalars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

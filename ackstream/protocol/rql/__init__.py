@@ -1,1 +1,0 @@
-"""RQL, Ditto's filter language: parse a filter, write it, evaluate it on a thing."""

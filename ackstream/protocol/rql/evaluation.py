@@ -1,4 +1,4 @@
-"""Evaluation of a filter on a thing, and the meaning of the property names in it.
+"""Evaluation of a filter on a thing: the meaning of the property names in it, and the comparison of values.
 
 Source of the rules: Eclipse Ditto, ``ThingPredicateVisitor``, ``ThingPredicatePredicateVisitor``,
 ``ExistsThingPredicateVisitor``, ``EmptyThingPredicateVisitor``, ``ModelBasedThingsFieldExpressionFactory``,
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,10 +28,10 @@ from ackstream.protocol.rql.parser import (
     Value,
     leaves,
     parse,
+    resolve,
     rql_expression_invalid,
 )
-from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, wildcards
-from ackstream.protocol.rql.values import Scalar, compare, like_value, resolve, scalars
+from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, like, wildcards
 
 _AT_ONCE = 5
 """As many values are found in one step."""
@@ -118,7 +119,7 @@ def _compares(node: Comparison, facts: _Facts) -> bool:
     values = _scalars_of(node.property, facts)
     if node.op in ("like", "ilike"):
         pattern, ignore_case = str(node.value), node.op == "ilike"
-        return any(like_value(pattern, value, ignore_case=ignore_case, effort=facts.effort) for value in values)
+        return any(_is_like(pattern, value, facts, ignore_case=ignore_case) for value in values)
     literal = _resolved(node.value, facts)
     if node.op in ("eq", "ne"):
         return _is_among(values, literal, facts) is (node.op == "eq")
@@ -132,11 +133,6 @@ def _is_among(values: list[Scalar | None], literal: Scalar | None, facts: _Facts
     if literal is None:
         return None in values
     return any(value is not None and _compared(value, literal, facts) == 0 for value in values)
-
-
-def _compared(value: Scalar, literal: Scalar, facts: _Facts) -> int:
-    facts.spend(1 + len(value) // CHARACTERS if isinstance(value, str) else 1)
-    return compare(value, literal)
 
 
 def _resolved(value: Value, facts: _Facts) -> Scalar | None:
@@ -249,3 +245,101 @@ def find(path: Keys, thing: dict[str, Any], effort: Effort | None = None) -> Fou
         if effort is not None and len(objects) > 1:
             effort.spend(len(objects) // _AT_ONCE)
     return Found(tuple(values), in_array=in_array)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+Scalar: TypeAlias = str | int | float | bool
+
+_LONG_BOUND = 2.0**63
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
+_TO_PRINT = 4
+"""The steps that the text of a number takes."""
+
+
+def scalars(values: Iterable[Any]) -> Iterator[Scalar | None]:
+    """Yield the texts, numbers, booleans and nulls among the values and in their arrays; objects are skipped."""
+    rest = list(values)
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest.extend(value)
+        elif value is None or isinstance(value, str | int | float):
+            yield value
+
+
+def _compared(value: Scalar, literal: Scalar, facts: _Facts) -> int:
+    """Return -1, 0 or 1 as the thing's value is less than, equal to or greater than the filter's literal.
+
+    Numbers compare as decimals; a number and a text as numbers if the text is one; two texts, and everything else
+    that differs in type, as texts (by UTF-16 units, as Java does).
+    """
+    facts.spend(1 + len(value) // CHARACTERS if isinstance(value, str) else 1)
+    if type(value) is type(literal) and not isinstance(value, str):
+        return _sign(value, literal)
+    left = _comparable(value)
+    right = _comparable(literal)
+    if isinstance(left, Decimal) and isinstance(right, str):
+        right = _number(right)
+    elif isinstance(left, str) and isinstance(right, Decimal):
+        left = _number(left)
+    if isinstance(left, Decimal) and isinstance(right, Decimal):
+        return _sign(left, right)
+    return _sign(_utf16(left), _utf16(right))
+
+
+def _is_like(pattern: str, value: Scalar | None, facts: _Facts, *, ignore_case: bool) -> bool:
+    """Return whether the text form of a thing's value matches the pattern. Null has none: only ``*`` matches it."""
+    if value is None:
+        return bool(pattern) and not pattern.strip("*")
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif not isinstance(value, str):
+        facts.spend(_TO_PRINT)
+        value = _printed(value)
+    return like(pattern, value, ignore_case=ignore_case, effort=facts.effort)
+
+
+def _sign(left: Any, right: Any) -> int:
+    return int(left > right) - int(left < right)
+
+
+def _comparable(value: Scalar) -> Decimal | str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return Decimal(value)
+    return Decimal(_java_double(value)) if value else Decimal("0.0")
+
+
+def _number(text: str) -> Decimal | str:
+    if _NUMBER.fullmatch(text) is None:
+        return text
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of twenty digits
+        return text
+
+
+def _printed(value: float) -> str:
+    # a number of a thing; a floating point number without a fraction is an integer here
+    if isinstance(value, int):
+        return str(value)
+    return str(int(value)) if abs(value) < _LONG_BOUND and value.is_integer() else _java_double(value)
+
+
+def _java_double(value: float) -> str:
+    # as Double.toString of Java does: 0.001, 1.0E-4, 1.0E7
+    if _PLAIN_FROM <= abs(value) < _PLAIN_TO or not value:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    text = "".join(map(str, digits))
+    power = int(exponent) + len(text) - 1
+    return f"{'-' * sign}{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
+
+
+def _utf16(value: Decimal | str) -> bytes:
+    return str(value).encode("utf-16-be", "surrogatepass")

@@ -8,19 +8,21 @@
     literal  = (double | long | "text" | 'text' | time:name | true | false | null) blanks
 
 Blanks are part of a property, and stand only at the places of the grammar: ``eq(a, 1)`` is an error.
-Source of the rule: Eclipse Ditto, ``RqlPredicateParser`` and ``RqlParserBase``.
+Source of the rules: Eclipse Ditto, ``RqlPredicateParser``, ``RqlParserBase`` and ``ImmutableTimePlaceholder``.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.errors import BAD_REQUEST, error_factory
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,3 +253,55 @@ def _decode(raw: str) -> str:
 def _character(escape: re.Match[str]) -> str:
     code, character = escape.groups()
     return _CONTROLS.get(character, character) if code is None else chr(int(code, 16))
+
+
+# -- the time: placeholder ---------------------------------------------------------------------------------------------
+
+_TIME_FORM = re.compile(
+    r"time:now(?P<millis>_epoch_millis)?(?:(?P<sign>[+-])(?P<duration>[^\[\]]*))?(?:\[(?P<unit>ms|s|m|h|d|w|mo|y|)\])?"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def resolve(text: str, now: datetime) -> str | None:
+    """Return the value of a ``time:`` placeholder at ``now`` (with a time zone), ``None`` if it is malformed.
+
+    The placeholder is ``now`` or ``now_epoch_millis``, shifted by a duration and truncated to a unit (``now-1h[d]``);
+    its value is a text, ISO 8601 in UTC or decimal epoch milliseconds. Weeks start on Monday.
+    """
+    form = _TIME_FORM.fullmatch(text)
+    if form is None:
+        return None
+    moment = now.astimezone(timezone.utc)
+    try:
+        if form["sign"]:
+            distance = timedelta(milliseconds=Duration.parse(form["duration"]).milliseconds)
+            moment = moment + distance if form["sign"] == "+" else moment - distance
+    except (DittoError, ValueError, OverflowError):
+        return None
+    if form["unit"] is not None:
+        moment = _cut(moment, form["unit"])
+    return str((moment - _EPOCH) // timedelta(milliseconds=1)) if form["millis"] else _iso(moment)
+
+
+_KEPT = {"y": 1, "mo": 2, "w": 3, "d": 3, "h": 4, "m": 5, "s": 6, "": 6}
+"""By unit, how many of the fields of a moment it keeps; the others are as in ``_FIRST``."""
+
+_FIRST = (1, 1, 1, 0, 0, 0)
+
+
+def _cut(moment: datetime, unit: str) -> datetime:
+    if unit == "ms":
+        return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    if unit == "w":
+        moment -= timedelta(days=moment.weekday())
+    kept = _KEPT[unit]
+    year, month, day, hour, minute, second = (*moment.timetuple()[:kept], *_FIRST[kept:])
+    return datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+
+
+def _iso(moment: datetime) -> str:
+    # Java prints zero, three or six fractional digits; since texts are compared, it matters
+    micros = moment.microsecond
+    precision = "seconds" if not micros else "microseconds" if micros % 1000 else "milliseconds"
+    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
