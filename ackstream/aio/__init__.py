@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ackstream import client as sdk
-from ackstream.aio.clients import AsyncClient as AsyncClient
-from ackstream.aio.clients import AsyncIteration as AsyncIteration
-from ackstream.aio.clients import apart, aside, coroutine, future, outcome, sliced
+from ackstream.aio._base import AsyncClient as AsyncClient
+from ackstream.aio._base import AsyncIteration as AsyncIteration
+from ackstream.aio._base import apart, aside, coroutine, future, outcome, sliced
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,11 +4,10 @@ Feed commands, answers and time; read replies and events. All decisions are thos
 """
 
 from ackstream.testing.memory import TopicRecord as TopicRecord
-from ackstream.testing.queue import DrivenConsumer, QueueSystem
+from ackstream.testing.queue import QueueSystem
 from ackstream.testing.system import RequestSystem
 
 __all__ = [
-    "DrivenConsumer",
     "QueueSystem",
     "RequestSystem",
     "TopicRecord",

@@ -25,10 +25,12 @@ class VirtualTime(ABC):
     """Base of the systems in memory.
 
     :ivar now: the time in epoch milliseconds
+    :ivar loops: the steps of the clients
     """
 
     def __init__(self, start_ms: int = 0) -> None:
         self.now = start_ms
+        self.loops: list[MemoryLoop] = []
 
     def advance(self, seconds: float) -> None:
         """Let time pass; everything due happens at its own time.
@@ -46,6 +48,11 @@ class VirtualTime(ABC):
         """Let time pass until a condition holds, or until nothing is left that time would change."""
         while not done() and (due := self._due()) is not None:
             self._step(due)
+
+    def turn(self) -> None:
+        """Let the clients take their steps."""
+        for loop in list(self.loops):
+            loop.turn()
 
     @abstractmethod
     def _due(self) -> int | None:
@@ -84,16 +91,13 @@ class MemorySystem(VirtualTime):
 
     :ivar records: the records of each topic, by its name
     :ivar unread: those that have not acted yet
-    :ivar loops: the steps of the clients
     """
 
     def __init__(self, start_ms: int = 0) -> None:
         super().__init__(start_ms)
         self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
         self.unread: deque[TopicRecord] = deque()
-        self.loops: list[MemoryLoop] = []
-        # topics have their plain names here
-        self.connection = MemoryConnection(self, Kafka())
+        self.connection = MemoryConnection(self)
         self._listeners: defaultdict[str, list[Callable[[TopicRecord], None]]] = defaultdict(list)
         self._labels: set[str] = set()
 
@@ -130,16 +134,11 @@ class MemorySystem(VirtualTime):
             receive(record)
         self.turn()
 
-    def turn(self) -> None:
-        """Let the clients take their steps."""
-        for loop in list(self.loops):
-            loop.turn()
-
 
 class DrivenFuture(Future[Any]):
     """A future that lets the time of its system pass while someone waits for it."""
 
-    def __init__(self, system: MemorySystem) -> None:
+    def __init__(self, system: VirtualTime) -> None:
         super().__init__()
         self._system = system
 
@@ -197,7 +196,7 @@ class MemoryLoop(Loop):
 
     def __init__(
         self,
-        system: MemorySystem,
+        system: VirtualTime,
         step: Callable[[], None],
         stop: threading.Event,
         guard: Guard,
@@ -244,21 +243,34 @@ class MemoryProducer(Producer):
         """Do nothing: every record is stored."""
 
 
-class MemoryConnection(Connection):
-    """Connects requesters, responders and subscribers with a system in memory."""
+class VirtualConnection(Connection):
+    """Lets clients act in the time of a system in memory."""
 
-    def __init__(self, system: MemorySystem, kafka: Kafka) -> None:
-        super().__init__(kafka)
-        self._system = system
-        self.claim = system.claim
+    def __init__(self, system: VirtualTime) -> None:
+        # topics have their plain names here
+        super().__init__(Kafka())
+        self._time = system
 
     def now(self) -> float:
         """Return the time of the system in seconds."""
-        return self._system.now / 1000
+        return self._time.now / 1000
 
     def future(self) -> DrivenFuture:
         """Return a future that lets the time of the system pass."""
-        return DrivenFuture(self._system)
+        return DrivenFuture(self._time)
+
+    def loop(self, step: Callable[[], None], name: str, *options: Any) -> MemoryLoop:  # noqa: ARG002
+        """Return a loop that the system drives."""
+        return MemoryLoop(self._time, step, *options)
+
+
+class MemoryConnection(VirtualConnection):
+    """Connects requesters, responders and subscribers with a system in memory."""
+
+    def __init__(self, system: MemorySystem) -> None:
+        super().__init__(system)
+        self._system = system
+        self.claim = system.claim
 
     def reader(self, *topics: str, stop: threading.Event | None = None, **_: Any) -> MemoryReader:
         """Return a reader of every record from now on."""
@@ -267,10 +279,6 @@ class MemoryConnection(Connection):
     def producer(self, topic: str, **_: Any) -> MemoryProducer:  # noqa: ARG002 - it may write to all
         """Return a producer."""
         return MemoryProducer(self._system)
-
-    def loop(self, step: Callable[[], None], name: str, *options: Any) -> MemoryLoop:  # noqa: ARG002
-        """Return a loop that the system drives."""
-        return MemoryLoop(self._system, step, *options)
 
     def consumer(self, *_: str, **__: Any) -> Any:
         """Refuse to join a group.

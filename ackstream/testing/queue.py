@@ -5,23 +5,23 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ackstream.client.core.arguments import handler_of
-from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.options import MAX_BATCH
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import QueueMessage
+from ackstream.client.queues.queued_messages import QueueMessage, outcomes_of
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
 from ackstream.protocol.queues import MessageDelivered
-from ackstream.testing.memory import VirtualTime
+from ackstream.testing.memory import VirtualConnection, VirtualTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.core.messages import Message
+    from ackstream.client.options import QueueOptions
     from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.readers import SampleOutcome
@@ -52,6 +52,8 @@ class QueueSystem(VirtualTime):
         self._messages: dict[str, Sample] = {}
         self._queue = Queue(settings, self._note)
         self._links: dict[str, QueueLinkInMemory] = {}
+        self._connection = VirtualConnection(self)
+        self._connection.queue_link = partial(QueueLinkInMemory, self)
         self._busy = False
 
     def consumer(
@@ -64,18 +66,22 @@ class QueueSystem(VirtualTime):
         mode: AckMode = "client",
         backlog: int | None = None,
         outcomes: Iterable[SampleOutcome] = (),
-    ) -> DrivenConsumer:
+    ) -> QueueConsumer:
         """Return a consumer of the queue; a second one of the same name takes the messages of the first.
 
         Parameters are those of ``QueueConsumer``; ``receive`` does not wait: it returns ``None`` if there is nothing.
         """
-        declared = {*outcomes, "failed"} if mode == "auto-cancel" else set(outcomes)
-        replaced = self._links.pop(name, None)
-        if replaced is not None:
-            replaced.end()
-        link = self._links[name] = QueueLinkInMemory(self, name, declared)
-        made = DrivenConsumer(self.settings.name, link, handler_of(handler, batch_handler, max_batch), mode)
-        self._queue.bind(name, self.now, backlog=backlog, outcomes=declared)
+        made = QueueConsumer(
+            self._connection,
+            queue=self.settings.name,
+            name=name,
+            handler=handler,
+            batch_handler=batch_handler,
+            max_batch=max_batch,
+            mode=mode,
+            backlog=backlog,
+            outcomes=outcomes,
+        )
         self.settle()
         return made
 
@@ -126,8 +132,7 @@ class QueueSystem(VirtualTime):
             while moved:
                 before = len(self.events)
                 self._queue.dispatch(self.now)
-                for link in list(self._links.values()):
-                    link.handle()
+                self.turn()
                 moved = len(self.events) > before
         finally:
             self._busy = False
@@ -137,6 +142,13 @@ class QueueSystem(VirtualTime):
         refusal = self._queue.settle(consumer, message, outcome, self.now)
         self.settle()
         return refusal
+
+    def bind(self, name: str, link: QueueLinkInMemory, backlog: int | None, outcomes: Iterable[SampleOutcome]) -> None:
+        """Add a consumer, which takes the messages of an earlier one of its name."""
+        if (replaced := self._links.pop(name, None)) is not None:
+            replaced.stop()
+        self._links[name] = link
+        self._queue.bind(name, self.now, backlog=backlog, outcomes=outcomes)
 
     def unbind(self, name: str, link: QueueLinkInMemory) -> None:
         """Remove a consumer, whose messages go to others; not one that has taken its name."""
@@ -172,20 +184,28 @@ class QueueSystem(VirtualTime):
 
 
 class QueueLinkInMemory:
-    """Stands for the connection that a consumer of a broker has."""
+    """Stands for the ``QueueLink`` of a consumer, whose parameters it has."""
 
     bound = None
 
-    def __init__(self, system: QueueSystem, name: str, outcomes: Iterable[str]) -> None:
+    def __init__(
+        self,
+        system: QueueSystem,
+        options: QueueOptions,
+        _life: Lifetime,
+        settle: Callable[[QueueMessage, SampleOutcome], None],
+    ) -> None:
         self.counts: Counter[str] = Counter()
-        self.consumer: Callable[[], None] | None = None
-        self._system, self._name = system, name
-        self._outcomes = {"accepted", *outcomes}
+        self.stopped = threading.Event()
+        self._system, self._options, self._settle = system, options, settle
+        self._name, self._outcomes = options.name, outcomes_of(options)
         self._ready: deque[QueueMessage] = deque()
         self._settled: set[int] = set()
-        self._open = True
         self._halted = False
-        self.apply: Callable[[QueueMessage, SampleOutcome], None] = lambda _message, _outcome: None
+
+    def start(self, _timeout: float) -> None:
+        """Bind."""
+        self._system.bind(self._name, self, self._options.backlog, self._outcomes)
 
     def deliver(self, event: Event, content: Sample) -> None:
         """Take a delivery."""
@@ -194,7 +214,7 @@ class QueueLinkInMemory:
             event.count, content.topic,
         )  # fmt: skip
         self.counts["received"] += 1
-        self._ready.append(QueueMessage.of(content, delivery, self.apply, None))
+        self._ready.append(QueueMessage.of(content, delivery, self._settle, None))
 
     def take_back(self, message: str) -> None:
         """Forget a message that the queue has taken back."""
@@ -204,15 +224,15 @@ class QueueLinkInMemory:
 
     def next(self, _timeout: float | None) -> QueueMessage | None:
         """Return the next message, or ``None``."""
-        return self._ready.popleft() if self._ready and self._open and not self._halted else None
+        return self._ready.popleft() if self._ready and not self._halted and not self.stopped.is_set() else None
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
         """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
-        if not self._open:
+        if self.stopped.is_set():
             raise NotConnectedError(
                 f"The consumer {self._name} is no longer bound; the queue delivers the message again."
             )
-        if outcome not in self._outcomes:
+        if outcome not in ("accepted", *self._outcomes):
             raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
         if delivery.number in self._settled:
             # a message that is settled a second time may be with a consumer again, perhaps this one
@@ -226,39 +246,11 @@ class QueueLinkInMemory:
         self._halted = halted
         self._system.halt(self._name, self, halted=halted)
 
-    def handle(self) -> None:
-        """Let the handler work, if there is one and something is ready."""
-        if self.consumer is not None and self._ready and self._open:
-            self.consumer()
-
-    def end(self) -> None:
+    def stop(self) -> None:
         """Hand out nothing more, and settle nothing."""
-        self._open = False
+        self.stopped.set()
         self._ready.clear()
-
-    stop = end
 
     def close(self) -> None:
         """Return the messages that it holds to the queue."""
         self._system.unbind(self._name, self)
-
-
-class DrivenConsumer(QueueConsumer):
-    """A consumer of a queue in memory, made by :meth:`QueueSystem.consumer`: the real one, but for its connection."""
-
-    def __init__(
-        self,
-        queue: str,
-        link: QueueLinkInMemory,
-        handling: tuple[Callable[[list[QueueMessage]], object], int] | None,
-        mode: AckMode,
-    ) -> None:
-        self._queue, self._mode = queue, mode
-        self._previous = threading.local()
-        self._closing = threading.Event()
-        self._life = Lifetime()
-        self._link: Any = link
-        self._handling = None
-        link.apply = self._settle_call
-        if handling is not None:
-            link.consumer = partial(self._handle_all, *handling)

@@ -87,6 +87,9 @@ class Connection:
     """Claims labels for a client and returns the function that releases them, or raises ``LabelsTakenError``; ``None``:
     labels are claimed by leases in the topic ``declarations``."""
 
+    queue_link: Callable[..., Any] | None = None
+    """Binds a consumer to a queue, with the parameters of ``QueueLink`` but the connection; ``None``: by records."""
+
     def __init__(self, kafka: Kafka) -> None:
         """Connect to nothing yet."""
         self.kafka = kafka

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.core.arguments import names
 from ackstream.client.core.lifetime import call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
-from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage
+from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessages
-from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.options import QueueOptions
     from ackstream.protocol.queues import QueueRequest
+    from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +48,7 @@ class QueueLink:
     until the application has finished with its last message.
 
     :ivar changed: the lock of the session and of the ready messages; notified when they change
+    :ivar stopped: set once no message is handed out any more
     """
 
     def __init__(
@@ -62,13 +62,11 @@ class QueueLink:
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
         self._options, self._life, self._settle = options, life, settle
-        declared = {*names("outcomes", options.outcomes, SampleOutcome)}
-        declared |= {"failed"} if options.mode == "auto-cancel" else set()
-        outcomes: Any = tuple(sorted(declared))
-        self._bind = Bind(options.queue, options.name, secrets.randbits(53), options.backlog, outcomes)
+        session, outcomes = secrets.randbits(53), outcomes_of(options)
+        self._bind = Bind(options.queue, options.name, session, options.backlog, outcomes)
         self._halted = False
         self._session = self._new_session()
-        self._stopped, self._closing = threading.Event(), threading.Event()
+        self.stopped, self._closing = threading.Event(), threading.Event()
         self._unsent: deque[QueueRequest] = deque()
         self._delivered: list[MessageDelivered] = []
         self._ready: deque[QueueMessage] = deque()
@@ -108,7 +106,7 @@ class QueueLink:
     @property
     def working(self) -> bool:
         """Whether the link is neither stopped nor ended by an error."""
-        return not self._stopped.is_set() and self._life.error is None
+        return not self.stopped.is_set() and self._life.error is None
 
     def next(self, timeout: float | None) -> QueueMessage | None:
         """Wait for the next message, and return it; ``None`` after the timeout, and once the link has ended."""
@@ -132,9 +130,8 @@ class QueueLink:
 
     def stop(self) -> None:
         """Hand out nothing more; the session is kept until :meth:`close`."""
-        with self.changed:
-            self._stopped.set()
-            self.changed.notify_all()
+        self.stopped.set()
+        self._drop_ready()
 
     def close(self) -> None:
         """Send the settlements, release all other messages, and disconnect; after :meth:`stop`."""
@@ -148,8 +145,7 @@ class QueueLink:
         if self._unsent:
             log.warning("Kafka did not take the last %s records of %s.", len(self._unsent), self._bind.consumer)
 
-    def drop_ready(self) -> None:
-        """Drop the messages that wait for the application."""
+    def _drop_ready(self) -> None:
         with self.changed:
             self._ready.clear()
             self._ready_bytes = 0
@@ -246,7 +242,7 @@ class QueueLink:
             log.warning("The session of %s at the queue %s was lost; it binds again.", consumer, queue)
             with self.changed:
                 self.counts["lost"] += 1
-                self.drop_ready()
+                self._drop_ready()
                 self._bind = msgspec.structs.replace(self._bind, session=secrets.randbits(53))
                 self._session = self._new_session()
 

@@ -21,6 +21,7 @@ from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ackstream.client.core.connection import Loop
     from ackstream.client.queues.queued_messages import QueueMessage
     from ackstream.protocol.readers import SampleOutcome
 
@@ -106,16 +107,18 @@ class QueueConsumer(Client):
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()
         self._closing = threading.Event()
-        self._life = Lifetime(lambda _: self._link.drop_ready(), options.on_error)
-        self._link = QueueLink(connection, options, self._life, self._settle_call)
-        self._handling: threading.Thread | None = None
+        self._life = Lifetime(lambda _: self._link.stop(), options.on_error)
+        link = connection.queue_link or partial(QueueLink, connection)
+        self._link: QueueLink = link(options, self._life, self._settle_call)
+        self._handling: Loop | None = None
         try:
             self._link.start(options.bind_timeout)
         except BaseException:
             self.close()
             raise
         if handling is not None:
-            self._handling = self._life.thread(partial(self._handle_all, *handling), "ackstream-queue-handler")
+            step, name = partial(self._handle_all, *handling), "ackstream-queue-handler"
+            self._handling = connection.loop(step, name, self._link.stopped, self._life.guard, lambda: None)
             self._handling.start()
 
     # -- for the application ------------------------------------------------------------------------------------------
@@ -176,7 +179,7 @@ class QueueConsumer(Client):
             return
         self._closing.set()
         self._link.stop()
-        if self._handling is not None and self._handling is not threading.current_thread():
+        if self._handling is not None and not self._handling.inside:
             self._handling.join()
         self._link.close()
         self._life.close()
@@ -184,6 +187,7 @@ class QueueConsumer(Client):
     # -- settling ------------------------------------------------------------------------------------------------------
 
     def _handle_all(self, handler: Callable[[list[QueueMessage]], object], most: int) -> None:
+        """Call the handler with messages until none comes any more."""
         while (first := self._link.next(None)) is not None:
             messages = [first]
             while len(messages) < most and (following := self._link.next(0)) is not None:

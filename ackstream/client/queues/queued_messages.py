@@ -14,19 +14,21 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
+from ackstream.client.core.arguments import names
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.kafka.reader import TopicReader
+from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackstream.client.core.connection import Connection
+    from ackstream.client.options import QueueOptions
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.queues import MessageDelivered
-    from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings import Lake
 
 POLL_MS = 200
@@ -125,6 +127,13 @@ class FlowQos(msgspec.Struct, frozen=True):
     def threshold(self, backlog: int) -> int:
         """Return how many deliveries cause a report; ``backlog`` is the granted one (0: any number)."""
         return max(1, min(self.window, backlog or self.window) * self.threshold_percent // 100)
+
+
+def outcomes_of(options: QueueOptions) -> tuple[SampleOutcome, ...]:
+    """Return the outcomes that a consumer declares besides ``accepted``, sorted."""
+    failed: set[SampleOutcome] = {"failed"} if options.mode == "auto-cancel" else set()
+    found: Any = failed.union(names("outcomes", options.outcomes, SampleOutcome))
+    return tuple(sorted(found))
 
 
 def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:

@@ -1,4 +1,4 @@
-"""Clients for asyncio: made, used and closed without blocking the loop.
+"""The bases of the twins: they make, use and close clients without blocking the loop.
 
 The clients of the SDK work in threads of their own. A twin adds one thread, which makes the calls that may wait, in the
 order in which they are awaited. The methods of a twin are made from those of its client, whose signatures they have.
