@@ -50,9 +50,6 @@ PART_OF = {
 JSON_TEXTS = {"headers": False, "reply": False, "value": True, "payload": True}
 """The texts that hold JSON, and whether any JSON is one: a string with its quotes, and null, too."""
 
-NAMES = ("kind", "id", "query_id", "batch_id")
-"""The fields of a record that are not parts; it needs all of them."""
-
 Record = Any
 """A ledger record: :data:`NAMES`, and a field for each part, ``None`` if it is absent. Parts have the columns of their
 tables: times in epoch milliseconds, texts that hold JSON as ``Raw``."""
@@ -61,25 +58,23 @@ _int = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 _long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _time = Annotated[int, Meta(ge=0, le=LAST_MILLISECOND)]
 _KINDS = {TEXT: str, TIME: _time, BYTES: bytes, TEXTS: list[str], INTEGER: _int, LONG: _long, BOOLEAN: bool}
-
-
-def _columns(table: str) -> Iterator[Any]:
-    return (column for column in TABLES[table].columns if column.name not in (*KEY, PARTITION))
-
-
-def _field(name: str, kind: Any, *, required: bool) -> tuple[Any, ...]:
-    # in a union with null, Raw would lose the difference between null and nothing
-    return (name, kind) if required else (name, kind if kind is Raw else kind | None, None)
+NAMES = {"kind": str, "id": str, "query_id": str, "batch_id": _long}
+"""The fields of a record that are not parts; it needs all of them."""
 
 
 def _part_type(table: str) -> Any:
     """Return the type of the part that a table's rows come from."""
-    fields = []
-    for column in _columns(table):
-        kind = Raw if column.name in JSON_TEXTS and column.kind == TEXT else _KINDS[column.kind]
+    fields: list[Any] = []
+    for column in TABLES[table].columns:
+        if column.name in (*KEY, PARTITION):
+            continue
+        kind: Any = Raw if column.name in JSON_TEXTS and column.kind == TEXT else _KINDS[column.kind]
         # a missing "truncated" means false
-        required = not column.nullable and column.name != "truncated"
-        fields.append(_field(column.name, kind, required=required))
+        if not column.nullable and column.name != "truncated":
+            fields.append((column.name, kind))
+        else:
+            # in a union with null, Raw would lose the difference between null and nothing
+            fields.append((column.name, kind if kind is Raw else kind | None, None))
     return msgspec.defstruct(PART_OF[table], fields, kw_only=True, gc=False)
 
 
@@ -87,15 +82,10 @@ PART_TYPES = {part: _part_type(table) for table, part in PART_OF.items()}
 """The types of the parts; of ``acks`` that of one acknowledgement."""
 
 _all_parts = attrgetter(*PART_OF.values())
+_fields: dict[str, Any] = PART_TYPES | {"acks": GenericAlias(list, PART_TYPES["acks"])}
 FORM = msgspec.defstruct(
     "LedgerRecord",
-    [
-        *[(name, _KINDS[LONG if name == "batch_id" else TEXT]) for name in NAMES],
-        *[
-            _field(name, GenericAlias(list, kind) if name == "acks" else kind, required=False)
-            for name, kind in PART_TYPES.items()
-        ],
-    ],
+    [*NAMES.items(), *[(name, kind | None, None) for name, kind in _fields.items()]],
     kw_only=True,
     gc=False,
 )
