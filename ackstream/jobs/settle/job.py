@@ -6,7 +6,8 @@ before: it gives the same rows, which the tables refuse to store twice, and the 
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -55,12 +56,7 @@ FIELDS: dict[str, dict[str, DataType]] = {
 }
 """The columns that the operator gives of a table: without those of the batch; times are numbers."""
 FIELDS[MESSAGE] = {"key": StringType(), "value": BinaryType()}
-_COLUMNS: dict[str, DataType] = {
-    "kind": StringType(),
-    **FIELDS["deliveries"],
-    **FIELDS["ignored_reports"],
-    **FIELDS[MESSAGE],
-}
+_COLUMNS: dict[str, DataType] = reduce(or_, FIELDS.values(), {"kind": StringType()})
 OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _COLUMNS.items()])
 """A row of a table or a record for Kafka; its ``kind`` is the key in :data:`FIELDS`."""
 
