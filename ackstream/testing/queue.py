@@ -198,7 +198,7 @@ class QueueLinkInMemory:
         self.counts: Counter[str] = Counter()
         self.stopped = threading.Event()
         self._system, self._options, self._settle = system, options, settle
-        self._name, self._outcomes = options.name, outcomes_of(options)
+        self._name, self._outcomes = options.name, outcomes_of(options.mode, options.outcomes)
         self._ready: deque[QueueMessage] = deque()
         self._settled: set[int] = set()
         self._halted = False

@@ -62,7 +62,7 @@ class QueueLink:
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
         self._options, self._life, self._settle = options, life, settle
-        session, outcomes = secrets.randbits(53), outcomes_of(options)
+        session, outcomes = secrets.randbits(53), outcomes_of(options.mode, options.outcomes)
         self._bind = Bind(options.queue, options.name, session, options.backlog, outcomes)
         self._halted = False
         self._session = self._new_session()

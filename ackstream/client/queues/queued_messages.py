@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackstream.client.core.connection import Connection
-    from ackstream.client.options import QueueOptions
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.queues import MessageDelivered
     from ackstream.settings import Lake
@@ -129,10 +128,10 @@ class FlowQos(msgspec.Struct, frozen=True):
         return max(1, min(self.window, backlog or self.window) * self.threshold_percent // 100)
 
 
-def outcomes_of(options: QueueOptions) -> tuple[SampleOutcome, ...]:
+def outcomes_of(mode: AckMode, outcomes: Iterable[SampleOutcome]) -> tuple[SampleOutcome, ...]:
     """Return the outcomes that a consumer declares besides ``accepted``, sorted."""
-    failed: set[SampleOutcome] = {"failed"} if options.mode == "auto-cancel" else set()
-    found: Any = failed.union(names("outcomes", options.outcomes, SampleOutcome))
+    failed: set[SampleOutcome] = {"failed"} if mode == "auto-cancel" else set()
+    found: Any = failed.union(names("outcomes", outcomes, SampleOutcome))
     return tuple(sorted(found))
 
 
