@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ackstream.jobs.twin import search
 from ackstream.jobs.twin.changes import Thing
+from ackstream.jobs.twin.search import SearchPage, is_before, place, rank, read_options
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Correlate, Settings
@@ -22,6 +25,8 @@ THINGS = [
     )
 ]
 GONE = [body("create", value={}, thing="org.acme:gone"), body("delete", thing="org.acme:gone")]
+VALUES = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=3)
+PAGE = read_options(["sort(+attributes/a,-attributes/b)"])
 
 
 def ask(path: str, value: Any = None, **fields: Any) -> Any:
@@ -276,3 +281,27 @@ def test_things_are_read_for_an_answer_up_to_ten_times_its_size() -> None:
 
 def thing_with(value: Any) -> Thing:
     return Thing(1, 0, 0, msgspec.json.encode({"thingId": "a:b", "attributes": {"x": value}}))
+
+
+def test_values_of_all_kinds_have_an_order() -> None:
+    ordered = [None, -1.5, 0, 2**53, 2.0**53 + 2, "", "1", "Z", "a", "\N{GRINNING FACE}", "\uffff", False, True]
+    assert sorted([*ordered[6:], *ordered[:6]], key=rank) == ordered
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), max_size=8))
+def test_each_page_begins_behind_the_last_thing_of_the_one_before(values: list[tuple[object, object]]) -> None:
+    things = [
+        {"thingId": f"a:{number}", "attributes": {"a": one, "b": other}} for number, (one, other) in enumerate(values)
+    ]
+    places = [place(thing, PAGE) for thing in things]
+    for position in places:
+        behind = [other for other in places if is_before(position, other, PAGE)]
+        before = [other for other in places if is_before(other, position, PAGE)]
+        # each other thing is on one side
+        assert len(behind) + len(before) == len(places) - 1
+
+
+def test_a_page_is_in_the_order_of_ids_unless_something_else_is_asked_for() -> None:
+    assert SearchPage().by_id
+    assert read_options(["sort(-thingId,+attributes/a)"]).by_id
+    assert not PAGE.by_id
