@@ -13,9 +13,8 @@ from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata, read_metadata
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.jobs.query import records as requests
-from ackstream.jobs.query.plan import SubscriptionPlan, execute
+from ackstream.jobs.query.plan import QueryState, SubscriptionPlan, execute
 from ackstream.jobs.query.results import Acknowledged
-from ackstream.jobs.query.state import QueryState
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord

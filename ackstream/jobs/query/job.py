@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import read_filter
-from ackstream.jobs.query.plan import SubscriptionPlan, execute, refuse
+from ackstream.jobs.query.plan import QueryState, SubscriptionPlan, execute
 from ackstream.jobs.query.records import collect, dead_letters, projected, read_queries
 from ackstream.jobs.query.results import Acknowledged, Counted, Deleted
-from ackstream.jobs.query.state import QueryState, encode_state, prune, restore, withdraw
-from ackstream.lake import messages, tables
+from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.observe.catalogue import DEAD_LETTERS
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol import queries
+from ackstream.settings import Query
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules
@@ -36,14 +37,14 @@ from ackstream.spark.kafka import LATEST, limit_copies, source
 from ackstream.spark.records import guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.jobs.query.records import QueryRequest
-    from ackstream.jobs.query.results import Step
-    from ackstream.jobs.query.state import LogSubscription
+    from ackstream.jobs.query.results import LogSubscription, Step
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
@@ -56,6 +57,9 @@ MAX_BATCHES_UNSTORED = 100
 
 PRUNED_EVERY = 300
 """Rows of the table ``subscriptions`` between removals of old ones."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(QueryState).decode
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -177,16 +181,24 @@ class QueryFold:
 
     def _load(self, spark: SparkSession, query_id: str, batch_id: int, now: int) -> bool:
         """Load the state as it was before a batch; return whether the batch has stored its own: it is replayed then."""
-        found = restore(spark, self._settings.lake, query_id, batch_id)
-        self._state, self._first, self._rows = found.state, found.first, found.rows
-        self._newest = found.newest
-        self._known = self._stored = found.known
-        for client, why in withdraw(found.state, self._objection).items():
+        lake = self._settings.lake
+        rows = tables.read(spark, lake, "subscriptions")
+        # the batches of earlier checkpoints precede those of this one
+        self._first = tables.newest_batch(rows.where(F.col("query_id") != query_id)) + 1
+        batch = self._first + batch_id
+        before = rows.where(F.col("batch") < batch).orderBy(F.col("batch").desc()).limit(1).collect()
+        own = rows.where(F.col("batch") == batch).collect()
+        # a replayed batch has stored the position of the log
+        self._newest = own[0]["position"] if own else tables.newest_batch(tables.read(spark, lake, messages.TABLE))
+        self._known = self._stored = before[0]["position"] if before else self._newest
+        self._state = state = _decode(before[0]["state"]) if before else QueryState()
+        self._rows = rows.count()
+        for client, why in withdraw(state, self._objection).items():
             log.warning("The session of %r ends: %s", client, why)
-        for session in found.state.sessions.values():
+        for session in state.sessions.values():
             # clients could not reach the job while it was down
             session.seen = now
-        return found.replayed
+        return bool(own)
 
     def _objection(self, subscription: LogSubscription) -> str | None:
         """Return why a subscription must not go on by the settings and the rules of today."""
@@ -200,7 +212,7 @@ class QueryFold:
         return None
 
     def _store(self, spark: SparkSession, state: QueryState, query_id: str, batch: int) -> None:
-        row = {"batch": batch, "position": self._newest, "query_id": query_id, "state": encode_state(state).decode()}
+        row = {"batch": batch, "position": self._newest, "query_id": query_id, "state": _encode(state).decode()}
         tables.append_rows(spark, pa.Table.from_pylist([row]), self._settings.lake, "subscriptions", query_id, batch)
         self._stored = self._newest
         self._rows += 1
@@ -211,7 +223,7 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
 
     def fail(_: QueryRequest, error: Exception) -> None:
         log.error("The command %s of %s cannot be executed.", request.origin, request.client, exc_info=error)
-        refuse(plan, request, queries.INTERNAL_ERROR)
+        execute(plan, request.notified(queries.INTERNAL_ERROR), Query())
 
     topics = settings.persist.topics
     guarded(request, lambda known: execute(plan, known, settings.query, topics), fail, (plan.steps,))
@@ -220,3 +232,32 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
 def newest_batch_in_table(spark: SparkSession, lake: Lake) -> int:
     """Return the last batch that persist has committed; -1 for no batch."""
     return max(tables.transactions(spark, lake, messages.TABLE).values(), default=-1)
+
+
+def withdraw(state: QueryState, objection: Callable[[LogSubscription], str | None]) -> dict[str, str]:
+    """End the sessions with a subscription that must not go on; return the reasons by client.
+
+    Such a client learns it by its next heartbeat, as one does whose session was forgotten.
+    """
+    reasons: dict[str, str] = {}
+    for subscription in state.subscriptions:
+        if why := objection(subscription):
+            reasons.setdefault(subscription.client, why)
+    state.subscriptions = [one for one in state.subscriptions if one.client not in reasons]
+    for client in reasons:
+        state.sessions.pop(client, None)
+    return reasons
+
+
+def prune(spark: SparkSession, lake: Lake) -> None:
+    """Remove the states that no batch is ever restored from again; the table grows by a row per batch.
+
+    The newest batch may be replayed: it starts from the state before. The last row of each query marks where its
+    batches end.
+    """
+    table = DeltaTable.forPath(spark, tables.location(lake, "subscriptions"))
+    rows = table.toDF().select("batch", "query_id")
+    newest = [row.batch for row in rows.orderBy(F.col("batch").desc()).limit(2).collect()]
+    ends = [row.end for row in rows.groupBy("query_id").agg(F.max("batch").alias("end")).collect()]
+    # maintenance may be compacting the table
+    commits.retried(lambda: table.delete((F.col("batch") < min(newest)) & ~F.col("batch").isin(ends)))

@@ -6,28 +6,36 @@ them (brokers.md 1.1 A22 to A24, A38). A step names rows of the tables; the job 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from ackstream.jobs.query.records import INVALID_TOPIC, WITH_TOPIC
-from ackstream.jobs.query.results import Acknowledged, Counted, Deleted, GroupMark, LogDelivered, Selected, Step
-from ackstream.jobs.query.state import SILENT_MS, ClientSession, LogSubscription
+from ackstream.jobs.query.results import (
+    Acknowledged,
+    Counted,
+    Deleted,
+    GroupMark,
+    LogDelivered,
+    LogSubscription,
+    Selected,
+    Step,
+)
 from ackstream.protocol import messages, queries
 from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
 from ackstream.protocol.rql.patterns import matches_any
-from ackstream.settings import Query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackstream.jobs.query.records import QueryRequest
-    from ackstream.jobs.query.state import QueryState
     from ackstream.protocol.queries import Position
+    from ackstream.settings import Query
 
+SILENT_MS = 7 * 86_400_000
+"""How long a client without a heartbeat may be silent: then its session and its subscriptions are forgotten."""
 ALL = "all"
 """In place of a subscription's id: all subscriptions of the client."""
 
@@ -35,8 +43,30 @@ MAX_SUBSCRIPTIONS = 1_000
 """Maximum of one client: the state is stored whole."""
 
 
+class ClientSession(msgspec.Struct):
+    """A client's session, and the time of its last record (epoch milliseconds).
+
+    :ivar cid: the id of the command that began it, "" for one without an id; the same logon repeated does not begin
+        another session. ``None``: a subscription alone began it, so that its client may have lost an earlier one
+    :ivar interval_ms: the minimum time between bookmarks
+    :ivar lease_ms: how long it may be silent; 0: as long as :data:`SILENT_MS`
+    """
+
+    cid: str | None = None
+    interval_ms: int = 0
+    lease_ms: int = 0
+    seen: int = 0
+
+
+class QueryState(msgspec.Struct):
+    """The state that the next batch needs."""
+
+    sessions: dict[str, ClientSession] = {}
+    subscriptions: list[LogSubscription] = []
+
+
 class SubscriptionPlan:
-    """Plans a batch: first :meth:`deliver`, then each command (see ``execution``), then :meth:`close`."""
+    """Plans a batch: first :meth:`deliver`, then each command (:func:`execute`), then :meth:`close`."""
 
     def __init__(self, state: QueryState, *, known: int, newest: int, now: int) -> None:
         """Begin without steps.
@@ -171,12 +201,6 @@ def execute(plan: SubscriptionPlan, request: QueryRequest, limits: Query, topics
     _Execution(plan, request).run(limits, topics)
 
 
-def refuse(plan: SubscriptionPlan, request: QueryRequest, reason: str) -> None:
-    """Add the acknowledgements that reject a command to a plan; its client must learn of it."""
-    asked = request.command.asked | {"processed"}
-    _Execution(plan, replace(request, command=replace(request.command, asked=asked), reason=reason)).run(Query(), ())
-
-
 class _Execution:
     def __init__(self, plan: SubscriptionPlan, request: QueryRequest) -> None:
         self._plan = plan
@@ -208,12 +232,10 @@ class _Execution:
                 return INVALID_TOPIC
             if not limits.entitles(request.client, request.topic, delete=name == "sow_delete"):
                 return NOT_ENTITLED
-        if name in ("subscribe", "sow_and_subscribe"):
-            return self._conflict_of_subscription()
         if self._is_beat and not self._plan.knows(request.client):
             # its subscriptions ended with its session
             return LOGON_REQUIRED
-        return None
+        return self._conflict_of_subscription() if name in ("subscribe", "sow_and_subscribe") else None
 
     def _conflict_of_subscription(self) -> str | None:
         if self._plan.find(self._request.client, self._request.sub_id):

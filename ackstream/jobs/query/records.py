@@ -93,6 +93,10 @@ class QueryRequest:
         """Return the request with the reason to refuse it, if there is one; the first one counts."""
         return self if self.reason else replace(self, reason=reason, detail=detail)
 
+    def notified(self, reason: str) -> QueryRequest:
+        """Return the request with another reason to refuse it, of which its client is notified in any case."""
+        return replace(self, command=replace(self.command, asked=self.command.asked | {"processed"}), reason=reason)
+
 
 def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin: str, time: int) -> QueryRequest:
     """Read a record. Raises UnreadableError if it cannot be answered."""
@@ -108,8 +112,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     sub_id = values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
     request = QueryRequest(client, origin, time, command, sub_id=sub_id)
     if name not in SUPPORTED:
-        # the client is notified in any case
-        return replace(request, command=replace(command, asked=asked | {"processed"}), reason=NO_COMMAND)
+        return request.notified(NO_COMMAND)
     if name in UNSERVED:
         return request.refused(NOT_SUPPORTED)
     try:
@@ -119,12 +122,6 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
         return request.refused(str(error))
     except FilterSyntaxError as error:
         return request.refused(queries.BAD_FILTER, str(error))
-
-
-def too_large(request: QueryRequest) -> QueryRequest:
-    """Refuse a command whose headers are too large to be read; its client is notified in any case."""
-    asked = request.command.asked | {"processed"}
-    return replace(request, command=replace(request.command, asked=asked), reason=TOO_LARGE)
 
 
 class _InvalidHeaderError(ValueError):
@@ -276,7 +273,7 @@ def read_queries(
     def decide(record: QueryRecord) -> None:
         request = read(record.key, record.headers, f"{record.partition}-{record.offset}", record.time)
         if record.oversized:
-            request = too_large(request)
+            request = request.notified(TOO_LARGE)
         text = request.command.filter
         unsound = text is not None and request.reason is None and not _sound(spark._jsparkSession, text)  # noqa: SLF001 - see there
         asked.append(request.refused(queries.BAD_FILTER, UNSOUND) if unsound else request)

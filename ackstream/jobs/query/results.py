@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.jobs.query.records import QueryRequest
-    from ackstream.jobs.query.state import LogSubscription
     from ackstream.lake.messages import Tail
     from ackstream.protocol.messages import CommandAck
     from ackstream.protocol.queries import Position
@@ -81,6 +80,26 @@ class Deleted(NamedTuple):
     """The records that a command removes from the state of the world."""
 
     request: QueryRequest
+
+
+class LogSubscription(msgspec.Struct):
+    """A subscription to new messages; the fields are the JSON in the table ``subscriptions``.
+
+    :ivar origin: of the command that began it
+    :ivar bookmarked: whether its client requested bookmarks of the log's position
+    :ivar acknowledged_through: the last batch whose bookmark was sent
+    :ivar due: when the next bookmark may be sent, epoch milliseconds
+    """
+
+    client: str
+    sub_id: str
+    cid: str | None
+    origin: str
+    topic: str
+    filter: str | None = None
+    bookmarked: bool = False
+    acknowledged_through: int = msgspec.field(default=-1, name="told")
+    due: int = 0
 
 
 class LogDelivered(NamedTuple):

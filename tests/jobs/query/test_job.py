@@ -1,11 +1,20 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from ackstream.jobs.query import records as requests
+from ackstream.jobs.query.job import prune
 from ackstream.jobs.query.records import QueryRecord, collect, read_queries
+from ackstream.lake import tables
+from ackstream.settings import Lake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 class _Frame:
@@ -48,3 +57,22 @@ def test_a_command_whose_headers_were_too_large_is_refused() -> None:
     (request,), dead = read_queries(None, [record])  # type: ignore[arg-type]
     assert (request.reason, dead) == ("command too large", [])
     assert "processed" in request.command.asked
+
+
+@pytest.mark.integration
+def test_states_that_no_batch_starts_from_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    tables.create(spark, lake, ["subscriptions"])
+    for query, numbers in (("q1", (0, 3, 4)), ("q2", (5, 6, 9, 12))):
+        for batch in numbers:
+            row = {"batch": batch, "position": batch, "query_id": query, "state": "{}"}
+            tables.append_rows(spark, pa.Table.from_pylist([row]), lake, "subscriptions", query, batch)
+
+    def kept() -> list[int]:
+        return sorted(row.batch for row in tables.read(spark, lake, "subscriptions").select("batch").collect())
+
+    prune(spark, lake)
+    # the newest two, and the end of the other query
+    assert kept() == [4, 9, 12]
+    prune(spark, lake)
+    assert kept() == [4, 9, 12]

@@ -7,11 +7,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from ackstream.jobs.query.job import run
-from ackstream.jobs.query.plan import SubscriptionPlan, execute
-from ackstream.jobs.query.records import UNSERVED, QueryRequest, read, too_large
+from ackstream.jobs.query.job import run, withdraw
+from ackstream.jobs.query.plan import SILENT_MS, ClientSession, QueryState, SubscriptionPlan, execute
+from ackstream.jobs.query.records import TOO_LARGE, UNSERVED, QueryRequest, read
 from ackstream.jobs.query.results import Acknowledged, Counted, Deleted, GroupMark, LogDelivered, Selected, Step
-from ackstream.jobs.query.state import SILENT_MS, ClientSession, QueryState, withdraw
 from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
 from ackstream.settings import Query, Settings
@@ -316,7 +315,10 @@ def test_a_client_has_a_limited_number_of_subscriptions(monkeypatch: pytest.Monk
 
 
 def test_a_command_that_nobody_foresaw_is_refused_and_the_next_one_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(plan: SubscriptionPlan, request: QueryRequest, *_more: object) -> None:
+    def fail(plan: SubscriptionPlan, request: QueryRequest, limits: Query, *_topics: object) -> None:
+        if request.reason is not None:
+            execute(plan, request, limits)
+            return
         plan.steps.append(Selected(request))
         if request.sub_id == "c1":
             raise KeyError("unforeseen")
@@ -331,7 +333,7 @@ def test_a_command_that_nobody_foresaw_is_refused_and_the_next_one_is_executed(m
 
 def test_the_client_of_a_command_that_is_too_large_learns_of_it() -> None:
     server = Server()
-    assert _plain(server.batch(too_large(server.command("sow", filter="/x ==")))) == [
+    assert _plain(server.batch(server.command("sow", filter="/x ==").notified(TOO_LARGE))) == [
         ("processed", "command too large")
     ]
 

@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
 from ackstream.jobs.query.records import QueryRequest, read
-from ackstream.jobs.query.results import Acknowledged, GroupMark, LogDelivered, Selected
-from ackstream.jobs.query.state import LogSubscription
+from ackstream.jobs.query.results import Acknowledged, GroupMark, LogDelivered, LogSubscription, Selected
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.lake.schemas import ALL_TABLES
