@@ -203,7 +203,7 @@ class _TwinBatch:
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
         headers = read_headers(envelope.headers)
         check_headers(headers)
-        if search.concerns_many(envelope):
+        if envelope.topic.namespace == envelope.topic.entity == "_":
             # correlate accepts twice this: the other half is for the headers of the answer
             limit = self._settings.correlate.max_value_bytes // 2
             value = search.answer(envelope, self._things, record.timestamp, limit)

@@ -62,11 +62,6 @@ class _Scope(NamedTuple):
     effort: Effort
 
 
-def concerns_many(envelope: Envelope) -> bool:
-    """Return whether a command addresses no thing in particular."""
-    return envelope.topic.namespace == "_" and envelope.topic.entity == "_"
-
-
 def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes: int) -> Any:
     """Answer a query over many things.
 
@@ -171,11 +166,9 @@ def _shown_page(
     else:
         last = None
     result: dict[str, Any] = {"items": items}
-    if last is None:
-        return result
-    if page.offset is not None:
+    if last is not None and page.offset is not None:
         result["nextPageOffset"] = page.offset + len(items)
-    else:
+    elif last is not None:
         position = place(last, page)
         result["cursor"] = SearchCursor(query.filter, query.namespaces, page.sort_text, position).write()
     return result
