@@ -28,6 +28,7 @@ def up(
 ) -> None:
     """Start a one-node Kafka and create the topics."""
     from ackstream.kafka import topics
+    from ackstream.kafka.parties import OPERATOR
     from ackstream.local.broker import Broker
     from ackstream.local.secured import SecuredBroker
 
@@ -44,13 +45,11 @@ def up(
     if type(running) is not type(broker) and running.pid() is not None:
         raise LocalError(f"Kafka runs {'without' if secure else 'with'} --secure: stop it first with `ackstream down`.")
     started = broker.start(Terminal(stderr=True))
-    if isinstance(broker, SecuredBroker):
-        settings = broker.as_operator(settings)
+    settings = broker.as_user(settings, OPERATOR)
     created = topics.ensure_topics(settings)
     echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
     echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
-    if isinstance(broker, SecuredBroker):
-        files = broker.admit(settings)
+    if files := broker.admit(settings):
         echo(f"Settings of {len(files)} parties: export ACKSTREAM_CONF={files[0]}, or another one of them:")
         echo("  " + ", ".join(file.name for file in files))
 
@@ -128,7 +127,7 @@ def print_jars(
     for name in configurations or _CONFIGURATIONS[:1]:
         if name not in _CONFIGURATIONS:
             raise InputError(f"Unknown jar configuration {name!r}: use {' or '.join(_CONFIGURATIONS)}.")
-        found += jars.resolve("spark" if name == "spark" else "broker", console)
+        found += jars.resolve(name, console)
     echo(("," if comma else "\n").join(map(str, found)))
     if archive:
         with console.status("Archiving the classes that Spark drivers load"):

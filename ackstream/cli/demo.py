@@ -233,11 +233,9 @@ def environment(settings: Settings, console: Console, *, secure: bool = False) -
             # an interruption of the start leaves nothing running
             stack.callback(broker.stop)
             broker.start(console)
-        if isinstance(broker, SecuredBroker):
-            own = broker.as_operator(own)
+        own = broker.as_user(own, OPERATOR)
         topics.ensure_topics(own, TOPICS)
-        if isinstance(broker, SecuredBroker):
-            broker.admit(own)
+        broker.admit(own)
         yield own
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -114,8 +116,6 @@ class _Receipts:
             self._print(*self._open.popleft())
 
     def _print(self, seq: int, since: float, future: Future[Receipt]) -> None:
-        from concurrent.futures import TimeoutError as FutureTimeout
-
         from ackstream.client import AcknowledgementTimeout, RefusedError
 
         message = f"{self._name}/{seq}"
@@ -135,7 +135,7 @@ class _Receipts:
         took = self._ends.pop(seq, time.monotonic()) - since
         if self._as_json:
             shown = {"message": message, "stage": receipt.stage, "duplicate": receipt.duplicate}
-            echo_json(shown | {"seconds": round(took, 3)})
+            echo_json({**shown, "seconds": round(took, 3)})
         else:
             echo(f"{message} {receipt.stage} after {took:.2f} s")
 
@@ -236,14 +236,7 @@ def _print_all(
     as_json: bool,
 ) -> None:
     """Print messages until Ctrl-C, or until there were ``count``."""
-    console = Terminal(soft_wrap=True)
-
-    def show(message: Message) -> None:
-        if as_json:
-            echo_json(_fields(message))
-        else:
-            console.print(*_line(message), sep="  ")
-
+    show = partial(_show, Terminal(soft_wrap=True), as_json=as_json)
     log_warnings()
     left = sys.maxsize if count is None else count
     with Interrupts() as interrupts, client:
@@ -255,12 +248,14 @@ def _print_all(
             interrupts.ignore()
 
 
-def _fields(message: Any) -> dict[str, Any]:
-    """Return a message for programs: bytes as texts, or base64 where they are not UTF-8."""
+def _show(console: Terminal, message: Any, *, as_json: bool) -> None:
+    """Print a message; bytes as texts, or as base64 where they are not UTF-8."""
+    if not as_json:
+        console.print(*_line(message), sep="  ")
+        return
     names = ("publisher", "seq", "topic", "key", "value", "headers")
-    found = {name: plain(getattr(message, name)) for name in names}
     delivery = {"delivery": message.count} if hasattr(message, "count") else {}
-    return {**found, "at": message.timestamp_ms, **delivery}
+    echo_json({**{name: plain(getattr(message, name)) for name in names}, "at": message.timestamp_ms, **delivery})
 
 
 def _line(message: Any) -> Iterable[Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
+from rich.live import Live
 from rich.text import Text
 
 from ackstream.cli.terminal import AsJson, PlainTable, Terminal, data, echo, echo_json, load, milliseconds, moment, span
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.job import InFlight
     from ackstream.observe.feeds import JobSign
-    from ackstream.observe.outcomes import Snapshot, Verdict
-    from ackstream.observe.overview import Overview, Watching
+    from ackstream.observe.outcomes import Verdict
+    from ackstream.observe.overview import Overview
     from ackstream.observe.planes import PlanesView
 
 REFRESH_SECONDS = 1.0
@@ -60,34 +61,25 @@ def watch(
         try:
             watching.read_to_end()
             if as_json or once or not console.is_terminal:
-                _show(console, watching.now(), as_json=as_json)
+                watched = watching.now()
+                if as_json:
+                    shown = watched._asdict()
+                    shown["warning"] = shown.pop("note")
+                    echo_json(shown)
+                else:
+                    console.print(watch_screen(watched))
                 return
         except AuthorizationError as error:
             raise failure(settings.kafka, error) from None
         except KafkaError as error:
             raise AckstreamError(f"Kafka at {settings.kafka.bootstrap} is no longer available: {error}.") from None
         try:
-            _watch(console, watching)
+            with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+                while True:
+                    live.update(watch_screen(watching.now()), refresh=True)
+                    watching.follow(REFRESH_SECONDS)
         except KeyboardInterrupt:
             raise typer.Exit from None
-
-
-def _show(console: Terminal, watched: Overview, *, as_json: bool) -> None:
-    if as_json:
-        shown = watched._asdict()
-        note = shown.pop("note")
-        echo_json({**shown, "warning": note})
-    else:
-        console.print(watch_screen(watched))
-
-
-def _watch(console: Terminal, watching: Watching) -> None:
-    from rich.live import Live
-
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            live.update(watch_screen(watching.now()), refresh=True)
-            watching.follow(REFRESH_SECONDS)
 
 
 def inflight(
@@ -121,27 +113,26 @@ def inflight(
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def requests_table(snapshot: Snapshot) -> PlainTable:
+def _requests_table(watched: Overview) -> PlainTable:
     """Return one row per verdict and one for open requests; fits in 40 columns."""
+    snapshot = watched.requests
     table = PlainTable("", f"last {span(snapshot.window)}", "total", "p50", "p95", right=range(1, 5)).cut_lines()
     for how, style in STYLES.items():
         count = snapshot.counts[how]
         cells = f"{count.recent:,}", f"{count.total:,}", span(count.p50), span(count.p95)
         table.add_row(Text(how, style=style), *cells)
     table.add_row(Text("in flight", style="cyan"), f"{snapshot.in_flight:,}")
-    if snapshot.oldest is not None:
-        table.caption, table.caption_justify = f"oldest {span(snapshot.oldest)}", "left"
+    age = "nothing decided yet" if watched.newest is None else f"newest {_age(watched.newest, watched.now)} ago"
+    table.caption = age if snapshot.oldest is None else f"oldest {span(snapshot.oldest)}, {age}"
+    table.caption_justify = "left"
     return table
 
 
 def watch_screen(watched: Overview) -> Group:
     """Return the tables of requests, jobs and all planes that have something to show, and a note."""
-    now, planes = watched.now, watched.planes
-    requests = requests_table(watched.requests)
-    age = "nothing decided yet" if watched.newest is None else f"newest {_age(watched.newest, now)} ago"
-    requests.caption = ", ".join(filter(None, (str(requests.caption or ""), age)))
-    requests.caption_justify = "left"
-    tables = [requests, _jobs_table(watched.jobs), *(_plane_tables(planes, now) if planes else ())]
+    planes = watched.planes
+    tables = [_requests_table(watched), _jobs_table(watched.jobs)]
+    tables += _plane_tables(planes, watched.now) if planes else []
     tables.append(_trends_table([*watched.trends.items(), *(planes.trends.items() if planes else ())]))
     shown: list[RenderableType] = []
     for table in tables:

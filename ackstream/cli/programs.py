@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ackstream.cli.terminal import Interrupts, Terminal, echo, load
+from ackstream.cli.terminal import Interrupts, Terminal, echo, load, name_and_value
 from ackstream.errors import InputError, LocalError, SettingsError
 
 if TYPE_CHECKING:
@@ -96,20 +96,14 @@ def run_together(
 
 
 def _entry(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InputError(f"--conf is {text!r}: write KEY=VALUE, such as spark.executor.memory=2g.")
+    key, value = name_and_value("--conf", text, "write KEY=VALUE, such as spark.executor.memory=2g")
     if option := _OPTIONS.get(key):
         raise InputError(f"--conf {key} would have no effect: use {option}.")
     return key, value
 
 
 def _check(settings: Settings, job: str, arguments: Sequence[str]) -> None:
-    """Refuse arguments that a job does not take; one that it lacks or cannot read.
-
-    :raises InputError: it takes none
-    :raises SettingsError: the argument names no destination
-    """
+    """Refuse arguments that a job does not take, and for the mirror one that names no destination."""
     if job == MIRROR:
         from ackstream.jobs.mirror.job import named
 
@@ -177,7 +171,8 @@ def _run(settings: Settings, program: str, key: str, names: list[str], begin: Ca
 
     if not names:
         raise SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
-    _quiet()
+    # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
+    logging.getLogger("kafka").setLevel(logging.ERROR)
     console = Terminal(stderr=True)
     with Interrupts(), serving(settings.metrics, program), begin() as runner:
         console.print(f"Running {', '.join(names)}. Ctrl-C stops it.")
@@ -197,8 +192,3 @@ def _logged(program: str) -> Settings:
     settings = load()
     logs.configure(settings.log, program=program)
     return settings
-
-
-def _quiet() -> None:
-    # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
-    logging.getLogger("kafka").setLevel(logging.ERROR)

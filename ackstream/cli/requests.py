@@ -253,8 +253,6 @@ class _Player:
     def play(self, labels: list[str], group: str | None) -> None:
         """Answer signals until Ctrl-C, or until there were as many as are wanted."""
         from ackstream import client
-        from ackstream.client import DittoError
-        from ackstream.settings import load
 
         if group is not None and self._left is not None:
             raise InputError(
@@ -265,7 +263,7 @@ class _Player:
         with Interrupts() as interrupts:
             try:
                 responder = client.Responder(load().kafka, handler=self._handle, labels=labels, group=group)
-            except DittoError as error:
+            except client.DittoError as error:
                 sentence = f"{error} {error.description or ''}".strip()
                 raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
             with responder:

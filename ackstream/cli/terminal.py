@@ -61,11 +61,7 @@ def load() -> Settings:
 
 
 def milliseconds(option: str, text: str) -> int:
-    """Read a duration in the notation of the settings, such as ``10s``.
-
-    :param option: the name in the error
-    :raises InputError: not a duration
-    """
+    """Read the duration of an option, in the notation of the settings, such as ``10s``; else raise an input error."""
     from ackstream.settings.base import milliseconds as read
 
     try:
@@ -75,10 +71,7 @@ def milliseconds(option: str, text: str) -> int:
 
 
 def read_file(path: str) -> bytes:
-    """Return the content of a file; ``-`` stands for standard input.
-
-    :raises InputError: the file cannot be read
-    """
+    """Return the content of a file, ``-`` for standard input; raise an input error if it cannot be read."""
     if path == "-":
         return sys.stdin.buffer.read()
     try:
@@ -87,24 +80,16 @@ def read_file(path: str) -> bytes:
         raise InputError(f"The file {path} cannot be read: {error.strerror}.") from None
 
 
-def name_and_value(option: str, text: str) -> tuple[str, str]:
-    """Read an argument ``NAME=VALUE``.
-
-    :param option: the name in the error
-    :raises InputError: no name, or no equals sign
-    """
+def name_and_value(option: str, text: str, remedy: str = "use NAME=VALUE") -> tuple[str, str]:
+    """Read the value ``NAME=VALUE`` of an option; without a name or an equals sign raise an input error."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
-        raise InputError(f"{option} is {text!r}: use NAME=VALUE.")
+        raise InputError(f"{option} is {text!r}: {remedy}.")
     return name.strip(), value
 
 
 def json_text(name: str, text: str) -> msgspec.Raw:
-    """Return a JSON text unchanged.
-
-    :param name: the name in the error, such as ``payload``
-    :raises InputError: not JSON
-    """
+    """Return a JSON text unchanged; raise an input error, with a name such as ``payload``, if it is not JSON."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -318,10 +303,7 @@ class Interrupts:
                 signal.signal(number, self._take)
 
     def check(self) -> None:
-        """Raise for a signal whose exception was lost: Python only prints an exception in a destructor.
-
-        :raises KeyboardInterrupt: a signal was received
-        """
+        """Raise again for a signal whose exception was lost: Python only prints an exception in a destructor."""
         if self.seen and not self._ignored:
             raise KeyboardInterrupt
 

@@ -62,6 +62,14 @@ class Broker:
         """The settings with which clients connect."""
         return Kafka(bootstrap=self.bootstrap)
 
+    def as_user(self, settings: Settings, _user: str) -> Settings:
+        """Return the settings of a system with the login of a user: the same, as this broker knows no logins."""
+        return settings
+
+    def admit(self, _settings: Settings) -> list[Path]:
+        """Give each party of a system its login and its ACLs; return the files with their settings."""
+        return []
+
     def start(self, console: Console | None = None) -> bool:
         """Start the broker and wait until it answers; return ``False`` if it was running already.
 
@@ -81,7 +89,11 @@ class Broker:
             if self.log.exists():
                 self.log.replace(self.log.with_name("kafka.log.1"))
             # they may have a password
-            write_file(self._properties, java_text(self._write_properties(), _ASCII).encode())
+            properties = (
+                f"{installation.conf('broker.properties').read_text('utf-8')}\n"
+                f"# Written at every start: changes are lost\n{self._own_properties()}"
+            )
+            write_file(self._properties, java_text(properties, _ASCII).encode())
             with self.log.open("w") as log, console.status(f"Starting Kafka at {self.bootstrap}"):
                 self._format(program, class_path, log)
                 process = _run(program, self._local.heap, class_path, ["kafka.Kafka", str(self._properties)], log)
@@ -144,24 +156,17 @@ class Broker:
             f"(ACKSTREAM_LOCAL_{key.upper()}){also} to a free one."
         )
 
-    def _write_properties(self) -> str:
+    def _own_properties(self) -> str:
         client, controller = self.bootstrap, f"localhost:{self._local.controller_port}"
         return (
-            f"{self._common_properties()}\n"
             f"listeners=PLAINTEXT://{client},CONTROLLER://{controller}\n"
             f"advertised.listeners=PLAINTEXT://{client}\n"
             f"controller.quorum.voters=1@{controller}\n"
             f"log.dirs={self.data}\n"
         )
 
-    @staticmethod
-    def _common_properties() -> str:
-        return (
-            f"{installation.conf('broker.properties').read_text('utf-8')}\n# Written at every start: changes are lost\n"
-        )
-
     def _format_arguments(self) -> list[str]:
-        return ["format", "-t", CLUSTER_ID, "-c", str(self._properties)]
+        return ["-t", CLUSTER_ID, "-c", str(self._properties)]
 
     def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
         """Give an empty data directory its cluster id; refuse data of another cluster or a newer Kafka."""
@@ -170,7 +175,7 @@ class Broker:
         if formatted.exists():
             self._check_data(formatted.read_text("utf-8"), version)
         else:
-            arguments = ["kafka.tools.StorageTool", *self._format_arguments()]
+            arguments = ["kafka.tools.StorageTool", "format", *self._format_arguments()]
             process = _run(program, "128m", class_path, arguments, log)
             if process.wait() != 0:
                 raise self._died("could not format its data directory")

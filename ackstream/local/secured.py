@@ -69,23 +69,15 @@ class SecuredBroker(Broker):
     @property
     def kafka(self) -> Kafka:
         """The operator's settings."""
-        return self.of(OPERATOR)
-
-    def as_operator(self, settings: Settings) -> Settings:
-        """Return the settings of a system with the operator's login."""
-        return self.as_user(settings, OPERATOR)
+        return Kafka(bootstrap=self.bootstrap, security=self._security(OPERATOR))
 
     def as_user(self, settings: Settings, user: str) -> Settings:
         """Return the settings of a system with the login of a user."""
-        reached = self.of(user)
-        changed = {"bootstrap": reached.bootstrap, "security": reached.security}
+        changed = {"bootstrap": self.bootstrap, "security": self._security(user)}
         return settings.model_copy(update={"kafka": settings.kafka.model_copy(update=changed)})
 
     def admit(self, settings: Settings) -> list[Path]:
-        """Give each party its login and its ACLs; return the files with their settings, the operator's first.
-
-        :param settings: of the system
-        """
+        """Give each party of a system its login and its ACLs; return their settings files, the operator's first."""
         names = parties.principals(settings, {OPERATOR: f"User:{OPERATOR}"})
         users = {party: principal.partition(":")[2] for party, principal in names.items()}
         with connect_admin(self.kafka) as admin:
@@ -96,19 +88,17 @@ class SecuredBroker(Broker):
                 admin.alter_user_scram_credentials(
                     [UserScramCredentialUpsertion(user, mechanism, self._password(user)) for user in new]
                 )
-        parties.apply_acls(self.as_operator(settings), names, PARTIES)
+        parties.apply_acls(self.as_user(settings, OPERATOR), names, PARTIES)
         return [self._write_settings(settings, party, users[party]) for party in (OPERATOR, *PARTIES)]
 
-    def of(self, user: str) -> Kafka:
-        """Return the settings with which a user reaches it."""
-        security = KafkaSecurity(
+    def _security(self, user: str) -> KafkaSecurity:
+        return KafkaSecurity(
             protocol="SASL_SSL",
             mechanism=MECHANISM,
             username=user,
             password=Secret(self._password(user)),
             tls=Tls(ca=self._home / "ca.pem"),
         )
-        return Kafka(bootstrap=self.bootstrap, security=security)
 
     def _password(self, user: str) -> str:
         """Return a user's password; make one the first time."""
@@ -143,10 +133,10 @@ class SecuredBroker(Broker):
 
     # -- differences from the open one ---------------------------------------------------------------------------------
 
-    def _write_properties(self) -> str:
+    def _own_properties(self) -> str:
         self._home.chmod(0o700)
         authority = Authority(self._home)
-        listeners = _LISTENERS.format(
+        return _LISTENERS.format(
             client=self.bootstrap,
             controller=f"localhost:{self._local.controller_port}",
             data=self.data,
@@ -159,23 +149,19 @@ class SecuredBroker(Broker):
             password=self._password(OPERATOR),
             node=NODE,
         )
-        return f"{self._common_properties()}{listeners}"
 
     def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
         try:
             super()._format(program, class_path, log)
         finally:
-            self._format_file.unlink(missing_ok=True)
-
-    @property
-    def _format_file(self) -> Path:
-        return self._home / "format"
+            (self._home / "format").unlink(missing_ok=True)
 
     def _format_arguments(self) -> list[str]:
         # in a file: all users of the machine can read the arguments of a program
         user = f"{MECHANISM}=[name={OPERATOR},password={self._password(OPERATOR)}]"
-        write_file(self._format_file, "\n".join([*super()._format_arguments()[1:], "--add-scram", user]).encode())
-        return ["format", f"@{self._format_file}"]
+        file = self._home / "format"
+        write_file(file, "\n".join([*super()._format_arguments(), "--add-scram", user]).encode())
+        return [f"@{file}"]
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------

@@ -45,6 +45,12 @@ class Machine:
         def stop(self) -> None:
             self.machine.events.append(f"stop {self.local.data}")
 
+        def as_user(self, settings: Settings, _user: str) -> Settings:
+            return settings
+
+        def admit(self, _settings: Settings) -> list[Path]:
+            return []
+
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:

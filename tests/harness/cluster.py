@@ -48,7 +48,7 @@ class Node(Broker):
         self.number = number
         self._all, self._ports = ports, own
 
-    def _write_properties(self) -> str:
+    def _own_properties(self) -> str:
         own, nodes = self._ports, len(self._all)
         voters = ",".join(f"{number}@localhost:{ports.controller}" for number, ports in enumerate(self._all, 1))
         properties = {
@@ -66,7 +66,7 @@ class Node(Broker):
             "default.replication.factor": nodes,
         }
         # of two lines with one key Java takes the last
-        return super()._write_properties() + "".join(f"{key}={value}\n" for key, value in properties.items())
+        return super()._own_properties() + "".join(f"{key}={value}\n" for key, value in properties.items())
 
     def signal(self, number: int) -> None:
         pid = self.pid()

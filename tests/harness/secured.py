@@ -70,8 +70,8 @@ class SecuredBroker(secured.SecuredBroker):
         bootstrap = f"localhost:{self._further[listener]}"
         return Kafka(bootstrap=bootstrap, security=KafkaSecurity.model_validate({"protocol": protocol} | security))
 
-    def _write_properties(self) -> str:
-        before = super()._write_properties()
+    def _own_properties(self) -> str:
+        before = super()._own_properties()
         password = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
         listeners = ",".join(f"{name.upper()}://localhost:{port}" for name, port in self._further.items())
         further = _FURTHER.format(

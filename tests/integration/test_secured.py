@@ -33,7 +33,7 @@ from ackstream.client import (
 )
 from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
-from ackstream.kafka.parties import PARTIES, apply_acls
+from ackstream.kafka.parties import OPERATOR, PARTIES, apply_acls
 from ackstream.kafka.reader import check_topics
 from ackstream.kafka.topics import ensure_topics, prepare
 from ackstream.protocol.ditto.twin.subscriptions import subscription
@@ -85,7 +85,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, tokens: tuple[TokenServer, 
 @pytest.fixture(scope="module")
 def operator(broker: SecuredBroker) -> Settings:
     """Return the operator's settings of a system of which all parties have their login."""
-    settings = broker.as_operator(Settings(kafka=Kafka(topic_prefix="s-", partitions=2)))
+    settings = broker.as_user(Settings(kafka=Kafka(topic_prefix="s-", partitions=2)), OPERATOR)
     ensure_topics(settings)
     broker.admit(settings)
     return settings

@@ -24,7 +24,7 @@ def broker(tmp_path: Path) -> SecuredBroker:
 
 
 def _properties(broker: SecuredBroker) -> dict[str, str]:
-    lines = [line for line in broker._write_properties().splitlines() if "=" in line and not line.startswith("#")]
+    lines = [line for line in broker._own_properties().splitlines() if "=" in line and not line.startswith("#")]
     # of two lines with one key Java takes the last
     return dict(line.partition("=")[::2] for line in lines)
 
@@ -41,7 +41,7 @@ def test_everybody_has_to_log_in_and_may_do_nothing_without_an_acl(broker: Secur
 
 
 def test_only_the_owner_can_read_passwords_and_keys(broker: SecuredBroker, tmp_path: Path) -> None:
-    broker._write_properties()
+    broker._own_properties()
     arguments = broker._format_arguments()
     home = tmp_path / "secured"
     assert home.stat().st_mode & 0o777 == 0o700
@@ -49,7 +49,7 @@ def test_only_the_owner_can_read_passwords_and_keys(broker: SecuredBroker, tmp_p
     assert {file.name for file in secret} == {"ca.key", "ackstream-broker.pem", "operator.password", "format"}
     assert {file.stat().st_mode & 0o777 for file in secret} == {0o600}
     # every user of the machine can read those
-    assert arguments == ["format", f"@{home / 'format'}"]
+    assert arguments == [f"@{home / 'format'}"]
     password = (home / "operator.password").read_text("ascii")
     lines = (home / "format").read_text("ascii").splitlines()
     assert lines[-2:] == ["--add-scram", f"SCRAM-SHA-512=[name=operator,password={password}]"]
@@ -57,7 +57,7 @@ def test_only_the_owner_can_read_passwords_and_keys(broker: SecuredBroker, tmp_p
 
 
 def test_passwords_stay_and_are_long(broker: SecuredBroker) -> None:
-    broker._write_properties()
+    broker._own_properties()
     security = broker.kafka.security
     assert security.password is not None
     assert broker.kafka.security == security
