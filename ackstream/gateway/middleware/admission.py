@@ -37,10 +37,9 @@ from ackstream.protocol.ditto.headers import (
     LIVE_CHANNEL_TIMEOUT_STRATEGY,
     ORIGINATOR,
     TIMEOUT,
-    UNAVAILABLE,
     USE_TWIN,
-    check_available,
 )
+from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import conceal, restrict
 from ackstream.protocol.durations import Duration
@@ -73,7 +72,7 @@ _OF_LIVE: dict[str, frozenset[Kind]] = {
 _OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
     {"many", "list", "search", "count", "messages", "whoami", "permissions"}
 )
-_TO_DEVICES = frozenset(name for name in UNAVAILABLE if DEFINITIONS[name].written)
+_TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if DEFINITIONS[name].written)
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
 
 _MATCHED = "live-channel-condition-matched"

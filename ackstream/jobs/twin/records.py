@@ -33,8 +33,8 @@ from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     IF_EQUAL,
     LIVE_CHANNEL_CONDITION,
-    check_available,
 )
+from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, resource
 

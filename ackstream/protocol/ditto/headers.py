@@ -8,6 +8,7 @@ validators, ``ReadJsonArrayHeadersFilter``, ``DittoAckRequestsFilter``.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,6 @@ from ackstream.protocol.ditto.errors import (
     header_too_long,
     header_type_invalid,
     json_format_invalid,
-    not_available,
 )
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
@@ -45,22 +45,6 @@ LIVE_CHANNEL_TIMEOUT_STRATEGY = "live-channel-timeout-strategy"
 USE_TWIN = "use-twin"
 IF_EQUAL = "if-equal"
 SKIP, SKIP_MINIMIZING_MERGE = "skip", "skip-minimizing-merge"
-
-_NO_METADATA = "No metadata is stored with things: leave the header out."
-_NO_HISTORY = "The twin answers from the present state; the table thing_events has the history. Leave the header out."
-_NO_TRIAL = "A command is carried out or refused; send it without the header, with a condition if need be."
-UNAVAILABLE = {
-    "dry-run": _NO_TRIAL,
-    "at-historical-revision": _NO_HISTORY,
-    "at-historical-timestamp": _NO_HISTORY,
-    "put-metadata": _NO_METADATA,
-    "get-metadata": _NO_METADATA,
-    "delete-metadata": _NO_METADATA,
-    "merge-thing-patch-conditions": "A merge has one condition, for all of it: use the header condition.",
-    "policy-view": "There are no policies: leave the header out.",
-}
-"""Headers of Ditto with which no twin command is carried out, and the alternatives."""
-
 
 MAX_HEADERS = 1_000
 """Most headers of one message. Readers look at each several times, and people write a few."""
@@ -116,7 +100,7 @@ def _integer(name: str) -> Callable[[Any], int]:
     return read
 
 
-def _json(name: str, kind: type, title: str) -> Callable[[Any], Any]:
+def _json(kind: type, title: str, name: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         parsed = _parsed(value) if type(value) is str else value
         if not isinstance(parsed, kind) or (parsed is not value and not _is_storable(value, parsed)):
@@ -170,11 +154,12 @@ def _no_labels(name: str) -> DittoError:
     return header_invalid(name, f"JSON array for <{name}> contained invalid acknowledgement labels.")
 
 
-_array = _json(REQUESTED_ACKS, list, "JSON array")
+_array, _object = partial(_json, list, "JSON array"), partial(_json, dict, "JSON object")
+_requested, _declared = _array(REQUESTED_ACKS), _array(DECLARED_ACKS)
 
 
 def _requested_acks(value: Any) -> list[str]:
-    labels: list[Any] = [] if value == "null" else _array(value)
+    labels: list[Any] = [] if value == "null" else _requested(value)
     if len(labels) > MOST_LABELS:
         raise header_invalid(REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels.")
     for label in labels:
@@ -185,9 +170,6 @@ def _requested_acks(value: Any) -> list[str]:
         except DittoError as error:
             raise header_type_invalid(REQUESTED_ACKS, _text(value), "JSON array of acknowledgement labels") from error
     return labels
-
-
-_declared = _json(DECLARED_ACKS, list, "JSON array")
 
 
 def _declared_acks(value: Any) -> list[str]:
@@ -220,33 +202,36 @@ def _definitions() -> dict[str, Definition]:
         ),
     }
     booleans = {
-        RESPONSE_REQUIRED: both, WEAK_ACK: outgoing, "allow-policy-lockout": incoming, "ditto-dry-run": internal,
-        "dry-run": both, "ditto-sudo": internal, "ditto-retrieve-deleted": internal,
-        "live-channel-condition-matched": outgoing,
-    }  # fmt: skip
-    integers = {VERSION: both, "entity-revision": outgoing, "ditto-reply-target": internal}
+        both: (RESPONSE_REQUIRED, "dry-run"),
+        incoming: ("allow-policy-lockout",),
+        outgoing: (WEAK_ACK, "live-channel-condition-matched"),
+        internal: ("ditto-dry-run", "ditto-sudo", "ditto-retrieve-deleted"),
+    }
+    integers = {both: (VERSION,), outgoing: ("entity-revision",), internal: ("ditto-reply-target",)}
     arrays = {
-        "put-metadata": incoming, "ditto-read-subjects": internal,
-        "ditto-read-revoked-subjects": internal, "ditto-expected-response-types": internal,
-        "ditto-event-journal-tags": internal,
+        incoming: ("put-metadata",),
+        internal: (
+            "ditto-read-subjects", "ditto-read-revoked-subjects", "ditto-expected-response-types",
+            "ditto-event-journal-tags",
+        ),
     }  # fmt: skip
-    objects = {"ditto-auth-context": internal, "ditto-metadata": outgoing}
+    objects = {outgoing: ("ditto-metadata",), internal: ("ditto-auth-context",)}
     texts = {
-        CONTENT_TYPE: both, "accept": both, "reply-to": both, "location": both, "traceparent": both,
-        "tracestate": both, CONDITION: incoming, LIVE_CHANNEL_CONDITION: incoming, "if-match": incoming,
-        "if-none-match": incoming, "at-historical-revision": incoming, "at-historical-timestamp": incoming,
-        "merge-thing-patch-conditions": incoming, "policy-view": incoming, "get-metadata": incoming,
-        "delete-metadata": incoming, "etag": outgoing, ORIGINATOR: outgoing,
-        "www-authenticate": outgoing, "ditto-connection-id": outgoing, "ditto-origin": internal,
-        "ditto-inbound-payload-mapper": internal, "ditto-entity-id": internal,
-        "ditto-ackgregator-address": internal,
+        both: (CONTENT_TYPE, "accept", "reply-to", "location", "traceparent", "tracestate"),
+        incoming: (
+            CONDITION, LIVE_CHANNEL_CONDITION, "if-match", "if-none-match", "at-historical-revision",
+            "at-historical-timestamp", "merge-thing-patch-conditions", "policy-view", "get-metadata", "delete-metadata",
+        ),
+        outgoing: ("etag", ORIGINATOR, "www-authenticate", "ditto-connection-id"),
+        internal: ("ditto-origin", "ditto-inbound-payload-mapper", "ditto-entity-id", "ditto-ackgregator-address"),
     }  # fmt: skip
-    known = {name: Definition(parse, *directions) for name, (parse, directions) in special.items()}
-    known |= {name: Definition(_boolean(name), *directions) for name, directions in booleans.items()}
-    known |= {name: Definition(_integer(name), *directions) for name, directions in integers.items()}
-    known |= {name: Definition(_json(name, list, "JSON array"), *directions) for name, directions in arrays.items()}
-    known |= {name: Definition(_json(name, dict, "JSON object"), *directions) for name, directions in objects.items()}
-    return known | {name: Definition(_text, *directions) for name, directions in texts.items()}
+    kinds = (_boolean, booleans), (_integer, integers), (_array, arrays), (_object, objects), (lambda _: _text, texts)
+    return {name: Definition(parse, *directions) for name, (parse, directions) in special.items()} | {
+        name: Definition(parser(name), *directions)
+        for parser, kind in kinds
+        for directions, names in kind.items()
+        for name in names
+    }
 
 
 DEFINITIONS = _definitions()
@@ -255,7 +240,6 @@ TEXTS = frozenset(name for name, parse in _PARSERS.items() if parse is _text)
 _NEVER_READ = frozenset(name for name, definition in DEFINITIONS.items() if not definition.read)
 _NEVER_WRITTEN = frozenset(name for name, definition in DEFINITIONS.items() if not definition.written)
 _NOT_ANSWERED = _NEVER_WRITTEN | {REQUESTED_ACKS, RESPONSE_REQUIRED}
-_NOT_ECHOED = _NOT_ANSWERED | _NEVER_READ
 
 
 def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,16 +274,6 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_available(headers: Mapping[str, Any]) -> None:
-    """Reject the (read) headers of a twin command if it could not be carried out as one of them demands.
-
-    :raises DittoError: 501
-    """
-    for name, reason in UNAVAILABLE.items():
-        if headers.get(name, False) is not False:
-            raise not_available(f"The header '{name}'", reason)
-
-
 def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of an answer, given the (read) headers of an acknowledgement, a response or a request.
 
@@ -312,9 +286,7 @@ def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 def request_reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of the answer to a request: ``reply_headers`` without those that clients may not set."""
-    reply = {name: value for name, value in headers.items() if name not in _NOT_ECHOED}
-    reply[RESPONSE_REQUIRED] = False
-    return reply
+    return reply_headers(taken_headers(headers))
 
 
 def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,32 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
         return self.kind in LIVE_KINDS
 
 
+_NO_METADATA = "No metadata is stored with things: leave the header out."
+_NO_HISTORY = "The twin answers from the present state; the table thing_events has the history. Leave the header out."
+_NO_TRIAL = "A command is carried out or refused; send it without the header, with a condition if need be."
+UNAVAILABLE_HEADERS = {
+    "dry-run": _NO_TRIAL,
+    "at-historical-revision": _NO_HISTORY,
+    "at-historical-timestamp": _NO_HISTORY,
+    "put-metadata": _NO_METADATA,
+    "get-metadata": _NO_METADATA,
+    "delete-metadata": _NO_METADATA,
+    "merge-thing-patch-conditions": "A merge has one condition, for all of it: use the header condition.",
+    "policy-view": "There are no policies: leave the header out.",
+}
+"""Headers of Ditto with which no twin command is carried out, and the alternatives."""
+
+
+def check_available(headers: Mapping[str, Any]) -> None:
+    """Reject the (read) headers of a twin command if it could not be carried out as one of them demands.
+
+    :raises DittoError: 501
+    """
+    for name, reason in UNAVAILABLE_HEADERS.items():
+        if headers.get(name, False) is not False:
+            raise not_available(f"The header '{name}'", reason)
+
+
 _ASK_FIRST = "The gateway decides it; elsewhere ask the twin with the condition first."
 
 

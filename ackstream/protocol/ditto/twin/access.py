@@ -23,7 +23,7 @@ from ackstream.protocol.json import Keys, keys_of, write_pointer
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 Permission = Literal["READ", "WRITE"]
 
@@ -38,13 +38,15 @@ class Rule(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
+_WHOLE: list[Keys] = [()]
+"""The keys to all of a value."""
+
+
 class Access:
     """A set of rules."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        """Apply these rules."""
-        self._rules = tuple(rules)
-        self._of = lru_cache(maxsize=1_024)(self._rules_of)
+        self.replace(rules)
 
     def replace(self, rules: Iterable[Rule]) -> None:
         """Apply these rules from now on; may be called in another thread."""
@@ -54,23 +56,16 @@ class Access:
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
-        wanted = keys_of(path)
-        return any(wanted[: len(granted)] == granted for granted in self._granted(permission, subjects, thing_id))
+        return self._granted(permission, subjects, thing_id, path) == _WHOLE
 
     def denied_by_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> str | None:
         """Return a path that a merge patch changes and the subjects may not, else ``None``.
 
         It changes values that are not objects, or empty ones, at ``path`` and below.
         """
-        keys = keys_of(path)
-        below = []
-        for granted in self._granted("WRITE", subjects, thing_id):
-            if keys[: len(granted)] == granted:
-                return None
-            if granted[: len(keys)] == keys:
-                below.append(granted[len(keys) :])
-        denied = _not_covered(below, patch)
-        return None if denied is None else write_pointer((*keys, *denied))
+        granted = self._granted("WRITE", subjects, thing_id, path)
+        denied = None if granted == _WHOLE else _not_covered(granted, patch)
+        return None if denied is None else write_pointer((*keys_of(path), *denied))
 
     def may_declare(self, subjects: Iterable[str], label: str) -> bool:
         """Return whether one of the subjects may hold a label: an acknowledgement under it counts as that party's."""
@@ -79,21 +74,12 @@ class Access:
 
     def knows(self, subjects: Iterable[str], thing_id: str, path: str = "/") -> bool:
         """Return whether one of the subjects may read a part of the value at ``path``; to others it does not exist."""
-        wanted = keys_of(path)
-        return any(
-            wanted[: len(granted)] == granted[: len(wanted)] for granted in self._granted("READ", subjects, thing_id)
-        )
+        return bool(self._granted("READ", subjects, thing_id, path))
 
     def visible(self, subjects: Iterable[str], thing_id: str, path: str, value: Any) -> Any:
         """Return the part of the JSON value at ``path`` that the subjects may read, ``UNSET`` if that is nothing."""
-        keys = keys_of(path)
-        below = []
-        for granted in self._granted("READ", subjects, thing_id):
-            if keys[: len(granted)] == granted:
-                return value
-            if granted[: len(keys)] == keys:
-                below.append(granted[len(keys) :])
-        return _only(value, below)
+        granted = self._granted("READ", subjects, thing_id, path)
+        return value if granted == _WHOLE else _only(value, granted)
 
     def whole_things(self, subjects: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns of the things that the subjects may read entirely."""
@@ -103,10 +89,17 @@ class Access:
         ]
         return tuple(dict.fromkeys(patterns))
 
-    def _granted(self, permission: Permission, subjects: Iterable[str], thing_id: str) -> Iterator[Keys]:
+    def _granted(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> list[Keys]:
+        """Return where at ``path`` and below the permission holds, as keys from ``path`` on."""
+        keys, below = keys_of(path), []
         for rule in self._of(tuple(subjects)):
             if permission in rule.grant and matches_any(rule.things, thing_id):
-                yield keys_of(rule.path)
+                granted = keys_of(rule.path)
+                if keys[: len(granted)] == granted:
+                    return _WHOLE
+                if granted[: len(keys)] == keys:
+                    below.append(granted[len(keys) :])
+        return below
 
     def _rules_of(self, subjects: tuple[str, ...]) -> tuple[Rule, ...]:
         return tuple(rule for rule in self._rules if _any(rule.subjects, subjects))
