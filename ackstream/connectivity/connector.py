@@ -269,8 +269,8 @@ class _Link:
             self._open()
             self._opened_at = self._clock()
             log.info("The connection %s is open.", self.id)
-        elif self._worker is None and self._publishes:
-            self._open_targets()
+        elif self._labels is not None and self._worker is None and self._publishes:
+            self._begin_to_publish(self._labels)
             self._opened_at = self._clock()
             log.info("The connection %s publishes to its targets again.", self.id)
 
@@ -300,10 +300,8 @@ class _Link:
             # the connection opens without its labels, too: then its acknowledgements are rejected
             labels = Labels(stack, self._kafka, self._wanted, connection.id, required=False)
             stack.callback(self._close_publisher)
-            self._publisher, self._replies = kind.publisher(connection, self._kafka), _Replies()
             stack.callback(self._close_worker)
-            if self._publishes:
-                self._worker = self._new_worker(self._publisher, labels)
+            self._begin_to_publish(labels)
             sources = []
             for index, settings in enumerate(connection.sources):
                 intake = Intake(connection.id, settings, self._system, self.publish, labels, self._access, self._rests)
@@ -312,15 +310,17 @@ class _Link:
                 sources.append(source)
             self._stack, self._labels, self._sources = stack.pop_all(), labels, sources
 
-    def _open_targets(self) -> None:
+    def _begin_to_publish(self, labels: Labels) -> None:
         """Publish with a new publisher: the last one may still hold messages that are published again now."""
-        last, labels = self._publisher, self._labels
-        if last is None or labels is None:
-            return
-        publisher = transport(self._connection.type).publisher(self._connection, self._kafka)
-        self._publisher, self._replies = publisher, _Replies()
-        last.close()
-        self._worker = self._new_worker(publisher, labels)
+        connection, last = self._connection, self._publisher
+        self._publisher = publisher = transport(connection.type).publisher(connection, self._kafka)
+        self._replies = _Replies()
+        if last is not None:
+            last.close()
+        if self._publishes:
+            self._worker = OutboundWorker(
+                connection, self._kafka, publisher, self._system, labels, self._away, self._access
+            )
 
     def _rests(self) -> bool:
         """Return whether sources take nothing: too many replies wait, or the connection is not open.
@@ -328,9 +328,6 @@ class _Link:
         If a later source cannot be opened, each attempt would execute the messages of the earlier ones again.
         """
         return self._stack is None or self._replies.full
-
-    def _new_worker(self, publisher: TargetPublisher, labels: Labels) -> OutboundWorker:
-        return OutboundWorker(self._connection, self._kafka, publisher, self._system, labels, self._away, self._access)
 
     def _close_worker(self) -> None:
         worker, self._worker = self._worker, None

@@ -171,6 +171,8 @@ def document(kafka: Kafka) -> Json:
 
     :param kafka: the settings of its topics, and of the broker that the document names as its server
     """
+    formats = [one for about in FORMATS.values() for one in about.formats]
+    types = {one.value: TYPES[one.value] for one in formats if one.value in TYPES}
     protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
     return {
         "asyncapi": VERSION,
@@ -188,7 +190,7 @@ def document(kafka: Kafka) -> Json:
         "channels": {topic: _channel(topic, about, kafka) for topic, about in FORMATS.items()},
         "operations": dict(_operations()),
         "components": {
-            "schemas": dict(_schemas()),
+            "schemas": {**DITTO_SCHEMAS, **of_types(types.values()), **VALUES},
             "correlationIds": {
                 name: {"location": f"$message.header#/{header}"} for header, name in _CORRELATED.items()
             },
@@ -265,10 +267,3 @@ def _operations() -> Iterator[tuple[str, Json]]:
                 name = f"{action}-{topic}" + (f"-for-{reply}" if len(replies) > 1 else "")
                 answered = {} if reply is None else {"reply": {"channel": {"$ref": f"#/channels/{reply}"}}}
                 yield name, operation | answered
-
-
-def _schemas() -> Iterator[tuple[str, Json]]:
-    values = dict.fromkeys(one.value for about in FORMATS.values() for one in about.formats)
-    yield from DITTO_SCHEMAS.items()
-    yield from of_types([TYPES[name] for name in values if name in TYPES]).items()
-    yield from VALUES.items()

@@ -139,30 +139,21 @@ def condition_text(found: Any) -> str:
     return "no reason given" if found is None else f"{found.name}: {found.description}"
 
 
-_DESCRIPTOR = b"\x00"
-"""Each section of a message begins with it."""
-
-
 def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, bool]:
     """Decode and convert a message; return whether it may have been delivered before, too.
 
     The payload of one that cannot be read is its bytes, and it names the reason: an error here would end the
     connection, and the broker would deliver the message again.
     """
+    message = Message()
     try:
-        message = _decoded(encoded)
+        if encoded and not encoded.startswith(b"\x00"):
+            # proton would return an empty message
+            raise ProtonException("It does not begin with a section of an AMQP message.")  # noqa: TRY301 - as proton
+        message.decode(encoded)
         return external_message(message, address), message.delivery_count > 0
     except Exception as error:  # noqa: BLE001 - proton and Python raise many kinds for bytes of a peer
         return ExternalMessage(str(uuid.uuid4()), {"amqp.address": address}, encoded, repr(error)), False
-
-
-def _decoded(encoded: bytes) -> Message:
-    if encoded and not encoded.startswith(_DESCRIPTOR):
-        # proton would return an empty message
-        raise ProtonException("It does not begin with a section of an AMQP message.")
-    message = Message()
-    message.decode(encoded)
-    return message
 
 
 def external_message(message: Message, address: str) -> ExternalMessage:
