@@ -116,7 +116,7 @@ class Outbound:
                 fates.append((target.label, False))
                 continue
             try:
-                wanted, fields = _evaluate(covering, visible, time, partial(target.fields, extra))
+                wanted, fields = target.evaluate(covering, visible, time, extra)
             except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
                 fates.append((target.label, True))
                 if label is not None:
@@ -143,7 +143,17 @@ class _TargetRules:
         """Return the part of a signal that the subjects of the target may read, if any."""
         return seen_by(self._access, self._target.subjects, signal)
 
-    def fields(self, extra: Extra | None, thing_id: str, selector: str) -> Mapping[str, Any]:
+    def evaluate(
+        self, subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra | None
+    ) -> tuple[bool, Mapping[str, Any] | None]:
+        """Return whether one of the filters accepts the signal, and the extra fields."""
+        for each in subscriptions:
+            fields = self._fields(extra, signal.thing_id, each.extra_fields) if each.extra_fields else None
+            if each.matches(signal, fields, time):
+                return True, fields
+        return False, None
+
+    def _fields(self, extra: Extra | None, thing_id: str, selector: str) -> Mapping[str, Any]:
         """Return the extra fields of a thing that the subjects of the target may read."""
         found = {} if extra is None else extra(thing_id, selector)
         if self._access is OPEN or not found:
@@ -161,17 +171,6 @@ class _TargetRules:
         kind = PROTOCOL_CONTENT_TYPE if value is None else JSON_CONTENT_TYPE
         address, mapping = self._target.address, self._target.header_mapping
         return outgoing(signal, address, mapping, self._id, payload=value, content_type=kind, quote=self._quote)
-
-
-def _evaluate(
-    subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra
-) -> tuple[bool, Mapping[str, Any] | None]:
-    """Return whether one of the filters accepts the signal, and the extra fields."""
-    for each in subscriptions:
-        fields = extra(signal.thing_id, each.extra_fields) if each.extra_fields else None
-        if each.matches(signal, fields, time):
-            return True, fields
-    return False, None
 
 
 def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelope]:

@@ -6,7 +6,6 @@ Source of the rules: Eclipse Ditto, ``AmqpConsumerActor``, ``AmqpPublisherActor`
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proton import Delivery
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
-
-log = logging.getLogger(__name__)
 
 
 class Amqp10Source(PushedSource):
@@ -51,6 +48,8 @@ class Amqp10Source(PushedSource):
         self._thread.start()
 
     def _disconnect(self) -> None:
+        if self._link is None:
+            return
         untaken = {delivery for delivery, _, _ in self._arrived}
         for delivery in self._unsettled:
             if delivery in untaken:
@@ -59,7 +58,7 @@ class Amqp10Source(PushedSource):
             else:
                 # the broker would not mark it as delivered before
                 settle(delivery, "reject-with-redelivery")
-        super()._disconnect()
+        self._link.close()
 
     def _settle(self, delivery: Any, settlement: Settlement) -> None:
         self._unsettled.pop(delivery, None)

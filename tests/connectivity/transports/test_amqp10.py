@@ -69,7 +69,7 @@ def test_what_nobody_has_taken_does_not_count_as_a_delivery_that_failed() -> Non
     taken, untaken = Delivered(), Delivered()
     source: Any = Amqp10Source.__new__(Amqp10Source)
     source._arrived = deque([(untaken, None, False)])
-    source._unsettled, source._link = {taken: None, untaken: None}, None
+    source._unsettled, source._link = {taken: None, untaken: None}, SimpleNamespace(close=lambda: None)
     source._disconnect()
     assert (taken.state, taken.local.failed, untaken.state, untaken.local.failed) == (
         Delivery.MODIFIED, True, Delivery.RELEASED, False
