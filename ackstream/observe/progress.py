@@ -197,13 +197,12 @@ class _Held(msgspec.Struct):
     consumer: str
     since: int
     count: int
-    until: int
 
 
 class _Queue:
     def __init__(self, queue: str, window: int) -> None:
         self.queue = queue
-        self.at = 0
+        self.at = self.lease = 0
         self.held: dict[str, _Held] = {}
         self.consumers: dict[str, int] = {}
         trends = (Trend(max(1, window // SLICES), SLICES) for _ in range(4))
@@ -239,14 +238,14 @@ class QueueView:
         if isinstance(answer, Unbound):
             one.release(answer.consumer)
         elif isinstance(answer, Bound):
-            one.consumers[answer.consumer] = at
+            one.consumers[answer.consumer], one.lease = at, answer.lease_ms
         elif isinstance(answer, MessageDelivered):
             before = one.held.get(answer.message)
-            if before is not None and before.count >= answer.count:
+            if before is not None and before.count >= answer.count and before.consumer == answer.consumer:
                 # repeated after a crash, or because it did not arrive
                 return False
             if before is not None or len(one.held) < HELD:
-                one.held[answer.message] = _Held(answer.consumer, at, answer.count, answer.until)
+                one.held[answer.message] = _Held(answer.consumer, at, answer.count)
             one.delivered.add(at)
             if answer.redelivered:
                 one.redelivered.add(at)
@@ -261,8 +260,10 @@ class QueueView:
         """Return the queues, those with most messages held first."""
         found = []
         for one in self._queues:
-            # a lease that has ended takes the message back
-            one.held = {message: held for message, held in one.held.items() if not held.until or held.until > now}
+            # a lease, which begins soon after the delivery, takes the message back
+            one.held = {
+                message: held for message, held in one.held.items() if not one.lease or held.since + one.lease > now
+            }
             since = min((held.since for held in one.held.values()), default=None)
             found.append(
                 QueueLine(

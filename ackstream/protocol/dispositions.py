@@ -108,7 +108,7 @@ EXITS: Final[dict[ExitReason, str]] = {
     "accepted": "its consumer accepted it",
     "sent": "the queue delivers at most once, and it was delivered",
     "rejected": "its consumer rejected it",
-    "unavailable": "its consumer could not read it",
+    "unavailable": "none of its consumers could read it",
     "max-deliveries": "it was delivered as often as the queue allows",
     "max-failures": "it failed as often as the queue allows",
     "expired": "its time to live has passed",

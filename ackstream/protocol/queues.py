@@ -31,6 +31,9 @@ Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
 """A whole number for every JSON reader."""
 
 MAX_BACKLOG = 2**31 - 1
+PREFETCH = 255
+"""How many messages a consumer that names no backlog holds at most, as a flow of Solace does by default."""
+
 MAX_NAME = 255
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
@@ -48,7 +51,7 @@ class _Record(msgspec.Struct, frozen=True):
 class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_bind"):
     """Begins a session: the consumer wants messages.
 
-    :ivar backlog: messages it wants to hold at once; granted up to the queue's limit (A32)
+    :ivar backlog: messages it wants to hold at once; granted up to the queue's limit (A32); ``None``: ``PREFETCH``
     :ivar outcomes: the outcomes it may settle with besides ``accepted`` (S20)
     :ivar stopped: the consumer wants no messages for the moment
     """
@@ -61,24 +64,33 @@ class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queu
 class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_alive"):
     """Keeps a session; sent several times within its lease. It is also the transport ack (S15), which settles nothing.
 
-    :ivar received: the answers up to this number have arrived, or were reported as missing; ``None``: not known
+    :ivar received: the answers up to this number have arrived, or were reported as missing: the leases of their
+        messages begin
     :ivar missing: the numbers of answers that were passed over and not yet reported: their messages are delivered again
     :ivar stopped: the consumer wants no messages for the moment
+    :ivar handed_out: the application has got the messages of the answers up to this number: their deliveries count
     """
 
-    received: int | None = None
+    received: int = 0
     missing: tuple[int, ...] = ()
     stopped: bool = False
+    handed_out: int = 0
 
 
-class Unbind(_Record, frozen=True, tag_field="type", tag="queue_unbind"):
-    """Ends a session; its messages are delivered to others."""
+class Unbind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_unbind"):
+    """Ends a session; its messages are delivered to others.
+
+    :ivar handed_out: as of :class:`Alive`
+    """
+
+    handed_out: int = 0
 
 
 class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
     """Settles messages with one outcome.
 
-    :ivar unavailable: the consumer cannot read them; it may reject them even without having declared that outcome
+    :ivar unavailable: this consumer cannot read them, and gives them back for others, whatever the outcome: a message
+        that none of the queue's consumers can read is given up
     """
 
     messages: tuple[MessageId, ...]
@@ -94,7 +106,7 @@ class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
     """The session has begun; or it goes on, and this number shows the consumer whether it has missed earlier ones.
 
     :ivar backlog: messages it may hold at once (0: any number)
-    :ivar lease_ms: how long it may hold each message (0: for ever)
+    :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: for ever)
     :ivar session_ms: the session is lost after this time without a record from the consumer
     """
 
@@ -110,8 +122,7 @@ class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type
     :ivar message: its id in the queue
     :ivar topic: with ``partition`` and ``offset`` its coordinates in Kafka, and in the table ``messages``
     :ivar batch: its batch in that table
-    :ivar count: 1 for the first delivery
-    :ivar until: when its lease ends, in epoch milliseconds of the broker; 0: with the session
+    :ivar count: 1 for the first delivery; deliveries that the application never got do not count
     """
 
     number: int
@@ -122,7 +133,6 @@ class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type
     batch: int
     count: int
     subject: str | None = None
-    until: int = 0
 
     @property
     def redelivered(self) -> bool:

@@ -132,6 +132,9 @@ class QueueSystem(VirtualTime):
             while moved:
                 before = len(self.events)
                 self._queue.dispatch(self.now)
+                for event in self.events[before:]:
+                    if event.event == "delivered" and event.consumer is not None:
+                        self._queue.receive(event.consumer, event.message, self.now)
                 self.turn()
                 moved = len(self.events) > before
         finally:
@@ -149,6 +152,10 @@ class QueueSystem(VirtualTime):
             replaced.stop()
         self._links[name] = link
         self._queue.bind(name, self.now, backlog=backlog, outcomes=outcomes)
+
+    def handed_out(self, consumer: str, message: str) -> None:
+        """Count a delivery that the application gets."""
+        self._queue.hand_out(consumer, message, self.now)
 
     def unbind(self, name: str, link: QueueLinkInMemory) -> None:
         """Remove a consumer, whose messages go to others; not one that has taken its name."""
@@ -214,7 +221,7 @@ class QueueLinkInMemory:
             event.count, content.topic,
         )  # fmt: skip
         self.counts["received"] += 1
-        self._ready.append(QueueMessage.of(content, delivery, self._settle, None))
+        self._ready.append(QueueMessage.of(content, delivery, self._settle, lambda _delivery: None))
 
     def take_back(self, message: str) -> None:
         """Forget a message that the queue has taken back."""
@@ -224,7 +231,11 @@ class QueueLinkInMemory:
 
     def next(self, _timeout: float | None) -> QueueMessage | None:
         """Return the next message, or ``None``."""
-        return self._ready.popleft() if self._ready and not self._halted and not self.stopped.is_set() else None
+        if not self._ready or self._halted or self.stopped.is_set():
+            return None
+        message = self._ready.popleft()
+        self._system.handed_out(self._name, message.id)
+        return message
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
         """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""

@@ -310,7 +310,7 @@ def who_is_not_heard_of_is_lost_and_told_so(system: System) -> None:
         with system.consumer("lost") as consumer:
             again = _take(consumer, 5)
             assert _values(again) == list("12345")
-            assert {message.count for message in again} == {2}
+            assert {message.count for message in again} == {1}, "it has not shown that it has any"
         eventually(lambda: heard.extend(r for r in poll() if r.key == b"ghost") or len(heard) >= 7, "the records")
     assert queues.read_answer(heard[6].value) == Unbound("lost", "ghost", 5, "lost")
 
@@ -338,7 +338,8 @@ def the_standby_of_an_exclusive_queue_takes_over(system: System) -> None:
         active.close()
         assert [(message.count, *_values([message])) for message in _take(standby, 4)] == [
             (2, "2"),
-            (2, "3"),
+            # it was sent to the active one, whose application did not get it
+            (1, "3"),
             (1, "4"),
             (1, "5"),
         ]

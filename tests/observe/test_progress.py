@@ -162,7 +162,8 @@ def test_a_copy_of_a_delivery_counts_once_and_a_redelivery_again() -> None:
 
 def test_a_lease_that_has_ended_takes_the_message_back() -> None:
     view = QueueView(WINDOW)
-    view.answer(delivered("m1", until=5_000), 1_000)
+    view.answer(Bound(**WHO, number=1, backlog=1, lease_ms=4_000, session_ms=1), 950)
+    view.answer(delivered("m1"), 1_000)
     assert line(view, 4_999).held == 1
     assert (line(view, 5_000).held, line(view, 5_000).oldest) == (0, None)
 

@@ -29,19 +29,13 @@ def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.QueueRequ
     [
         Bound("q", "A", 1, 1, 10, 60_000, 30_000),
         MessageDelivered("q", "A", 1, 2, "messages-0-7", "messages", 0, 7, 3, 1, "orders"),
-        MessageDelivered("q", "A", 1, 4, "messages-0-7", "messages", 0, 7, 3, 1, "orders", until=2),
+        MessageDelivered("q", "A", 1, 4, "messages-0-7", "messages", 0, 7, 3, 1, "orders"),
         NotSettled("q", "A", 1, 3, "messages-0-7", "failed", "not-held"),
         Unbound("q", "A", 1, "lost"),
     ],
 )
 def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.QueueAnswer) -> None:
     assert queues.read_answer(queues.write(record)) == record
-
-
-def test_a_sign_of_life_of_an_earlier_release_reports_nothing() -> None:
-    record = queues.read(b'{"type": "queue_alive", "queue": "q", "consumer": "A", "session": 1}')
-    assert record == Alive("q", "A", 1, received=None)
-    assert json.loads(queues.write(record)).keys() == {"type", "queue", "consumer", "session"}
 
 
 @pytest.mark.parametrize(

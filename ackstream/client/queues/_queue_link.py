@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections import Counter, deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ MAX_READY, MAX_READY_BYTES = 1_000, 32_000_000
 """While this many messages or bytes are waiting for the application, no more are fetched."""
 
 FETCHED_AT_ONCE = 100
+REPORT_SECONDS = 1.0
 
 
 class QueueLink:
@@ -112,7 +113,16 @@ class QueueLink:
         """Wait for the next message, and return it; ``None`` after the timeout, and once the link has ended."""
         with self.changed:
             self.changed.wait_for(lambda: (self._has_next() and not self._halted) or not self.working, timeout)
-            return self._pop_ready() if self._ready and self.working and not self._halted else None
+            if not self._ready or not self.working or self._halted:
+                return None
+            message = self._pop_ready()
+            now = monotonic_ms()
+            report = self._session.report(now) if self._session.hand_out(message.delivery, now) else None
+            sent = None if report is None else self._connection.send(queues.write(report))
+        if sent is not None:
+            with suppress(KafkaError):
+                sent.get(timeout=REPORT_SECONDS)
+        return message
 
     def halt(self, *, halted: bool) -> None:
         """Hand out nothing more and want nothing more, or go on."""
@@ -156,6 +166,9 @@ class QueueLink:
         while self._ready and self._has_expired(self._ready[0].delivery):
             self._pop_ready()
         return bool(self._ready)
+
+    def _lease_left(self, delivery: MessageDelivered) -> int | None:
+        return self._session.lease_left(delivery, monotonic_ms())
 
     def _has_expired(self, delivery: MessageDelivered) -> bool:
         expired = self._session.expire(delivery, monotonic_ms())
@@ -218,7 +231,7 @@ class QueueLink:
             log.warning("%s", error)
             return
         with self.changed:
-            news = self._session.receive(answer, monotonic_ms(), record.timestamp)
+            news = self._session.receive(answer, monotonic_ms())
             over = self._session.over
             self.changed.notify_all()
         if over is not None:
@@ -264,21 +277,22 @@ class QueueLink:
         taken = self._delivered[: self._fetchable]
         with self.changed:
             deliveries = [one for one in taken if not self._has_expired(one)]
+        self._delivered[: len(taken)] = deliveries
         try:
             contents = self._fetcher.fetch(deliveries) if deliveries else {}
         except Exception as error:  # noqa: BLE001 - errors of a lake depend on where it is
             log.warning("Fetching messages failed and will be retried: %s", error)
             self._closing.wait(BACKOFF_SECONDS)
             return
-        del self._delivered[: len(taken)]
+        del self._delivered[: len(deliveries)]
         with self.changed:
             for one in deliveries:
                 content = contents.get(one.message)
                 if content is None:
-                    log.error("Rejected message %s, which %s.", one.message, self._fetcher.absence)
+                    log.error("Gave back message %s, which %s.", one.message, self._fetcher.absence)
                     self._send(self._session.refuse(one))
                     continue
-                message = QueueMessage.of(content, one, self._settle, self._session.lease_end(one))
+                message = QueueMessage.of(content, one, self._settle, self._lease_left)
                 self._ready.append(message)
                 self._ready_bytes += message.size
             self.changed.notify_all()

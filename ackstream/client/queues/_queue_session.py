@@ -29,9 +29,6 @@ MAX_MISSING = 1_000
 MAX_PASSED_OVER = 100_000
 """How far back answers are reported as lost: a number may be anything."""
 
-AHEAD_MS = 60_000
-"""How long the broker's clock, as an answer shows it, counts; and the same time again."""
-
 MAX_BATCH = 1_000
 """The most messages settled by one record, which stays far smaller than Kafka's limit."""
 
@@ -110,30 +107,20 @@ class QueueSession:
         self._missing: deque[int] = deque()
         self._unconfirmed: dict[Alive, None] = {}
         self._held: dict[str, MessageDelivered] = {}
-        # by how much the broker's clock is ahead, in the last two spans of time
-        self._ahead: list[int] = []
-        self._ahead_until = 0
+        # when leases end: they begin with the report of the delivery, and anew with that of the handing out
+        self._lease_ends: dict[str, int] = {}
+        self._handed_out = self._reported_out = 0
         self._batches = batches
         self._counts = counts
         self._outcomes = {"accepted", *bind.outcomes}
         self.bound: Bound | None = None
         self.over: Unbound | None = None
 
-    def receive(self, record: QueueAnswer, now_ms: int = 0, broker_ms: int = 0) -> MessageDelivered | NotSettled | None:
+    def receive(self, record: QueueAnswer, now_ms: int = 0) -> MessageDelivered | NotSettled | None:
         """Receive an answer of the service; return it if it concerns the application.
 
         Duplicates, and answers to other sessions and queues, are ignored.
-
-        :param broker_ms: the timestamp of its record
         """
-        # the answer with the shortest way shows the broker's clock best
-        ahead = broker_ms - now_ms
-        if now_ms >= self._ahead_until:
-            # readings of a clock that was corrected since are forgotten
-            recent = now_ms < self._ahead_until + AHEAD_MS
-            self._ahead, self._ahead_until = self._ahead[-1:] if recent else [], now_ms + AHEAD_MS
-            self._ahead.append(ahead)
-        self._ahead[-1] = max(ahead, self._ahead[-1])
         if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
             return None
         if isinstance(record, Unbound):
@@ -152,10 +139,11 @@ class QueueSession:
             self._batches.grant(record.backlog)
             return None
         if isinstance(record, MessageDelivered):
-            self._since = now_ms if self._unreported == 0 else self._since
+            self._since = self._since if self._news else now_ms
             self._unreported += 1
             self._counts["received"] += 1
             self._held[record.message] = record
+            self._lease_ends.pop(record.message, None)
         else:
             self._counts["refused"] += 1
         return record
@@ -174,30 +162,49 @@ class QueueSession:
         if self._held.get(delivery.message) is not delivery:
             # settled already: the message may have been delivered again
             return []
-        del self._held[delivery.message]
+        self._forget(delivery)
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
 
+    def hand_out(self, delivery: MessageDelivered, now_ms: int) -> bool:
+        """Note that the application gets a delivery; return whether Kafka should have the report of that before."""
+        if delivery.session != self._bind.session:
+            return False
+        self._since = self._since if self._news else now_ms
+        before, self._handed_out = self._handed_out, delivery.number
+        left = self.lease_left(delivery, now_ms)
+        # a message that always ends its process is the first of some session; and a lease may end before a later report
+        return before == 0 or (left is not None and self.bound is not None and left < self.bound.lease_ms / 2)
+
+    def _forget(self, delivery: MessageDelivered) -> None:
+        del self._held[delivery.message]
+        self._lease_ends.pop(delivery.message, None)
+
     def refuse(self, delivery: MessageDelivered) -> list[SettleMessages]:
-        """Return the records to send about a delivery whose message cannot be read: the queue gives it up."""
+        """Return the records to send about a delivery whose message cannot be read here: it is for others."""
         if self._held.get(delivery.message) is not delivery or self.over is not None:
             return []
-        del self._held[delivery.message]
+        self._forget(delivery)
         self._counts["unavailable"] += 1
         return [SettleMessages(*self._identity, (delivery.message,), "rejected", unavailable=True)]
 
-    def lease_end(self, delivery: MessageDelivered) -> int | None:
-        """Return when the lease of a delivery ends, by the clock of ``now_ms``; ``None``: with the session."""
-        return delivery.until - max(self._ahead, default=0) if delivery.until else None
+    def lease_left(self, delivery: MessageDelivered, now_ms: int) -> int | None:
+        """Return how long a delivery is the consumer's at least; ``None``: as long as the session."""
+        lease = self.bound.lease_ms if self.bound is not None else 0
+        if not lease or delivery.session != self._bind.session:
+            return None
+        # the queue counts from the record of the report, which comes later
+        return max(0, self._lease_ends.get(delivery.message, now_ms + lease) - now_ms)
 
     def expire(self, delivery: MessageDelivered, now_ms: int) -> bool:
         """Return whether the lease of a delivery has ended; if so, it is not the consumer's any more."""
-        end = self.lease_end(delivery)
-        if end is None or now_ms < end:
+        # the queue may have delivered it anew meanwhile
+        held = self._held.get(delivery.message) is delivery
+        if held and self.lease_left(delivery, now_ms) != 0:
             return False
-        if self._held.get(delivery.message) is delivery:
-            del self._held[delivery.message]
-            self._counts["expired"] += 1
+        if held:
+            self._forget(delivery)
+        self._counts["expired"] += 1
         return True
 
     def due(self, now_ms: int) -> Iterator[QueueRequest]:
@@ -208,32 +215,45 @@ class QueueSession:
         if due == "begin":
             yield self._rebind()
         elif due == "alive" or (self.bound is not None and self._reports(now_ms)):
-            self._session.sent(now_ms)
-            yield self._alive()
+            yield self.report(now_ms)
         yield from self._batches.due(now_ms)
 
     def stop(self, *, stopped: bool) -> None:
         """Report with the next record whether the consumer wants messages."""
         self._stopped = stopped
 
+    @property
+    def _news(self) -> bool:
+        """Whether there is anything to report, when there is time."""
+        return self._unreported > 0 or self._handed_out > self._reported_out
+
     def _reports(self, now_ms: int) -> bool:
         """Return whether to report arrivals, or missing answers, now."""
         if self._missing or self._stopped != self._reported_stop:
             return True
         full = self._unreported >= self._flow.threshold(self.bound.backlog if self.bound else 0)
-        return full or (self._unreported > 0 and now_ms >= self._since + self._flow.ack_time * 1000)
+        return full or (self._news and now_ms >= self._since + self._flow.ack_time * 1000)
 
     def _rebind(self) -> Bind:
         self._reported_stop = self._stopped
         return msgspec.structs.replace(self._bind, stopped=self._stopped)
 
-    def _alive(self) -> Alive:
+    def report(self, now_ms: int) -> Alive:
+        """Return the sign of life to send now, which begins the leases of the deliveries that it reports."""
+        self._session.sent(now_ms)
         missing = tuple(self._missing.popleft() for _ in range(min(len(self._missing), MAX_MISSING)))
         # the service forgets received deliveries: numbers whose report it may not have must stay above
         unreported = [*self._missing, *(number for one in list(self._unconfirmed) for number in one.missing)]
         received = min([self._last + 1, *unreported]) - 1
-        self._unreported, self._reported_stop = 0, self._stopped
-        sign = Alive(*self._identity, received, missing, self._stopped)
+        if self.bound is not None and self.bound.lease_ms:
+            end = now_ms + self.bound.lease_ms
+            for message, delivery in self._held.items():
+                if self._reported_out < delivery.number <= self._handed_out:
+                    self._lease_ends[message] = end
+                elif delivery.number <= received:
+                    self._lease_ends.setdefault(message, end)
+        self._unreported, self._reported_stop, self._reported_out = 0, self._stopped, self._handed_out
+        sign = Alive(*self._identity, received, missing, self._stopped, self._handed_out)
         if missing:
             self._unconfirmed[sign] = None
         return sign
@@ -253,4 +273,4 @@ class QueueSession:
         if self.over is None:
             yield from self._batches.flush()
             self.over = Unbound(*self._identity, "closed")
-            yield Unbind(*self._identity)
+            yield Unbind(*self._identity, self._handed_out)

@@ -63,7 +63,7 @@ class QueueConsumer(Client):
 
     No delivery is handed out twice, and none whose lease has ended. When a session expires, the messages it held are
     given to others; settling them raises ``NotConnectedError``, and the consumer binds again by itself. A message that
-    cannot be read is rejected as unavailable, and the consumer goes on. Safe to use from several threads.
+    it cannot read goes back to the queue, for others. Safe to use from several threads.
     """
 
     @takes(QueueOptions)
@@ -78,7 +78,7 @@ class QueueConsumer(Client):
             together
         :param max_batch: how many it is called with at most
         :param mode: who settles a message, as above
-        :param backlog: messages it wants to hold at once; ``None``: as many as the queue allows
+        :param backlog: messages it wants to hold at once; ``None``: 255; the queue may allow fewer
         :param outcomes: how it may settle besides ``accepted``
         :param lake: where the tables are, for messages that Kafka has deleted
         :param ack_batch: acceptances are sent together when this many are waiting

@@ -18,7 +18,6 @@ from ackstream.client.core.arguments import names
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
-from ackstream.kafka.clients import monotonic_ms
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.readers import SampleOutcome
 
@@ -52,7 +51,7 @@ class QueueMessage(Message):
     seq: int
     delivery: MessageDelivered
     _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
-    _lease_end_ms: int | None = field(default=None, repr=False)
+    _lease_left: Callable[[MessageDelivered], int | None] = field(repr=False)
 
     @classmethod
     def of(
@@ -60,11 +59,11 @@ class QueueMessage(Message):
         content: Sample,
         delivery: MessageDelivered,
         settle: Callable[[QueueMessage, SampleOutcome], None],
-        lease_end_ms: int | None,
+        lease_left: Callable[[MessageDelivered], int | None],
     ) -> QueueMessage:
         """Return the delivery of a message that was fetched."""
         message = {each.name: getattr(content, each.name) for each in fields(Message)}
-        return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _lease_end_ms=lease_end_ms)
+        return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _lease_left=lease_left)
 
     @property
     def id(self) -> str:
@@ -84,7 +83,8 @@ class QueueMessage(Message):
     @property
     def lease_left(self) -> float | None:
         """Seconds until the queue may give it to another consumer; ``None``: as long as the session lasts."""
-        return None if self._lease_end_ms is None else max(0, self._lease_end_ms - monotonic_ms()) / 1000
+        left = self._lease_left(self.delivery)
+        return None if left is None else left / 1000
 
     def settle(self, outcome: SampleOutcome = "accepted") -> None:
         """Settle the message; a second time has no effect.

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION = 3
-READABLE_VERSIONS = (1, 2, 3)
+STATE_VERSION = 4
+READABLE_VERSIONS = (1, 2, 3, 4)
 """Sessions and consumers of version 1 lack their last fields, which then have their defaults. Before version 3 there
-are no segments."""
+are no segments; before version 4 leases began with the delivery, and every delivery counted."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
 
@@ -56,13 +56,13 @@ MAX_TTL_MS = 100 * 365 * 86_400_000
 class _Session(msgspec.Struct, array_like=True):
     """A consumer's session: it ends at ``until``; ``number`` is that of its last answer.
 
-    :ivar unreceived: by message: the number of a delivery that the consumer has not reported as received
+    :ivar pending: by message: the number of a delivery that the consumer has not reported as handed out
     """
 
     id: int
     until: int
     number: int = 0
-    unreceived: dict[str, int] = {}
+    pending: dict[str, int] = {}
 
 
 class _EndpointState(msgspec.Struct, array_like=True):
@@ -200,6 +200,7 @@ class Endpoint:
             elif isinstance(record, Alive):
                 self._hear(record, session)
             elif isinstance(record, Unbind):
+                self._hand_out(record, session)
                 self._end(record.consumer, "closed", self._now)
 
     def _read_unbound(self, record: QueueRequest, session: _Session | None) -> None:
@@ -234,19 +235,28 @@ class Endpoint:
         """
         consumer = record.consumer
         self._queue.consumers[consumer].stopped = record.stopped
-        if record.received is None:
-            # an earlier release does not report it
-            return
-        missing = set(record.missing)
-        for message, number in list(session.unreceived.items()):
-            lost = number in missing
-            if lost or number <= record.received:
-                del session.unreceived[message]
+        missing, under_way = set(record.missing), False
+        for message, number in list(session.pending.items()):
             held = self._queue.messages.get(message)
-            if lost and held is not None and consumer in held.holders:
+            if held is None or consumer not in held.holders:
+                # delivered at most once
+                del session.pending[message]
+            elif number in missing:
                 self._deliver(message, consumer, self._locations[message])
-        if session.unreceived:
+                under_way = True
+            elif number <= record.received:
+                self._queue.receive(consumer, message, self._now)
+            else:
+                under_way = True
+        self._hand_out(record, session)
+        if under_way:
             self._confirm(consumer, session)
+
+    def _hand_out(self, record: Alive | Unbind, session: _Session) -> None:
+        for message, number in list(session.pending.items()):
+            if number <= record.handed_out:
+                del session.pending[message]
+                self._queue.hand_out(record.consumer, message, self._now)
 
     def _settle(self, record: SettleMessages, session: _Session | None) -> None:
         for message in record.messages:
@@ -289,7 +299,7 @@ class Endpoint:
             else:
                 holder = self._sessions.get(event.consumer or location.consumer or "")
                 if holder is not None and event.event != "refused":
-                    holder.unreceived.pop(event.message, None)
+                    holder.pending.pop(event.message, None)
             if event.event == "left":
                 del self._locations[event.message]
                 self._subject_bytes -= location.subject_bytes
@@ -300,9 +310,8 @@ class Endpoint:
     def _deliver(self, message: str, consumer: str, location: MessageLocation) -> None:
         session = self._sessions[consumer]
         at = (location.topic, location.partition, location.offset, location.batch)
-        number, until = self._number(session), self._queue.messages[message].holders[consumer] or 0
-        session.unreceived[message] = number
-        answer = (self._name, consumer, session.id, number, message, *at, location.count, location.subject, until)
+        number = session.pending[message] = self._number(session)
+        answer = (self._name, consumer, session.id, number, message, *at, location.count, location.subject)
         self.answers.append(MessageDelivered(*answer))
 
     def _number(self, session: _Session) -> int:

@@ -1,6 +1,8 @@
 """A work queue: each message goes to one consumer at a time until it is settled.
 
 Pure; the caller passes the time (milliseconds) and receives every delivery, return and exit as an event, in order.
+A delivery is no evidence that a consumer has the message: its lease begins with :meth:`Queue.receive`, and it counts,
+and the lease begins anew, when :meth:`Queue.hand_out` or a settlement shows that the application got it.
 Rules: brokers.md S18 to S25 and A28 to A37; :class:`QueueSettings` selects those that apply.
 """
 
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.queues.records import Cause, Event
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
+from ackstream.protocol.queues import PREFETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -110,12 +113,15 @@ class Queue:
     ) -> None:
         """Add a consumer in place of any other of its name.
 
-        :param backlog: how many messages it requests, granted up to the queue's limit; ``None`` requests the limit
+        :param backlog: how many messages it requests, granted up to the queue's limit; ``None``: ``PREFETCH``
         :param outcomes: how it may settle besides ``accepted`` (S20)
         """
         self.unbind(consumer, now, "replaced")
-        limit = self._rules.max_backlog
-        granted = limit if backlog is None else min(backlog, limit) if limit else backlog
+        wanted = PREFETCH if backlog is None else backlog
+        granted = min(wanted, self._rules.max_backlog or wanted)
+        for message in self.messages.values():
+            # it may have what it lacked
+            message.unreadable -= {consumer}
         self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *outcomes}))
 
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
@@ -124,10 +130,10 @@ class Queue:
         if not self.consumers:
             # an empty queue without bound consumers has no state
             self._turn = None
-        for message in removed.held if removed else ():
+        for message, handed_out in removed.held.items() if removed else ():
             held = self.messages.get(message)
             if held is not None:
-                self._give_back(held, consumer, Cause(now, reason))
+                self._give_back(held, consumer, Cause(now, reason), handed_out=bool(handed_out))
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
@@ -135,7 +141,10 @@ class Queue:
         """Advance the time, then deliver messages, oldest first, while a consumer has room."""
         self.advance(now)
         while (message := self._next()) is not None:
-            consumers = list(self.consumers.values()) if message.barrier else self._chosen()
+            if self.consumers and self.consumers.keys() <= message.unreadable:
+                self._give_up(message, Cause(now, "unavailable"), "unavailable")
+                continue
+            consumers = list(self.consumers.values()) if message.barrier else self._chosen(message)
             if not consumers or (message.barrier and self._precedes(message.order)):
                 break
             heapq.heappop(self._waiting)
@@ -161,24 +170,39 @@ class Queue:
         """Return whether another message is before one that waits as the first."""
         return any(message.order < order for message in self.messages.values())
 
-    def _chosen(self) -> list[Consumer]:
-        consumers = list(self.consumers.values())
+    def _chosen(self, message: QueuedMessage) -> list[Consumer]:
         total = self._rules.max_total_backlog
-        if total and sum(len(consumer.held) for consumer in consumers) >= total:
+        if total and sum(len(consumer.held) for consumer in self.consumers.values()) >= total:
             return []
+        consumers = [consumer for consumer in self.consumers.values() if consumer.name not in message.unreadable]
         candidates = consumers[:1] if self._rules.type == "exclusive" else consumers
         chosen = choose(candidates, self._rules.fairness, self._turn)
         return [chosen] if chosen else []
 
     def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> None:
-        until = now + self._rules.lease if self._rules.lease else None
-        if until is not None:
-            heapq.heappush(self._timers, (until, message.id))
-        message.holders[consumer.name] = until
+        message.holders[consumer.name] = None
         message.deliveries += 1
         consumer.held[message.id] = None
         self._turn = consumer.name
         self._report(message, now, "delivered", consumer.name)
+
+    def receive(self, consumer: str, message: str, now: int) -> None:
+        """Begin the lease of a message that its consumer has received."""
+        held = self.messages.get(message)
+        if held is not None and held.holders.get(consumer, 0) is None:
+            self._lease(held, consumer, now)
+
+    def hand_out(self, consumer: str, message: str, now: int) -> None:
+        """Count the delivery of a message that the application of its consumer has got, and begin its lease anew."""
+        held = self.messages.get(message)
+        if held is not None and consumer in held.holders:
+            self.consumers[consumer].held[message] = True
+            self._lease(held, consumer, now)
+
+    def _lease(self, message: QueuedMessage, consumer: str, now: int) -> None:
+        if self._rules.lease:
+            message.holders[consumer] = now + self._rules.lease
+            heapq.heappush(self._timers, (now + self._rules.lease, message.id))
 
     # -- settlement ----------------------------------------------------------------------------------------------------
 
@@ -187,14 +211,13 @@ class Queue:
     ) -> Refusal | None:
         """Apply a consumer's settlement of a message; return why it has no effect, or ``None`` if it has.
 
-        :param unavailable: the consumer cannot read the message: it need not have declared the outcome
+        :param unavailable: the consumer cannot read the message, which is for others, whatever the outcome
         """
         self.advance(now)
         settler = self.consumers.get(consumer)
         # before all else: the event of any settlement names the source of the message
         found = self.find(message)
-        enabled = settler is None or outcome in settler.outcomes or (unavailable and outcome == "rejected")
-        if not enabled:
+        if not (settler is None or outcome in settler.outcomes or unavailable):
             return "outcome-not-enabled"
         if found is None:
             if settler is not None and message in settler.held:
@@ -202,7 +225,7 @@ class Queue:
                 del settler.held[message]
                 return None
             # with any other outcome it stays in the queue that it will arrive in
-            if self._rules.early and outcome == "accepted":
+            if self._rules.early and outcome == "accepted" and not unavailable:
                 self._early[message] = now + self._rules.early
                 if len(self._early) > MAX_EARLY:
                     del self._early[next(iter(self._early))]
@@ -212,17 +235,21 @@ class Queue:
                 return "held-by-another"
             if self._rules.settler == "holder":
                 return "not-held"
-        self._apply(outcome, found, Cause(now, outcome, consumer), "unavailable" if unavailable else "rejected")
+        self._apply(found, Cause(now, "unavailable" if unavailable else outcome, consumer))
         return None
 
-    def _apply(self, outcome: SampleOutcome, message: QueuedMessage, cause: Cause, rejected: ExitReason) -> None:
+    def _apply(self, message: QueuedMessage, cause: Cause) -> None:
         consumer = str(cause.consumer)
         if message.barrier and consumer in message.holders:
             self._give_back(message, consumer, cause)
-        elif outcome == "accepted":
+        elif cause.reason == "unavailable":
+            if consumer in message.holders:
+                message.unreadable |= {consumer}
+                self._give_back(message, consumer, cause, handed_out=False)
+        elif cause.reason == "accepted":
             self._leave(message, cause, "settled", "accepted")
-        elif outcome == "rejected":
-            self._give_up(message, cause, rejected)
+        elif cause.reason == "rejected":
+            self._give_up(message, cause, "rejected")
         else:
             message.failures += 1
             if self._rules.max_failures and message.failures >= self._rules.max_failures:
@@ -233,10 +260,13 @@ class Queue:
                 for holder in list(message.holders) or [consumer]:
                     self._give_back(message, holder, cause, delay)
 
-    def _give_back(self, message: QueuedMessage, holder: str, cause: Cause, delay: int = 0) -> None:
+    def _give_back(
+        self, message: QueuedMessage, holder: str, cause: Cause, delay: int = 0, *, handed_out: bool = True
+    ) -> None:
         if holder in message.holders:
             del message.holders[holder]
             self._report(message, cause.at, "returned", holder, reason=cause.reason)
+            message.deliveries -= not handed_out
         self._release(holder, message.id)
         if message.holders:
             return
@@ -284,7 +314,8 @@ class Queue:
                 continue
             cause = Cause(at, "lease")
             for consumer in [consumer for consumer, until in message.holders.items() if until == at]:
-                self._give_back(message, consumer, cause)
+                handed_out = self.consumers[consumer].held.get(name)
+                self._give_back(message, consumer, cause, handed_out=bool(handed_out))
             if not message.holders and message.expires_at == at and name in self.messages:
                 self._give_up(message, cause, "expired")
             elif message.not_before == at:
@@ -306,7 +337,7 @@ class Queue:
     def put_aside(self) -> None:
         """Put messages that wait into segments; the first ones stay, and the latest, which do not fill one."""
         ordered = sorted(self.messages.values(), key=attrgetter("order"))
-        waiting = [message for message in ordered if not message.holders and not message.not_before]
+        waiting = [one for one in ordered if not (one.holders or one.not_before or one.unreadable)]
         for start in range(SEGMENT, len(waiting) - SEGMENT + 1, SEGMENT):
             self._segments.add(waiting[start : start + SEGMENT])
             for message in waiting[start : start + SEGMENT]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAME = "queues"
 """The name of the job."""
 
-ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease"]
+ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease", "unavailable"]
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 
 

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 
 class QueuedMessage(msgspec.Struct, array_like=True):
-    """A message in the queue; ``holders`` maps its consumers to the ends of their leases."""
+    """A message in the queue.
+
+    :ivar deliveries: those that the application of a consumer got, or may still get
+    :ivar holders: its consumers, with the ends of the leases that have begun
+    :ivar unreadable: the consumers that cannot read it
+    """
 
     id: str
     order: int
@@ -40,6 +45,7 @@ class QueuedMessage(msgspec.Struct, array_like=True):
     failures: int = 0
     not_before: int = 0
     holders: dict[str, int | None] = {}
+    unreadable: frozenset[str] = frozenset()
 
 
 class MessageLocation(msgspec.Struct, array_like=True):
@@ -61,12 +67,15 @@ class MessageLocation(msgspec.Struct, array_like=True):
 
 
 class Consumer(msgspec.Struct, array_like=True):
-    """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages."""
+    """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages.
+
+    :ivar held: its messages, in the order of their deliveries, and whether its application got them
+    """
 
     name: str
     backlog: int
     outcomes: frozenset[SampleOutcome]
-    held: dict[str, None] = {}
+    held: dict[str, bool | None] = {}
     stopped: bool = False
 
     @property

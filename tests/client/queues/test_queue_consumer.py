@@ -16,7 +16,7 @@ from ackstream.client.queues.queued_messages import FlowQos
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbound
+from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 from tests.client.connections import FakeConnection
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
-
-NOW = 1_000_000
-"""The broker's time of every record, which is far from the clock here."""
 
 
 class Service:
@@ -64,6 +61,7 @@ class Service:
             self.answers.append(Bound("q", "A", self.session, 1, 100, self.lease_ms, self.session_ms))
         failure = self.failures.popleft() if self.failures and isinstance(record, SettleMessages) else None
         return SimpleNamespace(
+            get=lambda **_: None,
             add_callback=lambda report: None if failure else report(None),
             add_errback=lambda report: report(failure) if failure else None,
         )
@@ -72,7 +70,7 @@ class Service:
         threading.Event().wait(0.002)
         found = []
         while self.answers:
-            found.append(SimpleNamespace(value=queues.write(self.answers.popleft()), timestamp=NOW))
+            found.append(SimpleNamespace(value=queues.write(self.answers.popleft())))
         return found
 
     def close(self) -> None:
@@ -109,7 +107,7 @@ def consume(service: Service) -> Iterator[Callable[..., QueueConsumer]]:
         consumer.close()
 
 
-def test_a_message_that_cannot_be_read_is_rejected_and_the_others_are_handed_out(
+def test_a_message_that_cannot_be_read_goes_back_and_the_others_are_handed_out(
     service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
     service.fetch = lambda deliveries: _all([one for one in deliveries if one.message != "m3"])
@@ -180,23 +178,38 @@ def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
 
 
 def test_a_message_whose_lease_has_ended_in_the_buffer_is_not_handed_out(
+    service: Service, consume: Callable[..., QueueConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0
+    monkeypatch.setattr(queue_link, "monotonic_ms", lambda: now)
+    service.lease_ms = 5_000
+    consumer = consume(flow=FlowQos(window=1))
+    service.deliver(2, 3, 4)
+    eventually(lambda: any(isinstance(one, Alive) and one.received == 4 for one in service.sent), "the report")
+    first = consumer.receive(PATIENCE_SECONDS)
+    assert first is not None
+    assert (first.id, first.lease_left) == ("m2", 5)
+    now = 5_000
+    service.deliver(5)
+    last = consumer.receive(PATIENCE_SECONDS)
+    assert last is not None
+    assert (last.id, first.lease_left) == ("m5", 0)
+    assert consumer.statistics.expired == 2
+
+
+def test_the_first_message_of_a_session_is_handed_out_when_kafka_has_that_it_is_and_all_are_reported(
     service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
+    """A message that always ends its process is the first of some session, and its deliveries have to count."""
     consumer = consume()
-    service.deliver(2, until=NOW + 60_000)
-    service.deliver(3, 4, until=NOW + 1)
-    service.deliver(5)
-    received = [consumer.receive(PATIENCE_SECONDS)]
-    # by its own clock the consumer sees the leases of 3 and 4 end
-    threading.Event().wait(0.05)
-    received.append(consumer.receive(PATIENCE_SECONDS))
-    first, last = received
-    assert first is not None
-    assert last is not None
-    assert (first.id, last.id) == ("m2", "m5")
-    assert 0 < (first.lease_left or 0) <= 60
-    assert last.lease_left is None
-    assert consumer.statistics.expired == 2
+    service.deliver(2, 3)
+    consumer.receive(PATIENCE_SECONDS)
+    assert [one.handed_out for one in service.sent if isinstance(one, Alive)][-1] == 2
+    consumer.receive(PATIENCE_SECONDS)
+    consumer.close()
+    last = service.sent[-1]
+    assert isinstance(last, Unbind)
+    assert last.handed_out == 3
 
 
 @pytest.mark.parametrize("outcome", ["accepted", "failed"])

@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.queues._queue_session import (
-    AHEAD_MS,
-    MAX_MISSING,
-    AckBatches,
-    QueueSession,
-)
+from ackstream.client.queues._queue_session import MAX_MISSING, AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import AckMode, FlowQos, after_handler, takes_call
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
@@ -156,32 +151,56 @@ def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() 
     assert session.settle(again, "accepted", 0) != []
 
 
-def test_a_lease_ends_by_the_brokers_clock_as_the_fastest_answer_showed_it() -> None:
-    session = _session()
-    session.receive(BOUND, now_ms=100, broker_ms=5_000)
-    delivery = _delivered(2, until=8_000)
-    # an answer that was read late says little about the broker's clock
-    session.receive(delivery, now_ms=900, broker_ms=5_100)
-    assert session.lease_end(delivery) == 3_100
-    assert [session.expire(delivery, now) for now in (3_099, 3_100, 3_200)] == [False, True, True]
-    assert session.settle(delivery, "accepted", 3_200) == []
-    assert session.lease_end(_delivered(3)) is None
+def _leasing() -> QueueSession:
+    session = _session(Bound("q", "A", 7, 1, 10, 5_000, 30_000))
+    _due(session, 0)
+    return session
 
 
-def test_a_brokers_clock_that_was_ahead_for_a_moment_ends_no_lease_for_long() -> None:
-    session = _session()
-    session.receive(BOUND, now_ms=0, broker_ms=60_000)
-    # it has been put right
-    for now in range(1_000, 3 * AHEAD_MS, 1_000):
-        session.receive(BOUND, now_ms=now, broker_ms=now)
-    assert session.lease_end(_delivered(2, until=200_000)) == 200_000
+def test_a_lease_begins_with_the_first_report_of_the_delivery() -> None:
+    session, delivery = _leasing(), _delivered(2)
+    session.receive(delivery, 1_000)
+    assert [session.lease_left(delivery, now) for now in (1_000, 1_999)] == [5_000, 5_000]
+    assert _due(session, 2_000) == _received(2)
+    session.report(4_000)
+    assert session.lease_left(delivery, 4_000) == 3_000
+    assert [session.expire(delivery, now) for now in (6_999, 7_000)] == [False, True]
+    assert session.settle(delivery, "accepted", 7_000) == []
+    assert _session(BOUND).lease_left(_delivered(3), 0) is None
+
+
+def test_a_lease_begins_anew_with_the_report_that_the_message_was_handed_out() -> None:
+    session, deliveries = _leasing(), [_delivered(number, f"m{number}") for number in (2, 3, 4)]
+    for one in deliveries:
+        session.receive(one, 0)
+    session.report(0)
+    # the first one, one in time for the next report, and one whose lease would end before
+    at_once = [session.hand_out(one, now) for one, now in zip(deliveries, (1_000, 2_000, 3_000), strict=True)]
+    assert at_once == [True, False, True]
+    session.report(3_000)
+    assert [session.lease_left(one, 3_000) for one in deliveries] == [5_000] * 3
 
 
 def test_a_redelivery_is_not_expired_with_the_delivery_before() -> None:
-    first, again = _delivered(2, until=10), _delivered(3, count=2, until=20)
-    session = _session(BOUND, first, again)
-    assert session.expire(first, 15)
-    assert len(session.settle(again, "accepted", 15)) == 1
+    session, first, again = _leasing(), _delivered(2), _delivered(3, count=2)
+    session.receive(first, 0)
+    session.report(0)
+    session.receive(again, 5_000)
+    assert session.expire(first, 5_000)
+    assert not session.expire(again, 5_000)
+    assert len(session.settle(again, "accepted", 5_000)) == 1
+
+
+def test_what_the_application_got_is_reported_within_a_second_and_at_the_end() -> None:
+    session = _session(BOUND, *(deliveries := [_delivered(number, f"m{number}") for number in range(2, 6)]))
+    session.report(0)
+    # each of them comes before the report of the one before is due
+    first = [session.hand_out(one, at) for at, one in zip((0, 600, 1_200), deliveries, strict=False)]
+    assert first == [True, False, False]
+    assert _due(session, 1_200) == [Alive("q", "A", 7, received=5, handed_out=4)]
+    assert _due(session, 2_300) == []
+    session.hand_out(deliveries[3], 2_400)
+    assert list(session.end()) == [Unbind("q", "A", 7, handed_out=5)]
 
 
 def test_everything_is_counted() -> None:

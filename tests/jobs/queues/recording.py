@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RecordingQueue(Queue):
-    """The queue, with its events in ``events`` and its messages as its items."""
+    """The queue, with its events in ``events`` and its messages as its items; an application gets them at once."""
 
     def __init__(self, rules: QueueSettings) -> None:
         self.events: list[Event] = []
@@ -24,6 +24,17 @@ class RecordingQueue(Queue):
     @property
     def exits(self) -> list[Event]:
         return [event for event in self.events if event.event == "left"]
+
+    def dispatch(self, now: int) -> None:
+        before = len(self.events)
+        super().dispatch(now)
+        self._hand_out_since(before, now)
+
+    def _hand_out_since(self, before: int, now: int) -> None:
+        for event in self.events[before:]:
+            if event.event == "delivered":
+                self.receive(str(event.consumer), event.message, now)
+                self.hand_out(str(event.consumer), event.message, now)
 
     def dispatched(self, now: int) -> list[Event]:
         """Dispatch; return the deliveries."""
@@ -39,6 +50,7 @@ class RecordingQueue(Queue):
             return None
         before = len(self.events)
         self._deliver(found, taker, now)
+        self._hand_out_since(before, now)
         return next(event for event in self.events[before:] if event.event == "delivered")
 
     def __iter__(self) -> Iterator[str]:

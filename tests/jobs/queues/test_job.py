@@ -20,7 +20,7 @@ from ackstream.observe.catalogue import (
 )
 from ackstream.observe.figures import Figures, Tally
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
+from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
 from ackstream.spark.operator import operator
 from tests.jobs.queues.rules import amps, solace
 
@@ -103,18 +103,19 @@ def test_a_batch_is_answered_and_the_state_lasts_to_the_next_one() -> None:
     out = _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)))
     assert [type(answer) for answer in out["answer"]] == [Bound, MessageDelivered]
     assert [event.event for event in out["event"]] == ["delivered"]
-    assert state.timeout == 1_002
+    assert state.timeout == 30_002
     out = _call(state, _word(3, 9, SettleMessages("q", "A", 5, ("messages-0-7",))))
     assert [(event.event, event.reason) for event in out["event"]] == [("left", "accepted")]
 
 
 def test_a_timeout_lets_time_pass() -> None:
     state = State()
-    _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)))
-    state.watermark = 1_002
+    _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)), _word(3, 9, Alive("q", "A", 5, received=2)))
+    assert state.timeout == 1_003
+    state.watermark = 1_003
     out = _call(state)
-    assert [(event.event, event.at) for event in out["event"]] == [("returned", 1_002), ("delivered", 1_002)]
-    assert state.timeout == 2_002
+    assert [(event.event, event.at) for event in out["event"]] == [("returned", 1_003), ("delivered", 1_003)]
+    assert state.timeout == 30_003
 
 
 def test_a_batch_that_runs_again_comes_to_the_same() -> None:
@@ -188,7 +189,7 @@ def test_deliveries_and_exits_count_by_queue_and_what_is_left_is_measured() -> N
         (4_000, Bind("q", "A", 1, outcomes=outcomes)),
         (5_000, SettleMessages("q", "A", 1, ("m-1-0",), "accepted")),
         (6_000, SettleMessages("q", "A", 1, ("m-2-0",), "rejected")),
-        (7_000, Unbind("q", "A", 1)),
+        (7_000, Unbind("q", "A", 1, handed_out=4)),
         (8_000, Bind("q", "B", 1, outcomes=outcomes)),
     )
     endpoint.process(arrivals, reports, 0)

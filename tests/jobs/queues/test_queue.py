@@ -83,7 +83,8 @@ def test_a_full_consumer_gets_more_when_it_settles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "asked", "granted"), [(3, 10, 3), (3, 2, 2), (3, None, 3), (0, 10, 10), (0, None, 0)]
+    ("limit", "asked", "granted"),
+    [(3, 10, 3), (3, 2, 2), (3, None, 3), (0, 10, 10), (0, None, 255), (1_000, None, 255)],
 )
 def test_a_requested_backlog_is_granted_up_to_the_limit(limit: int, asked: int | None, granted: int) -> None:
     queue = RecordingQueue(amps(max_backlog=limit))
@@ -440,11 +441,30 @@ def test_a_full_queue_gives_up_what_arrives(*, eligible: bool, how: str) -> None
     assert list(queue) == ["1"]
 
 
-@pytest.mark.parametrize(("outcome", "refusal"), [("rejected", None), ("failed", "outcome-not-enabled")])
-def test_what_cannot_be_read_may_be_rejected_and_nothing_else(outcome: SampleOutcome, refusal: str | None) -> None:
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_what_a_consumer_cannot_read_goes_to_another_and_never_to_it_again(exclusive: bool) -> None:  # noqa: FBT001
+    queue = RecordingQueue(solace(exclusive=exclusive, max_redelivery=1))
+    queue.enqueue("1", 0)
+    queue.bind("A", 0)
+    _sent(queue)
+    queue.bind("B", 1)
+    assert queue.settle("A", "1", "rejected", 1, unavailable=True) is None
+    queue.enqueue("2", 2)
+    assert _sent(queue, 2) == [("1", "B"), ("2", "A")]
+    queue.unbind("B", 3, "lost")
+    assert _sent(queue, 3) == []
+    assert [(exit_.message, exit_.reason) for exit_ in queue.exits] == [("1", "unavailable")]
+
+
+def test_what_no_consumer_could_read_waits_while_none_is_bound() -> None:
     queue = RecordingQueue(solace())
     queue.enqueue("1", 0)
     queue.bind("A", 0)
     _sent(queue)
-    assert queue.settle("A", "1", outcome, 1, unavailable=True) == refusal
-    assert [exit_.reason for exit_ in queue.exits] == ([] if refusal else ["unavailable"])
+    queue.settle("A", "1", "rejected", 1, unavailable=True)
+    queue.unbind("A", 1, "closed")
+    queue.put_aside()
+    assert _sent(queue, 2) == []
+    assert list(queue) == ["1"]
+    queue.bind("A", 3)
+    assert _sent(queue, 3) == [("1", "A")]
