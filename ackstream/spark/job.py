@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 
 from ackstream.errors import AckstreamError, StoppedError
 from ackstream.kafka.login import not_allowed
-from ackstream.kafka.parties import PARTIES
+from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
@@ -76,13 +76,11 @@ POOL = "spark.scheduler.pool"
 class Job:
     """The description of a job.
 
-    :ivar name: of the query and of its checkpoint
+    :ivar name: of the query and of its checkpoint, and of the party with its topics
     :ivar build: creates the tables and starts the query with a trigger, in a session of its own
     :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
-    :ivar topics: the topics it reads and writes, without the prefix
     :ivar reads: the topics whose offsets its checkpoint counts, without that of its clock
     :ivar ticks: the topic of its clock, which never passes an unread record of ``reads``
-    :ivar lease: the topic of its signs of life, so that no second process runs it
     :ivar conf: entries for its Spark session
     :ivar answers: whether clients wait for its results: its tasks precede those of other jobs in the session
     :ivar check: refuses inconsistent settings before the first write
@@ -91,14 +89,22 @@ class Job:
     name: str
     build: Callable[[SparkSession, Settings, Trigger], StreamingQuery]
     trigger: str
-    topics: tuple[str, ...] = ()
     ticks: str | None = None
-    lease: str | None = None
     reads: tuple[str, ...] = ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     answers: bool = True
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
     keeps: CheckpointRules = field(default_factory=CheckpointRules)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it reads and writes, without the prefix."""
+        return PARTIES[self.name].topics if self.name in PARTIES else ()
+
+    @property
+    def lease(self) -> str | None:
+        """The topic of its signs of life, so that no second process runs it."""
+        return f"{self.name}-lease" if self.name in LEASED else None
 
     def start(
         self, spark: SparkSession, settings: Settings, *, available_now: bool = False, clock: QueryClock | None = None

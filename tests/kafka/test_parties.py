@@ -10,7 +10,6 @@ import pytest
 from ackstream.gateway.exchange import TOPICS as OF_GATEWAY
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
-from ackstream.jobs.mirror.job import TOPICS as OF_MIRROR
 from ackstream.jobs.persist.job import JOB as PERSIST
 from ackstream.jobs.query.job import JOB as QUERY
 from ackstream.jobs.queues.job import JOB as QUEUES
@@ -29,7 +28,6 @@ JOBS = (ARCHIVE, CORRELATE, PERSIST, QUERY, QUEUES, SETTLE, TWIN)
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
 def test_a_job_does_what_its_party_may(job: Job) -> None:
     party = PARTIES[job.name]
-    assert set(job.topics) == set(party.topics)
     assert set(job.reads) <= set(party.reads)
     # its clock and its lease are its own
     own = {job.ticks, job.lease} - {None}
@@ -66,7 +64,6 @@ def test_what_one_job_decides_nobody_else_can_write(topic: str, writers: set[str
 def test_the_table_names_topics_that_exist_and_leaves_none_out() -> None:
     named = {topic for party in PARTIES.values() for topic in (*party.topics, *party.looks_up)}
     assert named == set(TOPICS)
-    assert set(OF_MIRROR) == set(PARTIES["mirror"].topics)
     gateway = PARTIES["gateway"]
     assert set(OF_GATEWAY) <= set(gateway.topics) | set(gateway.looks_up)
 

@@ -286,9 +286,9 @@ def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends
     monkeypatch.setattr(spark_job, "clock", clock)
     monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
     monkeypatch.setattr(Job, "start", lambda *_, clock: seen.append(("starts", clock)) or query)
-    job = Job(name="x", build=lambda *_: None, trigger="archive.trigger", lease="x-lease")  # type: ignore[arg-type]
+    job = Job(name="archive", build=lambda *_: None, trigger="archive.trigger")  # type: ignore[arg-type]
     with job.running(None, Settings(), ticks=ticks):  # type: ignore[arg-type]
-        assert seen == [("claims", "x-lease", None, ()), ("starts", "clock")]
+        assert seen == [("claims", "archive-lease", None, ()), ("starts", "clock")]
     assert seen[2:] == ["stops", "ends"]
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
-NAME, LEASE = "archive", "archive-lease"
+NAME = "archive"
 SOURCES = ("ledger", AUDIT)
 LARGEST = 256 * 1024 * 1024
 """Up to so many bytes, the rows of a batch are written by the driver: for a usual one, tasks of Spark take longer."""
@@ -70,8 +70,6 @@ JOB = Job(
     answers=False,
     build=build,
     trigger="archive.trigger",
-    topics=(*SOURCES, LEASE),
-    lease=LEASE,
     reads=SOURCES,
     conf=lambda _: {"spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE)},
     keeps=CheckpointRules(committed=partial(tables.newest_batch_of, TABLES)),

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
-TICKS, LEASE = "clock", "correlate-lease"
+TICKS = "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")
 PART_BYTES = 64 * 1024 * 1024
 """How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
@@ -140,8 +140,6 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="correlate.trigger",
-    topics=(*READ, TICKS, LEASE, "replies", "ledger", "dead-letters"),
-    lease=LEASE,
     ticks=TICKS,
     reads=READ,
     conf=conf,

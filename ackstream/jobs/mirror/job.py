@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Destination, Settings
 
-TOPICS = ("destinations",)
 SOURCE = "ackstream.source"
 """The property of a destination's table that names the table its rows come from."""
 
@@ -54,7 +53,7 @@ def main() -> None:
 
     def start(settings: Settings) -> None:
         destination = named(settings, sys.argv[1:])
-        prepare(settings, TOPICS, PARTIES["mirror"])
+        prepare(settings, PARTIES["mirror"].topics, PARTIES["mirror"])
         with driver(settings, f"ackstream-mirror-{destination.name}") as (spark, stop):
             run(spark, settings, destination, stop)
 

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAME, LEASE = "persist", "persist-lease"
+NAME = "persist"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -99,8 +99,6 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="persist.interval",
-    topics=("messages", "publisher-acks", "stored", "destinations", LEASE),
-    lease=LEASE,
     reads=("messages",),
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},

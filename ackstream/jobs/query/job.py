@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAME, LEASE = "query", "query-lease"
+NAME = "query"
 MAX_BATCHES_UNSTORED = 100
 """The position of the log is stored after this many batches of messages at the latest: fewer are delivered again."""
 
@@ -76,8 +76,6 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="query.interval",
-    topics=("queries", "query-results", "stored", "dead-letters", LEASE),
-    lease=LEASE,
     reads=("queries", "stored"),
     # with ANSI a failing cast stops the query, where a filter must simply not match
     conf=lambda _: {"spark.sql.ansi.enabled": "false"},

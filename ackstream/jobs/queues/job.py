@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound=msgspec.Struct)
     Record = tuple[Any, ...]
 
-TICKS, LEASE, REPORTS = "queue-clock", "queues-lease", "app-acks"
+TICKS, REPORTS = "queue-clock", "app-acks"
 ARRIVAL, REPORT = 0, 1
 """Values of ``kind`` in the operator's input."""
 
@@ -114,8 +114,6 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="queue.interval",
-    topics=(REPORTS, "queue-deliveries", "dead-letters", TICKS, LEASE),
-    lease=LEASE,
     ticks=TICKS,
     reads=(REPORTS,),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.queue.shuffle_partitions)},

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.operator import ShardBatch
 
-NAME, TICKS, LEASE = "settle", "settle-clock", "settle-lease"
+NAME, TICKS = "settle", "settle-clock"
 
 TABLES = {"deliveries": "acknowledged_at", "ignored_reports": "received_at"}
 """The tables that the job writes, and the time of their rows."""
@@ -88,8 +88,6 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="settle.interval",
-    topics=("stored", "app-acks", "publisher-acks", TICKS, LEASE),
-    lease=LEASE,
     ticks=TICKS,
     reads=("stored", "app-acks"),
     conf=lambda settings: {SHUFFLE_PARTITIONS: str(settings.settle.shuffle_partitions)},

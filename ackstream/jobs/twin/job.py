@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, ordered, search_persisted
 from ackstream.jobs.twin.changes import QuotaUsage, Thing
-from ackstream.jobs.twin.records import ACKS, EVENTS, MAX_TOPIC, JournalRow, SignalRecord, TwinMessage
+from ackstream.jobs.twin.records import MAX_TOPIC, JournalRow, SignalRecord, TwinMessage
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Trigger
     from ackstream.spark.kafka import Start
 
-NAME, INDEX_NAME, LEASE = "twin", "twin-index", "twin-lease"
+NAME, INDEX_NAME = "twin", "twin-index"
 
 _TIME = pa.timestamp("ms", tz="UTC")
 _ROWS = pa.schema(
@@ -140,8 +140,6 @@ JOB = Job(
     name=NAME,
     build=build,
     trigger="twin.trigger",
-    topics=("signals", ACKS, EVENTS, LEASE),
-    lease=LEASE,
     reads=("signals",),
     check=check,
     keeps=CheckpointRules(
