@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ackstream.client.reading.samples import ReaderQos, Sample
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.messages import StoredRange
-    from ackstream.protocol.readers import AppAckConf, ProtocolAck, ReaderStart
+    from ackstream.protocol.readers import AppAckConf, ReaderStart
 
 log = logging.getLogger(__name__)
 
@@ -250,12 +250,6 @@ class ReaderHistory(Awaited):
                 if reports.deadline is None:
                     self._reporting.discard(writer)
         return [report for report in due if report is not None]
-
-    def repeat(self, report: ProtocolAck) -> None:
-        """Have a report made again that was not sent: nothing confirms those of this kind."""
-        with self.changed:
-            self.reports[report.writer].repeat()
-            self._reporting.add(report.writer)
 
     def confirm(self, conf: AppAckConf) -> None:
         """Apply a confirmation."""

@@ -10,13 +10,13 @@ import logging
 import secrets
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.core.connection import connection_of
+from ackstream.client.core.connection import Producer, ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
 from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
 from ackstream.client.reading import samples
@@ -79,11 +79,9 @@ class ReaderLink:
         self._again: Parts[readers.ReaderState] | None = None
         self._unreadable = 0
         self._sessions = samples.PublisherSessions()
-        # reports that Kafka did not store, and that nothing else repeats; filled by the producer's thread
-        self._unsent: deque[readers.ProtocolAck] = deque()
-        self._due = dict.fromkeys(("gaps", "repeat", "recover", "commit"), 0.0)
+        self._due = dict.fromkeys(("gaps", "recover", "commit"), 0.0)
         kafka = connection.kafka
-        self._messages, self._stored = kafka.topic("messages"), kafka.topic("stored")
+        self._messages, self._stored, self._acks = map(kafka.topic, ("messages", "stored", "app-acks"))
         self.link = connection.link(
             start.reader,
             sends="app-acks",
@@ -91,6 +89,8 @@ class ReaderLink:
             whole=("messages", "stored"),
             group=kafka.group(f"reader-{start.reader}"),
         )
+        self.producer = Producer(kafka, self.link.producer)
+        self._sender = ReliableSender(self.producer)
         self.link.consumer.pause(*self._partitions)
         self._positions = ReaderPositions(self.link.consumer, history, lake, reader)
         self.counts = self._positions.counts
@@ -115,12 +115,14 @@ class ReaderLink:
             return True
         self._closed = True
         self.link.end()
-        started, left = self._started.is_set(), None
+        started, left = self._started.is_set(), threading.Event()
         if started:
             for report in self._history.due(closing=True):
                 self._send(report)
-            left = self._send(readers.ReaderStop(self._start.reader, self._start.epoch)) if leave else None
+            if leave:
+                self._send(readers.ReaderStop(self._start.reader, self._start.epoch), lambda _: left.set())
         self.link.flush()
+        self._sender.settle(time.monotonic())
         try:
             if started:
                 offsets = self._positions.restart_offsets(self._partitions)
@@ -128,7 +130,7 @@ class ReaderLink:
         except (KafkaError, AssertionError) as error:
             log.warning("The last offsets of reader %s were not committed: %s", self._start.reader, error)
         self.link.close()
-        return not leave or (left is not None and left.succeeded())
+        return not leave or left.is_set()
 
     @property
     def _partitions(self) -> list[Any]:
@@ -203,6 +205,7 @@ class ReaderLink:
             # by the application, in this thread
             return
         self._after_poll(now)
+        self._sender.turn(now)
         if not self._started.is_set():
             if (whole := self._answer.whole) is not None:
                 self._begin(merged(whole))
@@ -217,9 +220,6 @@ class ReaderLink:
             self._send(report)
         if self._session.due(now):
             self._send(readers.ReaderAlive(self._start.reader, self._start.epoch))
-        if self._unsent and self._is_due("repeat", now, REPEAT_SECONDS):
-            while self._unsent:
-                self._history.repeat(self._unsent.popleft())
 
     def _keep_reading(self, now: float) -> None:
         self._positions.limit(self._partitions, now)
@@ -256,23 +256,17 @@ class ReaderLink:
         if self._again is not None:
             self._send(self._start)
 
-    def _send(self, record: ConsumerRecord) -> Any:
-        """Send a record; return the producer's future, ``None`` if Kafka rejected it at once."""
+    def _send(self, record: ConsumerRecord, stored: Callable[[Any], None] = lambda _: None) -> None:
+        def finished(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
+                # others are repeated when they are next due, or at the end of the period of an AppAck
+                if isinstance(record, readers.ProtocolAck):
+                    self._sender.submit(sending, time.monotonic() + REPEAT_SECONDS)
 
-        def failed(_error: BaseException) -> None:
-            # others are repeated when they are next due, or at the end of the period of an AppAck
-            if isinstance(record, readers.ProtocolAck):
-                self._unsent.append(record)
-
-        try:
-            sent = self.link.send(readers.write(record))
-        except (KafkaError, ValueError) as error:
-            log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
-            failed(error)
-            return None
-        if isinstance(record, readers.ProtocolAck):
-            sent.add_errback(failed)
-        return sent
+        named = {"topic": self._acks, "value": readers.write(record), "key": self._start.reader.encode()}
+        sending = Sending(named, finished, stored, give_up_at=0)
+        self._sender.submit(sending)
 
 
 def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeout: float = 60.0) -> None:

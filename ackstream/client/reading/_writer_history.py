@@ -219,10 +219,6 @@ class AckReports:
             self._sent = []
         return AppAck(reader.reader, self._writer, reader.epoch, self._count, intervals, reader.role, start)
 
-    def repeat(self) -> None:
-        """Let the next report repeat the last one, which was not sent (``protocol`` alone)."""
-        self._confirmed = Intervals(start=self.acknowledged.start)
-
     def _intervals(self, now: int) -> tuple[AckInterval, ...]:
         """Return everything acknowledged, ascending; neighbours that differ in nothing are one interval (R15)."""
         intervals = [AckInterval(first, last, reported=True) for first, last in self._confirmed]

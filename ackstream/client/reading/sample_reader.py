@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.core.arguments import handler_of, names, takes
-from ackstream.client.core.connection import Producer, connection_of
+from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks
@@ -149,8 +149,7 @@ class SampleReader(Client):
                 after_poll=self._after_poll,
             )
             stack.callback(self._link.close)
-            producer = Producer(connection.kafka, self._link.link.producer)
-            self._outbox = Answers(producer, connection, self._labels)
+            self._outbox = Answers(self._link.producer, connection, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             self._link.begin(options.start_timeout)
             self._connected = stack.pop_all()

@@ -404,14 +404,6 @@ def test_a_protocol_reader_reports_what_its_library_has_and_keeps_nothing_that_w
     assert reader.held == 0
 
 
-def test_a_report_of_a_protocol_reader_that_was_not_sent_is_made_again() -> None:
-    reader = _receive(_reader("protocol"), 1, 2)
-    (report,) = reader.due()
-    assert isinstance(report, ProtocolAck)
-    reader.repeat(report)
-    assert (reader.due(), reader.due()) == ([report], [])
-
-
 def test_what_a_protocol_reader_need_not_read_again_does_not_hold_it_up() -> None:
     reader = _reader("protocol")
     reader.begin(KnownWriter("w1", 1, 5, acknowledged=((1, 3),)))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from ackstream.client.core.lifetime import Lifetime, Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
@@ -23,6 +25,7 @@ from ackstream.protocol.readers import (
     SKEW_MS,
     AppAckConf,
     KnownWriter,
+    ProtocolAck,
     ReaderRemoved,
     ReaderStart,
     ReaderState,
@@ -114,10 +117,10 @@ class _Consumer:
 
     def offsets_for_times(self, wanted: dict[Any, int]) -> dict[Any, Any]:
         found = {}
-        for partition, time in wanted.items():
+        for partition, moment in wanted.items():
             if partition == STORED:
-                self.asked_stored = time
-            older = [at for at in range(len(self.log)) if NOW - (len(self.log) - at) * self._apart_ms >= time]
+                self.asked_stored = moment
+            older = [at for at in range(len(self.log)) if NOW - (len(self.log) - at) * self._apart_ms >= moment]
             found[partition] = SimpleNamespace(offset=older[0]) if partition == MESSAGES and older else None
         return found
 
@@ -149,7 +152,9 @@ class _Link:
         self.assignment = SimpleNamespace(of=lambda topic: [MESSAGES] if topic == "messages" else [STORED])
         self.stop = threading.Event()
         self.unreadable = 0
+        self.producer = self
         self.sent: list[Any] = []
+        self.failures: deque[Exception] = deque()
         self.pending: deque[Any] = deque()
 
     def start(self, _name: str, receive: Any, step: Any, *, guard: Any, **_limits: int) -> None:
@@ -166,10 +171,13 @@ class _Link:
             self.receive(record)
         self.step(now)
 
-    def send(self, value: bytes) -> None:
+    def send(self, topic: str, *, value: bytes, key: bytes) -> Any:
+        assert (topic, key) == ("app-acks", b"billing")
         self.sent.append(readers.read(value))
         if isinstance(self.sent[-1], ReaderStart) and self.answers:
             self.pending.append(self.answers.popleft())
+        failure = self.failures.popleft() if self.failures else None
+        return SimpleNamespace(add_callback=lambda _: None, add_errback=lambda fail: failure and fail(failure))
 
 
 def _session(link: _Link, history: ReaderHistory, errors: list[Exception], lake: Lake | None = None) -> ReaderLink:
@@ -419,3 +427,21 @@ def test_only_a_reader_that_leaves_says_so() -> None:
         world.consumer.commit = lambda *_, **__: None  # type: ignore[attr-defined]
         assert world.session.close(leave=leave) is not leave, "Kafka has not stored it"
         assert isinstance(world.link.sent[-1], ReaderStop) is leave
+
+
+@pytest.mark.parametrize("error", [KafkaTimeoutError("120 s"), TopicAuthorizationFailedError("app-acks")])
+def test_a_report_of_a_protocol_reader_that_kafka_rejects_is_sent_again(error: Exception) -> None:
+    link = _Link(_Consumer(_all(2), committed=None, deleted=0, apart_ms=1), [_answer()])
+    history = ReaderHistory(
+        ReaderQos(kind="protocol"), ReaderStart("billing", 1), wanted=lambda _: True, on_acknowledged=lambda *_: None
+    )
+    _session(link, history, []).begin(0.0)
+    history.mark_stored(StoredRange("w", 1, 2, 0))
+    link.failures.append(error)
+    link.turn(1.0)
+    link.turn(time.monotonic())
+    reports = [record for record in link.sent if isinstance(record, ProtocolAck)]
+    assert [report.up_to for report in reports] == [2]
+    link.turn(time.monotonic() + 10.0)
+    link.turn(time.monotonic() + 20.0)
+    assert [record for record in link.sent if isinstance(record, ProtocolAck)] == 2 * reports

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ackstream.client.core.connection import Producer
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.reading import sample_reader
 from ackstream.client.reading.sample_reader import SampleReader
@@ -28,7 +29,7 @@ class _Session:
     producer: Any = None
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.link = SimpleNamespace(producer=self.producer, unreadable=0, stop=threading.Event())
+        self.link = SimpleNamespace(unreadable=0, stop=threading.Event())
         self.counts = Counter[str]()
         self.left: list[bool] = []
         self.takes_leave = True
@@ -128,7 +129,7 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
     sent: list[dict[str, Any]] = []
     future = SimpleNamespace(add_callback=lambda _: None, add_errback=lambda _: None)
     producer = SimpleNamespace(send=lambda *_, **record: sent.append(record) or future)
-    monkeypatch.setattr(_Session, "producer", producer)
+    monkeypatch.setattr(_Session, "producer", Producer(Kafka(), producer))
     with make(labels=["a-ack"]) as reader:
         headers = {"correlation-id": b"c", "requested-acks": b'["a-ack"]'}
         reader._history.add(Sample("w1", None, b"ns:n", b"", headers, 0, 1, 0, 1))
