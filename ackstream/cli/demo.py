@@ -270,33 +270,28 @@ def _delete_topics(settings: Settings) -> None:
 
 @contextmanager
 def serve_gateway(settings: Settings) -> Iterator[str]:
-    """Serve the gateway for the duration of the block and yield its address.
-
-    If the configured port is in use, a free one is taken.
-
-    :raises LocalError: no port can be bound
-    """
+    """Serve the gateway for a block, at a free port if the configured one is in use; yield its address."""
     # no password: the gateway listens on the loopback address only
     port = settings.gateway.port
     own = settings.model_copy(update={"gateway": Gateway(port=port if is_free(port) else 0)})
     address: Future[str] = Future()
     with gateway.connected(own) as dependencies:
         server = Server(dependencies, address.set_result)
-        thread = threading.Thread(target=_serve, args=(server, address), name="ackstream-gateway", daemon=True)
+
+        def serve() -> None:
+            try:
+                asyncio.run(server.serve())
+            except SystemExit:
+                # uvicorn exits when it cannot listen
+                address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))
+
+        thread = threading.Thread(target=serve, name="ackstream-gateway", daemon=True)
         thread.start()
         try:
             yield address.result()
         finally:
             server.should_exit = True
             thread.join()
-
-
-def _serve(server: Server, address: Future[str]) -> None:
-    try:
-        asyncio.run(server.serve())
-    except SystemExit:
-        # uvicorn exits when it cannot listen
-        address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))
 
 
 def _environment(own: Settings) -> str:

@@ -108,10 +108,7 @@ class _Receipts:
             self._print(*self._open.popleft())
 
     def finish(self) -> None:
-        """Print the others as they arrive.
-
-        :raises AcknowledgementTimeout: one did not arrive in time
-        """
+        """Print the others as they arrive; raise if one does not arrive in time."""
         while self._open:
             self._print(*self._open.popleft())
 

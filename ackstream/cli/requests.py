@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
@@ -214,8 +215,8 @@ def ack(
     from ackstream.client import Ack
 
     answer = Ack(status, UNSET if payload is None else json_text("payload", payload))
-    player = _Player(lambda signal: answer if signal.labels else None, status, delay, count, as_json=as_json)
-    player.play(labels, group)
+    options: dict[str, Any] = {"status": status, "delay": delay, "group": group, "count": count, "as_json": as_json}
+    _play(lambda signal: answer if signal.labels else None, labels, **options)
 
 
 def respond(
@@ -235,67 +236,68 @@ def respond(
     from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 
     answer = Response(status, UNSET if value is None else json_text("value", value))
-    player = _Player(lambda signal: answer if signal.response_wanted else None, status, delay, count, as_json=as_json)
-    player.play([LIVE_RESPONSE], group)
+    options: dict[str, Any] = {"status": status, "delay": delay, "group": group, "count": count, "as_json": as_json}
+    _play(lambda signal: answer if signal.response_wanted else None, [LIVE_RESPONSE], **options)
 
 
-class _Player:
-    """Answers signals, and prints those that it answers, up to ``count`` of them."""
+def _play(
+    choose: Callable[[Signal], Answer],
+    labels: list[str],
+    *,
+    status: int,
+    delay: str | None,
+    group: str | None,
+    count: int | None,
+    as_json: bool,
+) -> None:
+    """Answer signals, and print those that are answered, until Ctrl-C or until there were ``count`` of them."""
+    from ackstream import client
 
-    def __init__(
-        self, answer: Callable[[Signal], Answer], status: int, delay: str | None, count: int | None, *, as_json: bool
-    ) -> None:
-        self._answer, self._status, self._left, self._as_json = answer, status, count, as_json
-        self._delay = 0.0 if delay is None else milliseconds("--delay", delay) / 1000
-        self._done = threading.Event()
-        self._console = Terminal(soft_wrap=True)
+    seconds = 0.0 if delay is None else milliseconds("--delay", delay) / 1000
+    if group is not None and count is not None:
+        raise InputError(
+            "--count does not go with --group: the group would read further signals without answering them. "
+            "Leave one of them out."
+        )
+    left, done = sys.maxsize if count is None else count, threading.Event()
+    console = Terminal(soft_wrap=True)
 
-    def play(self, labels: list[str], group: str | None) -> None:
-        """Answer signals until Ctrl-C, or until there were as many as are wanted."""
-        from ackstream import client
-
-        if group is not None and self._left is not None:
-            raise InputError(
-                "--count does not go with --group: the group would read further signals without answering them. "
-                "Leave one of them out."
-            )
-        log_warnings()
-        with Interrupts() as interrupts:
-            try:
-                responder = client.Responder(load().kafka, handler=self._handle, labels=labels, group=group)
-            except client.DittoError as error:
-                sentence = f"{error} {error.description or ''}".strip()
-                raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
-            with responder:
-                try:
-                    Terminal(stderr=True).print(data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim"))
-                    # answers that are delayed are sent before the end
-                    while not (self._done.wait(POLL_SECONDS) and not responder.statistics.delayed):
-                        responder.wait_closed(0)
-                except KeyboardInterrupt:
-                    interrupts.ignore()
-
-    def _handle(self, signal: Signal) -> Answer:
-        from ackstream.client import After as Later
-
-        answer = None if self._left == 0 else self._answer(signal)
+    def handle(signal: Signal) -> Answer:
+        nonlocal left
+        answer = choose(signal) if left else None
         if answer is None:
             return None
-        self._print(signal)
-        if self._left is not None:
-            self._left -= 1
-            if not self._left:
-                self._done.set()
-        return Later(self._delay, answer) if self._delay else answer
+        _print(console, signal, status, as_json=as_json)
+        left -= 1
+        if not left:
+            done.set()
+        return client.After(seconds, answer) if seconds else answer
 
-    def _print(self, signal: Signal) -> None:
-        topic = signal.envelope.topic
-        if self._as_json:
-            known = {name: getattr(signal, name) for name in ("correlation_id", "thing_id")}
-            wanted = {name: getattr(signal, name) for name in ("path", "value", "labels")}
-            echo_json({**known, "topic": str(topic), **wanted, "status": self._status, "at": signal.timestamp})
-            return
-        asked = " ".join(filter(None, (signal.channel, topic.criterion, topic.action or topic.subject, signal.path)))
-        labels = ", ".join(signal.labels) or "response"
-        line = f"{moment(signal.timestamp)}  {signal.correlation_id}  {signal.thing_id}  {asked}"
-        self._console.print(data(f"{line}  {escaped(labels)} {self._status}"))
+    log_warnings()
+    with Interrupts() as interrupts:
+        try:
+            responder = client.Responder(load().kafka, handler=handle, labels=labels, group=group)
+        except client.DittoError as error:
+            sentence = f"{error} {error.description or ''}".strip()
+            raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
+        with responder:
+            try:
+                Terminal(stderr=True).print(data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim"))
+                # answers that are delayed are sent before the end
+                while not (done.wait(POLL_SECONDS) and not responder.statistics.delayed):
+                    responder.wait_closed(0)
+            except KeyboardInterrupt:
+                interrupts.ignore()
+
+
+def _print(console: Terminal, signal: Signal, status: int, *, as_json: bool) -> None:
+    topic = signal.envelope.topic
+    if as_json:
+        known = {name: getattr(signal, name) for name in ("correlation_id", "thing_id")}
+        wanted = {name: getattr(signal, name) for name in ("path", "value", "labels")}
+        echo_json({**known, "topic": str(topic), **wanted, "status": status, "at": signal.timestamp})
+        return
+    asked = " ".join(filter(None, (signal.channel, topic.criterion, topic.action or topic.subject, signal.path)))
+    labels = ", ".join(signal.labels) or "response"
+    line = f"{moment(signal.timestamp)}  {signal.correlation_id}  {signal.thing_id}  {asked}"
+    console.print(data(f"{line}  {escaped(labels)} {status}"))

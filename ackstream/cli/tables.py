@@ -120,10 +120,7 @@ def _list_questions(*, as_json: bool) -> None:
 def ask(
     settings: Settings, name: str, values: Mapping[str, Any] | None = None
 ) -> tuple[list[str], Sequence[Sequence[Any]]]:
-    """Answer a question of :mod:`ackstream.lake.questions`: with DuckDB for a local lake, else with Spark.
-
-    Both return the same columns and rows, with times in UTC; DuckDB needs no JVM.
-    """
+    """Answer a question with DuckDB for a local lake, else with Spark; both return the same rows, with times in UTC."""
     from ackstream.lake import questions, reading
 
     rows: Sequence[Sequence[Any]]

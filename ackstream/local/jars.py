@@ -6,7 +6,6 @@ A file is accepted only if its hash is in ``jars.sha256`` beside ``ivy.xml``.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import zipfile
@@ -14,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -92,10 +92,7 @@ def _listing(configuration: str, module: Path) -> Path:
 
 
 def fetch(configuration: str, module: Path) -> dict[str, str]:
-    """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path, for the list.
-
-    :raises LocalError: no Java, or a jar cannot be fetched
-    """
+    """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path."""
     cache = _listing(configuration, module).parent
     cache.mkdir(parents=True, exist_ok=True)
     jars = _fetch(installation.find_java().program, cache, module, configuration, Console(stderr=True))
@@ -214,10 +211,7 @@ def _ivy_jar() -> Path:
 
 
 def java_options() -> list[str]:
-    """Return the ``-D`` options for Java and ``conf/ivysettings.xml`` that name the Maven mirror and the proxy.
-
-    :raises LocalError: Maven's user settings are not XML
-    """
+    """Return the ``-D`` options for Java and ``conf/ivysettings.xml`` that name the Maven mirror and the proxy."""
     options = list(_proxy())
     if root := _mirror_of_central(Path.home() / ".m2" / "settings.xml"):
         options += ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={root}"]
@@ -226,12 +220,13 @@ def java_options() -> list[str]:
 
 def _proxy() -> Iterator[str]:
     """Yield the proxy variables of the environment as Java options: Java does not read them itself."""
+    proxies = getproxies_environment()
     for scheme in ("http", "https"):
-        if text := os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY"):
+        if text := proxies.get(scheme):
             url = urlsplit(text if "//" in text else f"//{text}")
             yield f"-D{scheme}.proxyHost={url.hostname}"
             yield f"-D{scheme}.proxyPort={url.port or 80}"
-    if direct := os.environ.get("no_proxy") or os.environ.get("NO_PROXY"):
+    if direct := proxies.get("no"):
         hosts = [host.strip() for host in direct.split(",") if host.strip()]
         yield "-Dhttp.nonProxyHosts=" + "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
 

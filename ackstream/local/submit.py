@@ -144,10 +144,7 @@ def check_settings(master: str, *, remote: bool = False) -> Path | None:
 
 
 def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, str]:
-    """Return the entries of Spark that the settings make; ``fetched`` are the jars of the session.
-
-    :raises SettingsError: a secret would be in the command line of a JVM
-    """
+    """Return the entries of Spark that the settings make, with the jars of a session; refuse a secret for a JVM."""
     conf = settings.spark.conf
     for key, value in conf.items():
         if key.lower().endswith("javaoptions") and (found := _SECRET_OPTION.search(value)):
@@ -225,10 +222,8 @@ def submit_environment(master: str = "local", deploy_mode: str = "client", log_f
 
 
 def run(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Replace this process by that command: one process fewer to watch, and signals reach Spark itself.
-
-    :raises LocalError: no Java, or the wrong one; Spark would report it by a stack trace
-    """
+    """Replace this process by that command: one process fewer to watch, and signals reach Spark itself."""
+    # a sentence for no Java, or the wrong one; Spark would report it by a stack trace
     installation.find_java()
     sys.stdout.flush()
     sys.stderr.flush()
