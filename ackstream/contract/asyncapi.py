@@ -98,14 +98,16 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The records of a topic; ``key`` describes their key, and each fits exactly one of the formats."""
+    """The records of a topic: each fits exactly one of the formats, and has its answer in one of ``replied``."""
 
     about: str
     key: str
     formats: tuple[RecordFormat, ...]
+    replied: tuple[str, ...] = ()
 
 
 class _Contract(msgspec.Struct, forbid_unknown_fields=True):
+    about: str
     headers: dict[str, dict[str, Any]]
     topics: dict[str, TopicFormat]
     schemas: dict[str, dict[str, Any]]
@@ -150,20 +152,7 @@ def readers(topic: str) -> list[str]:
 VERSION = "3.0.0"
 _BINDING = "0.5.0"
 
-REPLIED = {
-    "signals": ("replies",),
-    "queries": ("query-results",),
-    "messages": ("publisher-acks",),
-    "app-acks": ("publisher-acks", "queue-deliveries"),
-}
-"""Where the answers to the records of a topic are."""
-
 _CORRELATED = {names.CORRELATION_ID: "correlationId", names.CID: "commandId"}
-_ABOUT = (
-    "The records of ackstream's Kafka topics, for programs in any language. How they follow each other is in "
-    "docs/wire.md. The broker's clock is the event time: all topics have `message.timestamp.type=LogAppendTime`. "
-    "Readers ignore members and record headers that they do not know, since a later release may add some."
-)
 
 
 def document(kafka: Kafka) -> Json:
@@ -179,7 +168,7 @@ def document(kafka: Kafka) -> Json:
         "info": {
             "title": "ackstream",
             "version": __version__,
-            "description": _ABOUT,
+            "description": _CONTRACT.about,
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
         "defaultContentType": "application/json",
@@ -262,7 +251,7 @@ def _operations() -> Iterator[tuple[str, Json]]:
             operation = {
                 "action": action, "channel": channel, "summary": about.about, "tags": [{"name": name} for name in own]
             }  # fmt: skip
-            replies = REPLIED.get(topic, ()) if action == "receive" else ()
+            replies = about.replied if action == "receive" else ()
             for reply in replies or (None,):
                 name = f"{action}-{topic}" + (f"-for-{reply}" if len(replies) > 1 else "")
                 answered = {} if reply is None else {"reply": {"channel": {"$ref": f"#/channels/{reply}"}}}

@@ -80,11 +80,12 @@ def plain(text: str) -> str:
 
 
 _SHARED: Json = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
-HEADERS, ERROR, ENTRY, _STATUS, _PARTS = (
-    _SHARED[name] for name in ("Headers", "DittoError", "AckEntry", "status", "parts")
+HEADERS, ERROR, ENTRY, _STATUS, _ENTRIES, _PARTS = (
+    _SHARED[name] for name in ("Headers", "DittoError", "AckEntry", "status", "entries", "parts")
 )
 LABEL: Json = {"type": "string", "pattern": f"^{PATTERN}$", "description": "The label of an acknowledgement."}
 HEADERS["properties"]["requested-acks"]["items"] = {"type": "string", "pattern": LABEL["pattern"]}
+_ENTRIES["propertyNames"] = LABEL
 
 _THING = "^[^/]*/[^/]+/things/"
 _CHANNEL = "(?:twin|live)"
@@ -107,13 +108,6 @@ def _message(about: str, topic: str, *required: str, **parts: Json) -> Json:
 
 _COMMANDS = f"{_CHANNEL}/commands/(?:{'|'.join(COMMAND_ACTIONS)})/?$"
 _MESSAGES = "live/messages/.+$"
-_ENTRIES = {
-    "type": "object",
-    "minProperties": 1,
-    "description": "By label.",
-    "propertyNames": LABEL,
-    "additionalProperties": reference("AckEntry"),
-}
 _ISSUED = f"(?!(?:{'|'.join(BUILT_IN)})$){PATTERN}"
 
 DITTO_SCHEMAS: dict[str, Json] = {
