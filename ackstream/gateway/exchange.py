@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,9 +22,9 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
+from ackstream.gateway.middleware.admission import Admission
 from ackstream.gateway.middleware.audit import Audit, recording
 from ackstream.gateway.middleware.connections import check_transport
-from ackstream.gateway.middleware.limits import Limits, OpenCounts
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.outcomes import Outcomes
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from anyio import CancelScope
-    from starlette.requests import HTTPConnection
 
     from ackstream.client import Reply
-    from ackstream.gateway.access.authentication import Identity
     from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.access import Access
@@ -193,40 +191,9 @@ class Dependencies:
     audit: Audit = field(default_factory=Audit)
 
     @cached_property
-    def open_requests(self) -> OpenCounts:
-        """The requests that are open, of those whose number a quota limits."""
-        return OpenCounts(self.settings.quotas, "requests")
-
-    @cached_property
-    def limits(self) -> Limits:
-        """The limits of one subject and of one address."""
-        return Limits(self.settings.gateway)
-
-    async def admit(self, connection: HTTPConnection) -> Identity:
-        """Return who sends; raises as ``Authenticator.admit`` does, and 429: its address or subject sends too many."""
-        with self.audit.refusals(connection):
-            self.limits.arrive(connection)
-        identity = await self.authenticator.admit(connection)
-        with self.audit.refusals(connection, identity.subjects):
-            self.limits.admit(identity.subjects[0])
-        return identity
-
-    @cached_property
-    def open_sockets(self) -> OpenCounts:
-        """The WebSockets and event streams that are open, of those whose number a quota limits."""
-        return OpenCounts(self.settings.quotas, "sockets")
-
-    @contextmanager
-    def socket(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> Iterator[None]:
-        """Count a WebSocket or an event stream for the time of the block.
-
-        :raises DittoError: 429: the subject, its address or its tenant has as many as it may have
-        """
-        with ExitStack() as opened:
-            with self.audit.refusals(connection, subjects):
-                opened.enter_context(self.limits.socket(connection, subjects[0]))
-                opened.enter_context(self.open_sockets.one(subjects))
-            yield
+    def admission(self) -> Admission:
+        """Admits requests, and counts what a client has open."""
+        return Admission(self.settings, self.authenticator.admit, self.audit)
 
     @cached_property
     def unread(self) -> UnreadTotal:

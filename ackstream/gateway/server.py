@@ -21,6 +21,7 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.routing import Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -36,11 +37,11 @@ from ackstream.gateway.middleware.connections import (
 )
 from ackstream.gateway.middleware.edge import (
     EVENT_LOOP,
+    ProxyCheck,
     ResponseCounter,
     follow,
     origin_middleware,
     probe_routes,
-    proxy_middleware,
     unfollow,
 )
 from ackstream.gateway.page.pages import documentation_routes, page_routes
@@ -88,13 +89,13 @@ def application(dependencies: Dependencies) -> ASGIApp:
 
     A request or WebSocket passes, in order: ``Doors`` (the number of connections), ``ResponseCounter``, ``ProxyCheck``
     (headers of a proxy), ``ResponseHeaders``, CORS, ``OriginCheck`` (Origin and Host), then in its route
-    ``Dependencies.admit`` (rate of its address, authentication, rate of its subject), ``Dependencies.socket``
-    (WebSockets and event streams), ``Audit``, and for a command ``admit`` (headers, rights, condition, order).
+    ``Admission.admit`` (rate of its address, authentication, rate of its subject), ``Admission.socket`` (WebSockets
+    and event streams), ``Audit``, and for a command ``commands.admit`` (headers, rights, condition, order).
     """
     gateway = dependencies.settings.gateway
     app = Starlette(
         middleware=[
-            proxy_middleware(gateway.proxy),
+            Middleware(ProxyCheck, proxy=gateway.proxy),
             *origin_middleware(
                 gateway, authenticated=dependencies.authenticator.required, refused=dependencies.audit.refused
             ),

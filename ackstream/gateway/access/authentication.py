@@ -6,16 +6,16 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.access.passwords import Passwords, check_users
 from ackstream.gateway.access.tokens import Tokens
 from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
+from ackstream.gateway.middleware.admission import ANONYMOUS, THIS_MACHINE, Identity, address_of
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.connections import certified_name
 from ackstream.gateway.middleware.edge import proxied_subjects
-from ackstream.gateway.middleware.limits import ANONYMOUS, THIS_MACHINE, address_of
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
@@ -36,18 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNAUTHORIZED = 401
-
-
-class Identity(NamedTuple):
-    """Who a client is: itself first, then its roles (``role:PREFIX:NAME``), and for how long.
-
-    :ivar expires: when its credentials do (epoch seconds); ``None``: not by themselves
-    :ivar stamp: of a user: another one once password or roles have changed
-    """
-
-    subjects: tuple[str, ...]
-    expires: float | None = None
-    stamp: bytes | None = None
 
 
 class Authenticator(Closing):

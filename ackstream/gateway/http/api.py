@@ -24,8 +24,8 @@ from ackstream.gateway.http.translation import (
     read_request_headers,
     subscribed,
 )
-from ackstream.gateway.middleware.admission import admit, check_headers
 from ackstream.gateway.middleware.audit import Sender
+from ackstream.gateway.middleware.commands import admit, check_headers
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import unknown_topic_path
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.middleware.admission import AdmittedCommand
     from ackstream.gateway.middleware.audit import Attempt
+    from ackstream.gateway.middleware.commands import AdmittedCommand
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.permissions import Kind
     from ackstream.settings import Gateway
@@ -93,8 +93,8 @@ class Api:
         path = raw_path.decode("latin-1").removeprefix(PREFIX)
         if request.method == "OPTIONS":
             return responses.of_methods(methods(path))
-        sender = Sender.of(request, (await self._dependencies.admit(request)).subjects)
-        limits, subjects = self._dependencies.limits, sender.subjects
+        sender = Sender.of(request, (await self._dependencies.admission.admit(request)).subjects)
+        limits, subjects = self._dependencies.admission.limits, sender.subjects
         match = find(request.method, path)
         if match.operation.events and request.method == "GET" and accepts_events(request):
             return await self._stream(request, match, sender)
@@ -171,18 +171,18 @@ class Api:
             with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
                 events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
                 attempt.sent(client_id)
-            return event_response(events, client_id, self._dependencies.socket(request, subjects))
+            return event_response(events, client_id, self._dependencies.admission.socket(request, subjects))
         asked = command(match, given, request.query_params, "", b"")
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
-        limit = partial(self._dependencies.limits.search, subjects[0])
+        limit = partial(self._dependencies.admission.limits.search, subjects[0])
         new_id = partial(self._new_id, client_id, attempt)
         search = SearchEvents(self._dependencies.exchange, asked, new_id, identify, limit)
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
-        return event_response(search, client_id, self._dependencies.socket(request, subjects))
+        return event_response(search, client_id, self._dependencies.admission.socket(request, subjects))
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

@@ -205,7 +205,7 @@ class SignalEvents:
 
     def _event(self, signal: Publication, moment: datetime, extra: dict[str, Any]) -> str | None:
         try:
-            with self._dependencies.limits.filtering(self._subjects[0]) as effort:
+            with self._dependencies.admission.limits.filtering(self._subjects[0]) as effort:
                 if not self._wanted.matches(signal, extra, moment, effort):
                     return None
         except DittoError as error:

@@ -1,338 +1,278 @@
-"""The admission of a client's command, for HTTP and WebSockets: headers, rights, condition, order; then its reply.
+"""The admission of a request, in order: the rate of its address, its sender, the rate of the sender; and other limits.
 
-Not every command takes each header. A device does not know the twin, so the gateway asks the twin whether the condition
-of a live command or message holds, and whether a query goes to the device.
-Source of the rules: Eclipse Ditto, ``SupervisorLiveChannelDispatching``,
-``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
+The limits of one subject, one address and one tenant leave enough of the gateway for all others. All is counted in the
+event loop of one gateway, with times in monotonic seconds.
 """
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
+import ipaddress
+import math
+from collections import Counter, OrderedDict
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
-from msgspec import UNSET, Raw
-from msgspec.structs import replace
-
-from ackstream.client.requests.requester import retrieval
-from ackstream.gateway.errors import header_unfit
-from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.ditto.errors import (
-    PRECONDITION_FAILED,
-    command_timeout,
-    condition_failed,
-    live_channel_condition_unfit,
-)
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CONDITION,
-    CORRELATION_ID,
-    DECLARED_ACKS,
-    DEFINITIONS,
-    IF_EQUAL,
-    LIVE_CHANNEL_CONDITION,
-    LIVE_CHANNEL_TIMEOUT_STRATEGY,
-    ORIGINATOR,
-    TIMEOUT,
-    USE_TWIN,
-)
-from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_available
-from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.twin.permissions import conceal, restrict
-from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.gateway.errors import quota_exhausted, too_many_requests, too_many_sockets
+from ackstream.protocol.rql.patterns import MAX_STEPS, Effort
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from typing import Any
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
-    from ackstream.client import Reply
-    from ackstream.gateway.exchange import Dependencies, Exchange
-    from ackstream.observe.outcomes import RequestOutcome
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.permissions import Kind
+    from starlette.requests import HTTPConnection
 
-
-_CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
-_OF_TWIN: dict[str, frozenset[Kind]] = {
-    CONDITION: frozenset({"retrieve", *_CHANGES}),
-    "if-match": frozenset({"create", "retrieve", *_CHANGES}),
-    "if-none-match": frozenset({"create", "retrieve", *_CHANGES}),
-    IF_EQUAL: frozenset({"modify", "merge"}),
-}
-_OF_LIVE: dict[str, frozenset[Kind]] = {
-    CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES}),
-    "if-match": frozenset(),
-    "if-none-match": frozenset(),
-    IF_EQUAL: frozenset(),
-}
-_OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
-    {"many", "list", "search", "count", "messages", "whoami", "permissions"}
-)
-_TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if DEFINITIONS[name].written)
-"""Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
-
-_MATCHED = "live-channel-condition-matched"
+    from ackstream.gateway.middleware.audit import Audit
+    from ackstream.protocol.errors import DittoError
+    from ackstream.settings import Gateway, Quota, Settings
 
 
-class Deadline:
-    """Until when a command may take, from its arrival: questions about its conditions have a part of that time."""
+BURST_SECONDS = 2.0
+"""As many requests as are allowed in this time may come at once."""
 
-    def __init__(self, timeout_ms: int) -> None:
-        """Begin now; 0: there is no deadline, since nothing is waited for."""
-        self._timeout_ms, self._began = timeout_ms, monotonic()
+STEPS_PER_SECOND = 100_000.0
+"""Steps of all filters of a subject's WebSockets and event streams: at most a third of a processor."""
 
-    @classmethod
-    def of(cls, command: Envelope) -> Deadline:
-        """Begin the time of a command whose headers are read."""
-        timeout = command.headers.get(TIMEOUT)
-        return cls(DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS))
+STEPS_PER_SIGNAL = 5_000
+"""Steps of one filter on one signal."""
 
-    def limit(self, command: Envelope) -> None:
-        """Set the timeout of a command to the time left; raises 408 if nothing is left."""
-        if not self._timeout_ms:
-            return
-        left = self._timeout_ms - int((monotonic() - self._began) * 1000)
-        if left <= 0:
-            raise command_timeout(self._timeout_ms)
-        command.headers[TIMEOUT] = f"{left}ms"
+SEARCHES = 4
+"""Concurrent searches of one subject: the twin serves nothing else while it searches."""
 
+STORIES = 3
+"""Concurrent reads of tables for one subject, waiting ones included."""
 
-def is_live(command: Envelope) -> bool:
-    """Return whether a command or message is for a device."""
-    return command.topic.channel == "live" or command.headers.get(CHANNEL) == "live"
+THIS_MACHINE = "this machine"
+"""Stands for its addresses where each client has to have one."""
+
+ANONYMOUS = "anonymous"
+"""All clients of a gateway without authentication, which are on its machine and have no limit."""
+
+_MAX_KEYS = 50_000
+_PREFIX = 64
+"""Bits of an IPv6 address that name a network, all of whose addresses one client may have."""
 
 
-def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, live: bool = False) -> None:
-    """Reject headers that a request of this kind, or a live event, would leave without effect.
+class Rate:
+    """A rate limit for each of many keys: an average per second, and a burst at once."""
 
-    :param headers: as ``read_headers`` returns them
-    :param live: it is for a device, or from one, regardless of its headers
-    :raises DittoError: 400, 405 for a live-channel-condition, 501
-    """
-    if DECLARED_ACKS in headers:
-        raise header_unfit(DECLARED_ACKS, "labels are declared as a WebSocket connects")
-    for error in _unfit(kind, headers, live=live).values():
-        raise error
-    passed_on = _TO_DEVICES if _reaches_devices(kind, headers, live=live) else ()
-    check_available({name: value for name, value in headers.items() if name not in passed_on})
+    def __init__(self, per_second: float, burst: float) -> None:
+        # times are added up, and lose a little
+        self._interval, self._tolerance = 1 / per_second, burst / per_second + 1e-6
+        # the time at which past events no longer count, by key
+        self._even: OrderedDict[str, float] = OrderedDict()
 
+    def take(self, key: str, now: float, cost: float = 1) -> float:
+        """Let it happen, and return 0; or return how many seconds there are until it may."""
+        even = max(self._even.get(key, now), now) + cost * self._interval
+        if even - now > self._tolerance:
+            return even - now - self._tolerance
+        self.spend(key, now, cost)
+        return 0.0
 
-def with_defaults(
-    kind: Kind | Literal["event"], own: Mapping[str, Any], defaults: Mapping[str, Any], *, live: bool
-) -> dict[str, Any]:
-    """Return a message's headers, which all stay for ``check_headers``, with those of its connection that fit."""
-    headers = {**defaults, **own}
-    unfit = _unfit(kind, headers, live=live).keys() - own.keys()
-    return {name: value for name, value in headers.items() if name not in unfit}
+    def reserve(self, key: str, now: float) -> float:
+        """Let it happen once; return after how many seconds."""
+        self.spend(key, now, 1)
+        return max(0.0, self._even.get(key, now) - now - self._tolerance)
 
+    def spend(self, key: str, now: float, cost: float) -> None:
+        """Count past events, even above the limit."""
+        self._even[key] = max(self._even.get(key, now), now) + cost * self._interval
+        self._even.move_to_end(key)
+        self._forget(now)
 
-def _reaches_devices(kind: str, headers: Mapping[str, Any], *, live: bool) -> bool:
-    return live or kind == "message" or headers.get(CHANNEL) == "live"
-
-
-def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, DittoError]:
-    """Return the headers that would have no effect, and why."""
-    found: dict[str, DittoError] = {}
-    live = _reaches_devices(kind, headers, live=live)
-    if live and kind in _OF_SEVERAL_THINGS:
-        found[CHANNEL] = header_unfit(CHANNEL, "the twin alone answers for several things")
-    smart = False
-    if LIVE_CHANNEL_CONDITION in headers:
-        if kind != "retrieve":
-            found[LIVE_CHANNEL_CONDITION] = live_channel_condition_unfit()
-        elif live:
-            found[LIVE_CHANNEL_CONDITION] = header_unfit(LIVE_CHANNEL_CONDITION, "the channel is live already")
-        else:
-            smart = True
-    if LIVE_CHANNEL_TIMEOUT_STRATEGY in headers and not smart:
-        reason = "there is no live-channel-condition"
-        found[LIVE_CHANNEL_TIMEOUT_STRATEGY] = header_unfit(LIVE_CHANNEL_TIMEOUT_STRATEGY, reason)
-    for name, kinds in (_OF_LIVE if live else _OF_TWIN).items():
-        if name in headers and kind not in kinds:
-            found[name] = header_unfit(name, "it would have no effect")
-    return found
+    def _forget(self, now: float) -> None:
+        while self._even:
+            key, even = next(iter(self._even.items()))
+            if even > now and len(self._even) <= _MAX_KEYS:
+                return
+            del self._even[key]
 
 
-async def check_condition(exchange: Exchange, command: Envelope, deadline: Deadline) -> None:
-    """Reject a live command or message whose condition does not hold for the twin.
-
-    :raises DittoError: 412; 404 without a twin; 400, the condition is not RQL; 408, it took too long to find out
-    """
-    if CONDITION not in command.headers:
-        return
-    if not await _holds(exchange, command, CONDITION, deadline):
-        raise condition_failed()
-
-
-async def ask_either_channel(
-    exchange: Exchange, query: Envelope, deadline: Deadline, new_id: Callable[[], str]
-) -> Reply:
-    """Ask the device if the twin matches the live-channel-condition of a query, else the twin.
-
-    The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more. Each
-    question gets a new id. Raises as :func:`check_condition` does.
-    """
-    matched = await _holds(exchange, query, LIVE_CHANNEL_CONDITION, deadline)
-    strategy = query.headers.get(LIVE_CHANNEL_TIMEOUT_STRATEGY)
-    plain = {name: value for name, value in query.headers.items() if name not in _SMART}
-
-    def twin() -> Envelope:
-        return replace(query, headers={**plain, CORRELATION_ID: new_id()})
-
-    if not matched:
-        deadline.limit(question := twin())
-        return _marked(await exchange.ask(question), "twin", matched=False)
-    live = replace(query, headers={**plain, CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
-    await check_condition(exchange, live, deadline)
-    live.headers.pop(CONDITION, None)
-    deadline.limit(live)
-    live.headers[CORRELATION_ID] = new_id()
-    reply = await exchange.ask(live)
-    if reply.status == REQUEST_TIMEOUT and strategy == USE_TWIN:
-        question = twin()
-        question.headers[TIMEOUT] = f"{SMART_EXTRA_MS}ms"
-        return _marked(await exchange.ask(question), "twin", matched=True)
-    return _marked(reply, "live", matched=True)
-
-
-_SMART = (CHANNEL, LIVE_CHANNEL_CONDITION, LIVE_CHANNEL_TIMEOUT_STRATEGY)
-
-
-def _marked(reply: Reply, channel: str, *, matched: bool) -> Reply:
-    reply.envelope.headers |= {_MATCHED: matched, CHANNEL: channel}
-    return reply
-
-
-async def _holds(exchange: Exchange, command: Envelope, header: str, deadline: Deadline) -> bool:
-    """Ask the twin whether it matches the condition in a header."""
-    question = retrieval(command.topic.thing_id, "thingId")
-    question.headers[CONDITION] = command.headers[header]
-    if ORIGINATOR in command.headers:
-        question.headers[ORIGINATOR] = command.headers[ORIGINATOR]
-    deadline.limit(question)
-    reply = await exchange.ask(question)
-    if reply.status == PRECONDITION_FAILED:
-        return False
-    if not reply.ok:
-        problem = reply.value if isinstance(reply.value, dict) else {}
-        error, message = (str(problem.get(name, "")) for name in ("error", "message"))
-        raise DittoError(reply.status, error, message, problem.get("description"), problem.get("href"))
-    return True
-
-
-class AdmittedCommand:
-    """A command that its sender may send, and whose condition holds; each sending has a remembered id of its own."""
-
-    def __init__(
-        self,
-        parts: Dependencies,
-        subjects: tuple[str, ...],
-        kind: Kind,
-        command: Envelope,
-        new_id: Callable[[], str],
-    ) -> None:
-        """Nothing is checked here: see :func:`admit`."""
-        self._access, self._exchange = parts.access, parts.exchange
-        self._open = partial(parts.open_requests.one, subjects)
-        self._subjects, self._kind = subjects, kind
-        self._command, self._new_id = command, new_id
-        self._deadline = Deadline.of(command)
-        self._conditional = is_live(command) and CONDITION in command.headers
-
-    async def check(self) -> None:
-        """Check rights and condition; raises as :func:`admit` does."""
-        restrict(self._access, self._subjects, self._kind, self._command)
-        if self._conditional:
-            await check_condition(self._exchange, self._command, self._deadline)
-
-    async def ask(self) -> Reply:
-        """Send the command, and return the part of its reply that the sender may read.
-
-        Raises as ``Exchange.ask`` and ``conceal`` do; 408: no time is left; 429: a quota of open requests is used up.
-        """
-        with self._open():
-            if LIVE_CHANNEL_CONDITION in self._command.headers:
-                reply = await ask_either_channel(self._exchange, self._command, self._deadline, self._new_id)
-            else:
-                reply = await self._exchange.ask(self._sent())
-        conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
-        _name_back(reply, self._command.headers[CORRELATION_ID])
-        return reply
-
-    async def publish(self) -> None:
-        """Send the command, which requires no response; return once the broker has stored it."""
-        await self._exchange.publish(self._sent())
-
-    async def settle(self, seconds: float) -> RequestOutcome | None:
-        """Send the command, which requires no response; return its outcome, ``None`` after ``seconds``; raises 429."""
-        with self._open():
-            return await self._exchange.settle(self._sent(), seconds)
-
-    def _sent(self) -> Envelope:
-        sent = replace(self._command, headers=dict(self._command.headers))
-        if self._conditional:
-            # the condition, and those of commands before it, took a part of its time
-            self._deadline.limit(sent)
-            del sent.headers[CONDITION]
-        sent.headers[CORRELATION_ID] = self._new_id()
-        return sent
-
-
-async def admit(
-    parts: Dependencies, subjects: tuple[str, ...], kind: Kind, command: Envelope, new_id: Callable[[], str]
-) -> AdmittedCommand:
-    """Admit a command whose headers fit its kind (``check_headers``), without waiting if it has no condition.
-
-    :param command: its fields are narrowed to those its sender may read
-    :param new_id: returns a correlation-id that correlate does not take for a repeated one
-    :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: finding out took too long
-    """
-    admitted = AdmittedCommand(parts, subjects, kind, command, new_id)
-    await admitted.check()
-    return admitted
-
-
-class AdmissionOrder:
-    """The commands of one client for one thing are sent in the order in which they came.
-
-    The twin may evaluate the condition of an earlier command later: ``unlock`` must not overtake ``lock``.
-    """
+class ConcurrencyCounter:
+    """The numbers of open connections, searches and others, by key."""
 
     def __init__(self) -> None:
-        self._last: dict[str, asyncio.Event] = {}
+        self._open: Counter[str] = Counter()
 
-    async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:
-        """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time.
+    def __getitem__(self, key: str) -> int:
+        return self._open[key]
 
-        A command that the caller sends without waiting is sent before any later one. Raises as ``admission`` does.
-        """
-        before = self._last.get(thing_id)
-        own = self._last[thing_id] = asyncio.Event()
+    def add(self, key: str) -> None:
+        """Count one more."""
+        self._open[key] += 1
+
+    def remove(self, key: str) -> None:
+        """Count one less."""
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
+
+    @contextmanager
+    def one(self, most: Mapping[str, int], error: Callable[[str, int], DittoError]) -> Iterator[None]:
+        """Count one more of several keys for the block, or raise ``error`` if one of them is at its maximum."""
+        for key, maximum in most.items():
+            if self._open[key] >= maximum:
+                raise error(key, maximum)
+        for key in most:
+            self.add(key)
         try:
-            return await admission
+            yield
         finally:
-            try:
-                if before is not None:
-                    await before.wait()
-            finally:
-                own.set()
-                if self._last.get(thing_id) is own:
-                    del self._last[thing_id]
+            for key in most:
+                self.remove(key)
 
 
-def _name_back(reply: Reply, client_id: str) -> None:
-    """Give a reply, and each acknowledgement in it, the correlation-id of the client in place of that on the wire."""
-    envelope, on_wire = reply.envelope, reply.correlation_id
-    envelope.headers[CORRELATION_ID] = client_id
-    if envelope.topic.criterion != "acks" or envelope.topic.subject is not None or envelope.value is UNSET:
-        return
-    entries = msgspec.json.decode(envelope.value, type=dict[str, dict[str, Raw]])
-    for entry in entries.values():
-        headers = msgspec.json.decode(entry.get("headers", b"{}"))
-        if headers.get(CORRELATION_ID) == on_wire:
-            entry["headers"] = raw({**headers, CORRELATION_ID: client_id})
-    envelope.value = raw(entries)
+class Limits:
+    """The limits of a gateway, and their use by its clients."""
+
+    def __init__(self, settings: Gateway) -> None:
+        most = settings.max_requests
+        self._max_sockets, self._max_per_address = settings.max_sockets, settings.max_sockets_per_address
+        self._requests = Rate(most, most * BURST_SECONDS)
+        self._steps = Rate(STEPS_PER_SECOND, MAX_STEPS)
+        self._sockets = ConcurrencyCounter()
+        self._searches = ConcurrencyCounter()
+        self._stories = ConcurrencyCounter()
+
+    def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
+        """Count a request of an address, before its sender is known; raises 429 ``too.many.requests``."""
+        if (address := address_of(connection)) is not None:
+            self._request(f"address {address}", now)
+
+    def admit(self, subject: str, now: float | None = None) -> None:
+        """Count a request of a subject; raises 429 ``too.many.requests``."""
+        if subject != ANONYMOUS:
+            self._request(f"subject {subject}", now)
+
+    def message(self, subject: str, now: float | None = None) -> float:
+        """Count a message on a WebSocket; return after how many seconds it is its turn."""
+        if subject == ANONYMOUS:
+            return 0.0
+        return self._requests.reserve(f"subject {subject}", monotonic() if now is None else now)
+
+    def socket(self, connection: HTTPConnection, subject: str) -> AbstractContextManager[None]:
+        """Count a WebSocket or event stream for the block; raises 429 at the maximum of its subject or address."""
+        most = {} if subject == ANONYMOUS else {f"subject {subject}": self._max_sockets}
+        if (address := address_of(connection)) is not None:
+            most[f"address {address}"] = self._max_per_address
+        return self._sockets.one(most, too_many_sockets)
+
+    def search(self, subject: str) -> AbstractContextManager[None]:
+        """Count a search for the time of the block; raises 429 ``too.many.requests``."""
+        text = f"The subject {subject} has {SEARCHES} searches open, which is the maximum."
+        return self._searches.one({subject: SEARCHES}, lambda *_: too_many_requests(text, 1))
+
+    def story(self, subject: str) -> AbstractContextManager[None]:
+        """Count a look into the tables for the time of the block; raises 429 ``too.many.requests``."""
+        text = f"The tables are being read for the subject {subject} {STORIES} times already."
+        return self._stories.one({subject: STORIES}, lambda *_: too_many_requests(text, 1))
+
+    @contextmanager
+    def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:
+        """Yield the effort of a filter on one signal, and count it; raises 429: its subject's filters took too much."""
+        key, moment = f"subject {subject}", monotonic() if now is None else now
+        if self._steps.take(key, moment, 0):
+            raise too_many_requests(f"The filters of the {key} take too much time.", 1)
+        effort = Effort(STEPS_PER_SIGNAL)
+        try:
+            yield effort
+        finally:
+            self._steps.spend(key, moment, effort.spent)
+
+    def _request(self, key: str, now: float | None) -> None:
+        wait = self._requests.take(key, monotonic() if now is None else now)
+        if wait:
+            raise too_many_requests(f"The {key} sends more requests than gateway.max_requests.", math.ceil(wait))
+
+
+def address_of(connection: HTTPConnection) -> str | None:
+    """Return a client's address or its network, behind a local proxy the forwarded one; ``None``: this machine."""
+    client = connection.client
+    return None if client is None else network(client.host)
+
+
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, that of IPv4 where a socket for both versions shows ``::ffff:10.0.0.7``; else ``None``."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def is_in(host: str, networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    """Return whether an address is in one of the networks."""
+    address = ip_address(host)
+    return address is not None and any(address in network for network in networks)
+
+
+@lru_cache(maxsize=1024)
+def network(host: str) -> str | None:
+    """Return an IPv4 address or the network of an IPv6 one; ``None`` for this machine and for other texts."""
+    address = ip_address(host)
+    if address is None or address.is_loopback:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(address), _PREFIX), strict=False))
+    return str(address)
+
+
+class OpenCounts:
+    """Open requests or sockets by quota; for the thread of the event loop alone."""
+
+    def __init__(self, quotas: Iterable[Quota], kind: Literal["requests", "sockets"]) -> None:
+        self._kind = "open requests" if kind == "requests" else kind
+        limits = [(quota, quota.max_open_requests if kind == "requests" else quota.max_sockets) for quota in quotas]
+        self._limits = [(quota, limit) for quota, limit in limits if limit]
+        self._open = ConcurrencyCounter()
+
+    def one(self, subjects: Iterable[str]) -> AbstractContextManager[None]:
+        """Count one more for the block, once in each quota that names a subject; raises 429 if one is full."""
+        subjects = tuple(subjects)
+        most = {quota.name: limit for quota, limit in self._limits if quota.has_subject(subjects)}
+        return self._open.one(most, lambda name, limit: quota_exhausted(name, limit, self._kind))
+
+
+class Identity(NamedTuple):
+    """Who a client is: itself first, then its roles (``role:PREFIX:NAME``), and for how long.
+
+    :ivar expires: when its credentials do (epoch seconds); ``None``: not by themselves
+    :ivar stamp: of a user: another one once password or roles have changed
+    """
+
+    subjects: tuple[str, ...]
+    expires: float | None = None
+    stamp: bytes | None = None
+
+
+class Admission:
+    """Admits each request and WebSocket of a gateway; the audit has those that a limit refuses."""
+
+    def __init__(
+        self, settings: Settings, identify: Callable[[HTTPConnection], Awaitable[Identity]], audit: Audit
+    ) -> None:
+        """Apply the limits of the settings; ``identify`` is ``Authenticator.admit``."""
+        self.limits = Limits(settings.gateway)
+        self.open_requests = OpenCounts(settings.quotas, "requests")
+        self._open_sockets = OpenCounts(settings.quotas, "sockets")
+        self._identify, self._audit = identify, audit
+
+    async def admit(self, connection: HTTPConnection) -> Identity:
+        """Return who sends; raises as ``Authenticator.admit`` does, and 429: its address or subject sends too many."""
+        with self._audit.refusals(connection):
+            self.limits.arrive(connection)
+        identity = await self._identify(connection)
+        with self._audit.refusals(connection, identity.subjects):
+            self.limits.admit(identity.subjects[0])
+        return identity
+
+    @contextmanager
+    def socket(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> Iterator[None]:
+        """Count a WebSocket or event stream for the block; 429: its subject, address or tenant has its maximum."""
+        with ExitStack() as opened:
+            with self._audit.refusals(connection, subjects):
+                opened.enter_context(self.limits.socket(connection, subjects[0]))
+                opened.enter_context(self._open_sockets.one(subjects))
+            yield

@@ -20,7 +20,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_connections, too_many_of_address
-from ackstream.gateway.middleware.limits import ConcurrencyCounter, network
+from ackstream.gateway.middleware.admission import ConcurrencyCounter, is_in, network
 from ackstream.settings.access import file_state
 from ackstream.settings.security import is_loopback
 
@@ -148,12 +148,8 @@ class Doors:
             self._open.remove(found)
 
     def _client(self, host: str) -> str | None:
-        found = network(host)
-        if found is None or not self._proxies:
-            return found
-        address = ipaddress.ip_address(host)
-        address = getattr(address, "ipv4_mapped", None) or address
-        return None if any(address in proxy for proxy in self._proxies) else found
+        """Return the address or network that a connection counts for, ``None``: it has no limit of its own."""
+        return None if is_in(host, self._proxies) else network(host)
 
     @property
     def crowded(self) -> bool:

@@ -29,6 +29,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin
 from ackstream.gateway.http import responses
+from ackstream.gateway.middleware.admission import ip_address, is_in
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
 from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.figures import FIGURES, Figures, Tally
@@ -135,13 +136,8 @@ class Proxied(NamedTuple):
     roles: tuple[bytes, ...]
 
 
-def proxy_middleware(proxy: Proxy) -> Middleware:
-    """Return the middleware that reads the headers of a proxy; it must be the outermost one."""
-    return Middleware(ProxyCheck, proxy=proxy)
-
-
 class ProxyCheck:
-    """Takes the proxy's headers out of each request; keeps their values if the proxy has sent it."""
+    """Takes the proxy's headers out of each request; keeps their values if the proxy has sent it. The outermost one."""
 
     def __init__(self, app: ASGIApp, *, proxy: Proxy) -> None:
         self._app: ASGIApp = app
@@ -155,19 +151,9 @@ class ProxyCheck:
         if scope["type"] in ("http", "websocket") and any(self._names):
             values = [tuple(value for name, value in scope["headers"] if name == own) for own in self._names]
             kept = [(name, value) for name, value in scope["headers"] if name not in self._names]
-            named = self._names_proxy(scope)
+            named = is_in((scope.get("client") or ("",))[0], self._networks)
             scope = {**scope, "headers": kept, _FOUND: Proxied(*values) if named else None}
         await self._app(scope, receive, send)
-
-    def _names_proxy(self, scope: Scope) -> bool:
-        peer = scope.get("client")
-        try:
-            address = ipaddress.ip_address(peer[0] if peer else "")
-        except ValueError:
-            return False
-        # a socket for both versions shows addresses of IPv4 as ::ffff:10.0.0.7
-        address = getattr(address, "ipv4_mapped", None) or address
-        return any(address in network for network in self._networks)
 
 
 def proxied_subjects(connection: HTTPConnection) -> tuple[str, ...] | None:
@@ -248,7 +234,9 @@ class Hosts:
         if not host:
             return self._authenticated
         name = _name(host)
-        return is_loopback(name) or matches_any(self._names, name) or (self._authenticated and _is_address(name))
+        if is_loopback(name) or matches_any(self._names, name):
+            return True
+        return self._authenticated and ip_address(name) is not None
 
 
 class OriginCheck:
@@ -319,14 +307,6 @@ def _is_own(origin: str, host: str, scheme: str) -> bool:
         return False
     default = _PORTS[parts.scheme]
     return bool(parts.netloc) and parts.netloc.removesuffix(default) == host.lower().removesuffix(default)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _name(host: str) -> str:

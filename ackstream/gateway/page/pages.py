@@ -49,7 +49,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     access, slots = dependencies.access, asyncio.Semaphore(STORIES)
 
     async def identify(request: Request) -> tuple[str, ...]:
-        return (await dependencies.admit(request)).subjects
+        return (await dependencies.admission.admit(request)).subjects
 
     directory = Path(__file__).parent
     contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}
@@ -73,7 +73,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     async def story(request: Request) -> Response:
         subjects = await identify(request)
         wanted = _parameter(request, "correlation-id")
-        with dependencies.limits.story(subjects[0]):
+        with dependencies.admission.limits.story(subjects[0]):
             async with slots:
                 found = await asyncio.to_thread(dependencies.live.stories.story, wanted)
         return _json(_seen(found, partial(_may_see, access, subjects)))
@@ -81,7 +81,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     async def trace(request: Request) -> Response:
         subjects = await identify(request)
         wanted = _asked(request, "trace", "trace-id")["trace_id"]
-        with dependencies.limits.story(subjects[0]):
+        with dependencies.admission.limits.story(subjects[0]):
             async with slots:
                 found = await asyncio.to_thread(dependencies.live.stories.trace, wanted)
                 # of thousands of requests this takes a moment, too
@@ -95,7 +95,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
             # as one that does not exist
             return _json(Story(wanted, []))
         _asked(request, "message_story", "message")
-        with dependencies.limits.story(subjects[0]):
+        with dependencies.admission.limits.story(subjects[0]):
             async with slots:
                 return _json(await asyncio.to_thread(dependencies.live.stories.message, wanted))
 
@@ -188,7 +188,7 @@ def documentation_routes(dependencies: Dependencies) -> list[Route]:
     tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, (content, _) in contents.items()}
 
     async def answer(request: Request) -> Response:
-        await dependencies.admit(request)
+        await dependencies.admission.admit(request)
         path = request.url.path
         if path not in contents:
             raise not_found(path)

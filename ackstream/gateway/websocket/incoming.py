@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from ackstream.gateway.errors import answer_not_expected, parameter_invalid, stream_unavailable
-from ackstream.gateway.middleware.admission import check_headers, is_live, with_defaults
+from ackstream.gateway.middleware.commands import check_headers, is_live, with_defaults
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds
 from ackstream.protocol.ditto.envelopes import Envelope

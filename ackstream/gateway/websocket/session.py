@@ -17,7 +17,7 @@ from ackstream.gateway.access.authentication import SignedIn, in_loop
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, label_not_allowed, unavailable
 from ackstream.gateway.http import responses
 from ackstream.gateway.http.translation import check_parameters, new_id, read_request_headers
-from ackstream.gateway.middleware.admission import AdmissionOrder, admit
+from ackstream.gateway.middleware.commands import AdmissionOrder, admit
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.gateway.websocket.incoming import Answering, Incoming, read_control, read_incoming, read_token
 from ackstream.gateway.websocket.searches import Searches
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
-    from ackstream.gateway.access.authentication import Identity
     from ackstream.gateway.exchange import Dependencies
+    from ackstream.gateway.middleware.admission import Identity
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
     from ackstream.protocol.ditto.envelopes import Envelope
@@ -123,7 +123,7 @@ class SocketSession:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 text = message.get("text")
                 if text is not None:
-                    if wait := self._dependencies.limits.message(self._client.subjects[0]):
+                    if wait := self._dependencies.admission.limits.message(self._client.subjects[0]):
                         # meanwhile nothing is read from the client
                         await asyncio.sleep(wait)
                     while self._streaming.full:  # noqa: ASYNC110 - another thread empties it
@@ -182,7 +182,7 @@ class SocketSession:
         originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}
         with self._dependencies.audit.attempt(self._client.sender, "search", command) as attempt:
             restrict(self._dependencies.access, self._client.subjects, "search", command)
-        with self._dependencies.limits.search(self._client.subjects[0]):
+        with self._dependencies.admission.limits.search(self._client.subjects[0]):
             command.headers = {CORRELATION_ID: attempt.sent(new_id()), **originator}
             return (await self._dependencies.exchange.ask(command)).envelope
 
@@ -263,7 +263,7 @@ class SocketSession:
     ) -> str | None:
         """Return the message to send for a signal; without one, issue weak acknowledgements."""
         try:
-            with self._dependencies.limits.filtering(self._client.subjects[0]) as effort:
+            with self._dependencies.admission.limits.filtering(self._client.subjects[0]) as effort:
                 decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort)
         except DittoError as error:
             # of the filter: the client must not miss the signal unnoticed
@@ -321,13 +321,13 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
     async def endpoint(websocket: WebSocket) -> None:
         with ExitStack() as opened:
             try:
-                identity = await dependencies.admit(websocket)
+                identity = await dependencies.admission.admit(websocket)
                 check_parameters(websocket.query_params, ())
                 given = read_request_headers(websocket)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
                 with audit.refusals(websocket, identity.subjects):
                     check_labels(access, identity.subjects, labels)
-                opened.enter_context(dependencies.socket(websocket, identity.subjects))
+                opened.enter_context(dependencies.admission.socket(websocket, identity.subjects))
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))
                 return

@@ -18,7 +18,7 @@ from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http import event_streams
 from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, frame
 from ackstream.gateway.http.operations import find
-from ackstream.gateway.middleware.limits import SEARCHES, Limits
+from ackstream.gateway.middleware.admission import SEARCHES, Limits
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
 from ackstream.protocol.ditto.errors import thing_not_found

@@ -1,169 +1,268 @@
-"""What the twin decides for the live channel; the test answers as the twin and as the device."""
+"""What one subject, and one address, may have of a gateway."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ackstream.gateway.middleware import admission
-from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.protocol.ditto.errors import command_timeout, condition_failed, thing_not_found
-from tests.gateway.parts import Web, failure, response
+from ackstream.gateway.middleware.admission import (
+    ANONYMOUS,
+    SEARCHES,
+    STEPS_PER_SECOND,
+    STEPS_PER_SIGNAL,
+    STORIES,
+    ConcurrencyCounter,
+    Limits,
+    OpenCounts,
+    Rate,
+    network,
+)
+from ackstream.observe.outcomes import RequestOutcome
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.rql.patterns import MAX_STEPS
+from ackstream.settings import Gateway, Quota
+from tests.gateway.access.test_authentication import USERS, as_
+from tests.gateway.parts import Web, response
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.errors import DittoError
-
-THING = "/things/org.acme:lamp"
-SMART = {"live-channel-condition": "eq(attributes/online,true)"}
-
-
-class Clock:
-    """Monotonic time that goes on when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(admission, "monotonic", found)
-    return found
+NOW = 1_000.0
 
 
-def world(condition: DittoError | None, *, device: DittoError | None = None) -> Callable[[Envelope], Any]:
-    """Answer questions about a condition with an error or not, then as the twin or the device."""
+def client(host: str | None) -> Any:
+    """Return the connection of a client."""
+    return SimpleNamespace(client=None if host is None else SimpleNamespace(host=host))
 
-    def answer(command: Envelope) -> Any:
-        if command.fields == "thingId" and "condition" in command.headers:
-            return (failure(condition) if condition else response(200, {"thingId": "org.acme:lamp"}))(command)
-        if command.topic.channel == "live":
-            return (failure(device) if device else response(200, "device"))(command)
-        return response(200, "twin")(command)
 
-    return answer
+def refused(call: Any, *args: Any) -> DittoError:
+    with pytest.raises(DittoError) as caught:
+        call(*args)
+    assert caught.value.status == 429
+    assert dict(caught.value.headers)["retry-after"].isdigit()
+    return caught.value
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_burst_may_come_at_once_and_then_as_many_as_the_rate_allows() -> None:
+    rate = Rate(per_second=2, burst=3)
+    assert [rate.take("a", NOW) for _ in range(4)] == [0, 0, 0, pytest.approx(0.5, abs=1e-4)]
+    assert rate.take("b", NOW) == 0
+    # what was refused is not counted
+    assert [rate.take("a", NOW + 0.5) for _ in range(2)] == [0, pytest.approx(0.5, abs=1e-4)]
+    # after a long time there is a burst again, and no more than that
+    assert [rate.take("a", NOW + 100) for _ in range(4)] == [0, 0, 0, pytest.approx(0.5, abs=1e-4)]
+
+
+@given(st.lists(st.floats(0, 5), max_size=60))
+def test_in_no_time_is_more_allowed_than_the_rate_and_a_burst(pauses: list[float]) -> None:
+    rate, now, taken = Rate(4, 8), NOW, []
+    for pause in pauses:
+        now += pause
+        if not rate.take("a", now):
+            taken.append(now)
+    for first, began in enumerate(taken):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= 8 + 4 * (taken[last] - began) + 1e-3
+
+
+def test_what_waits_for_its_turn_is_spread_evenly() -> None:
+    rate = Rate(per_second=2, burst=1)
+    assert [rate.reserve("a", NOW) for _ in range(4)] == pytest.approx([0, 0.5, 1, 1.5], abs=1e-4)
+
+
+def test_keys_whose_time_is_over_are_forgotten() -> None:
+    rate = Rate(1, 1)
+    for number in range(1_000):
+        rate.take(str(number), NOW + number)
+    assert len(rate._even) <= 2
+
+
+def test_a_tally_keeps_no_key_of_which_nothing_is_open() -> None:
+    tally = ConcurrencyCounter()
+    for _ in range(2):
+        tally.add("a")
+    tally.remove("a")
+    assert tally["a"] == 1
+    tally.remove("a")
+    assert (tally["a"], len(tally._open)) == (0, 0)
+
+
+# -- of a gateway ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "options"),
+    ("host", "counted"),
     [
-        ("POST", f"{THING}/inbox/messages/ask", {}),
-        ("PUT", f"{THING}/attributes/a?channel=live", {"json": 1}),
-        ("GET", f"{THING}?channel=live", {}),
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("127.0.0.9", None),
+        ("::1", None),
+        ("::ffff:127.0.0.1", None),
+        ("testclient", None),
     ],
 )
-@pytest.mark.parametrize(
-    ("condition", "status"), [(None, 200), (condition_failed(), 412), (thing_not_found("org.acme:lamp"), 404)]
-)
-def test_a_device_gets_what_the_condition_on_its_twin_admits(
-    method: str, path: str, options: dict[str, Any], condition: DittoError | None, status: int
-) -> None:
-    web = Web(world(condition))
-    answer = web(method, path, headers={"condition": "eq(attributes/online,true)"}, **options)
-    assert answer.status_code == status
-    question, *rest = web.exchange.sent
-    assert str(question.topic) == "org.acme/lamp/things/twin/commands/retrieve"
-    assert question.headers == {"condition": "eq(attributes/online,true)", "timeout": "60000ms"}
-    assert len(rest) == (status == 200)
-    if condition is not None:
-        assert answer.json() == condition.to_dict()
+def test_an_address_of_another_machine_is_counted_and_of_ipv6_its_network(host: str, counted: str | None) -> None:
+    assert network(host) == counted
 
 
-def test_a_message_without_a_response_is_admitted_by_its_condition_too() -> None:
-    headers = {"condition": "eq(attributes/online,true)", "response-required": "false"}
-    web = Web(world(condition_failed()))
-    assert web("POST", f"{THING}/inbox/messages/ask", headers=headers).status_code == 412
-    web = Web(world(None))
-    assert web("POST", f"{THING}/inbox/messages/ask", headers=headers).status_code == 202
+def test_requests_are_limited_by_subject_and_by_address() -> None:
+    limits = Limits(Gateway(max_requests=10))
+    for _ in range(20):
+        limits.admit("user:ada", NOW)
+    error = refused(limits.admit, "user:ada", NOW)
+    assert (error.error, error.message) == (
+        "too.many.requests", "The subject user:ada sends more requests than gateway.max_requests."
+    )  # fmt: skip
+    limits.admit("user:bob", NOW)
+    limits.admit("user:ada", NOW + 1)
+    for _ in range(20):
+        limits.arrive(client("192.0.2.7"), NOW)
+    assert "address 192.0.2.7" in refused(limits.arrive, client("192.0.2.7"), NOW).message
+    limits.arrive(client("192.0.2.8"), NOW)
+    # behind a proxy on this machine, that does not say more, are all clients
+    for host in ("127.0.0.1", None):
+        for _ in range(100):
+            limits.arrive(client(host), NOW)
 
 
-@pytest.mark.parametrize(
-    ("condition", "device", "strategy", "answered"),
-    [
-        (None, None, None, ("device", "live", "true")),
-        (condition_failed(), None, None, ("twin", "twin", "false")),
-        (None, command_timeout(60_000), "use-twin", ("twin", "twin", "true")),
-    ],
-)
-def test_a_query_goes_to_the_device_if_the_twin_matches_the_condition(
-    condition: DittoError | None, device: DittoError | None, strategy: str | None, answered: tuple[str, str, str]
-) -> None:
-    web = Web(world(condition, device=device))
-    headers = SMART | ({} if strategy is None else {"live-channel-timeout-strategy": strategy})
-    answer = web("GET", f"{THING}/attributes/a", headers={**headers, "correlation-id": "c"})
-    shown = answer.json(), answer.headers["channel"], answer.headers["live-channel-condition-matched"]
-    assert (answer.status_code, shown) == (200, answered)
-    assert answer.headers["correlation-id"] == "c"
-    # none is sent as a retry of another, and none has a condition that only the gateway knows how to carry out
-    ids = [sent.headers["correlation-id"] for sent in web.exchange.sent[1:]]
-    assert len(set(ids)) == len(ids)
-    assert not any(name.startswith("live-channel") for sent in web.exchange.sent for name in sent.headers)
+def test_without_authentication_nobody_is_told_apart_and_what_all_send_together_is_not_counted() -> None:
+    limits = Limits(Gateway(max_requests=1, max_sockets=1))
+    with ExitStack() as stack:
+        for _ in range(10):
+            limits.arrive(client("127.0.0.1"), NOW)
+            limits.admit(ANONYMOUS, NOW)
+            assert limits.message(ANONYMOUS, NOW) == 0
+            stack.enter_context(limits.socket(client("127.0.0.1"), ANONYMOUS))
 
 
-def test_a_device_that_does_not_answer_is_a_timeout_unless_the_twin_may_answer() -> None:
-    answer = Web(world(None, device=command_timeout(60_000)))("GET", THING, headers=SMART)
-    assert (answer.status_code, answer.json()["error"]) == (408, "command.timeout")
-    assert answer.headers["channel"] == "live"
+def test_messages_of_sockets_wait_where_requests_are_refused() -> None:
+    limits = Limits(Gateway(max_requests=10))
+    assert [limits.message("user:ada", NOW) for _ in range(22)] == pytest.approx([*[0] * 20, 0.1, 0.2], abs=1e-4)
+    refused(limits.admit, "user:ada", NOW)
+    assert limits.message("user:bob", NOW) == 0
 
 
-@pytest.mark.parametrize(("seconds", "status", "left"), [(3.0, 200, "2000ms"), (5.0, 408, None)])
-def test_a_device_has_what_the_condition_has_left_of_the_timeout(
-    clock: Clock, seconds: float, status: int, left: str | None
-) -> None:
-    def answer(command: Envelope) -> Any:
-        if command.topic.channel == "twin":
-            clock.now += seconds
-        return world(None)(command)
+def test_sockets_are_limited_by_subject_and_by_address_until_they_close() -> None:
+    limits = Limits(Gateway(max_sockets=2, max_sockets_per_address=3))
+    far, near = client("192.0.2.7"), client("127.0.0.1")
 
-    web = Web(answer)
-    found = web("POST", f"{THING}/inbox/messages/ask?timeout=5s", headers={"condition": "eq(attributes/locked,false)"})
-    question, *sent = web.exchange.sent
-    assert (found.status_code, question.headers["timeout"]) == (status, "5000ms")
-    assert [message.headers["timeout"] for message in sent] == ([] if left is None else [left])
-    if left is None:
-        assert found.json() == command_timeout(5_000).to_dict()
+    def open_(where: Any, subject: str) -> None:
+        stack.enter_context(limits.socket(where, subject))
 
-
-def test_the_channels_of_a_query_share_its_timeout_and_a_twin_that_stands_in_has_some_seconds(clock: Clock) -> None:
-    def answer(command: Envelope) -> Any:
-        clock.now += 10
-        return world(None, device=command_timeout(40_000))(command)
-
-    web = Web(answer)
-    headers = {**SMART, "condition": "eq(attributes/x,1)", "live-channel-timeout-strategy": "use-twin"}
-    assert web("GET", THING, headers=headers).status_code == 200
-    assert [sent.headers["timeout"] for sent in web.exchange.sent] == ["60000ms", "50000ms", "40000ms", "10000ms"]
+    with ExitStack() as stack:
+        open_(far, "a")
+        open_(far, "a")
+        assert refused(open_, far, "a").message.startswith("The subject a has 2 WebSockets")
+        assert refused(open_, near, "a").message.startswith("The subject a")
+        open_(far, "b")
+        assert refused(open_, far, "c").message.startswith("The address 192.0.2.7 has 3 WebSockets")
+        for subject in "cdefg":
+            open_(near, subject)
+    with ExitStack() as stack:
+        open_(far, "c")
 
 
-def test_an_id_is_issued_when_the_command_is_sent() -> None:
-    web = Web(world(condition_failed()))
-    headers = {"condition": "eq(attributes/online,true)", "correlation-id": "c"}
-    assert web("POST", f"{THING}/inbox/messages/ask", headers=headers).status_code == 412
-    assert web("PUT", f"{THING}/attributes/a", json=1, headers={"correlation-id": "c"}).status_code == 200
-    first, last = web.exchange.sent
-    assert "correlation-id" not in first.headers
-    assert shown_id(last.headers["correlation-id"]) == "c"
+@pytest.mark.parametrize(("what", "most"), [("search", SEARCHES), ("story", STORIES)])
+def test_a_subject_has_few_searches_open(what: str, most: int) -> None:
+    limits = Limits(Gateway())
+
+    def open_(subject: str) -> None:
+        stack.enter_context(getattr(limits, what)(subject))
+
+    with ExitStack() as stack:
+        for _ in range(most):
+            open_("a")
+        refused(open_, "a")
+        open_("b")
+    with ExitStack() as stack:
+        open_("a")
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"if-match": '"rev:3"'}, 400),
-        ({"if-equal": "skip"}, 400),
-        ({"put-metadata": "[]"}, 501),
-        # which a device gets, and may follow
-        ({"dry-run": "true"}, 200),
-    ],
-)
-def test_what_a_device_would_not_be_told_is_refused(headers: dict[str, str], status: int) -> None:
-    for method, path in (("PUT", f"{THING}/attributes/a?channel=live"), ("POST", f"{THING}/inbox/messages/ask")):
-        web = Web(world(None))
-        assert web(method, path, json=1, headers=headers).status_code == status
-        assert len(web.exchange.sent) == (status == 200)
+def test_the_filters_of_a_subject_take_a_part_of_the_loop_whatever_they_are_and_however_many() -> None:
+    limits, spent = Limits(Gateway()), 0
+    for _ in range(1_000):
+        with suppress(DittoError), limits.filtering("a", NOW) as effort:
+            effort.spend(STEPS_PER_SIGNAL)
+            spent += STEPS_PER_SIGNAL
+    with pytest.raises(DittoError, match="The filters of the subject a take too much time"), limits.filtering("a", NOW):
+        pass
+    assert spent <= MAX_STEPS + STEPS_PER_SIGNAL
+    with limits.filtering("b", NOW) as effort:
+        effort.spend(STEPS_PER_SIGNAL)
+    # what one signal costs too much counts, too
+    with pytest.raises(DittoError, match="more than 5000 steps"), limits.filtering("b", NOW) as effort:
+        effort.spend(STEPS_PER_SIGNAL + 1)
+    later = NOW + spent / STEPS_PER_SECOND
+    with limits.filtering("a", later) as effort:
+        effort.spend(STEPS_PER_SIGNAL)
+
+
+ACME = Quota(name="acme", subjects=("user:acme-*", "jwt:acme"), max_open_requests=2, max_sockets=1)
+SITE = Quota(name="site", subjects=("user:*",), max_open_requests=3)
+
+
+def opened(counts: OpenCounts, stack: ExitStack, *subjects: str) -> Any:
+    """Open one; return the error if there is no room for it."""
+    try:
+        stack.enter_context(counts.one(subjects))
+    except DittoError as error:
+        return error
+    return None
+
+
+def test_the_requests_of_a_tenant_s_subjects_count_together_and_others_do_not() -> None:
+    counts = OpenCounts([ACME, SITE], "requests")
+    with ExitStack() as stack:
+        assert opened(counts, stack, "user:acme-1") is None
+        assert opened(counts, stack, "user:bank", "jwt:acme") is None
+        refused = opened(counts, stack, "user:acme-2")
+        assert (refused.status, refused.error) == (429, "too.many.requests")
+        assert refused.message == "The quota 'acme' has 2 open requests, which is the maximum."
+        assert ("retry-after", "1") in refused.headers
+        # what was refused is not counted, by no quota
+        assert opened(counts, stack, "user:bank") is None
+        assert opened(counts, stack, "user:bank").message.startswith("The quota 'site' has 3")
+        assert opened(counts, stack, "jwt:bank") is None
+
+
+def test_what_is_finished_makes_room_whatever_ends_it() -> None:
+    counts = OpenCounts([ACME], "sockets")
+    for error in (None, ValueError("x")):
+        with pytest.raises(ValueError, match="x") if error else ExitStack(), counts.one(("jwt:acme",)):
+            with pytest.raises(DittoError, match="1 sockets"), counts.one(("user:acme-1",)):
+                pass
+            if error:
+                raise error
+
+
+def test_a_quota_without_such_a_limit_limits_nothing() -> None:
+    counts = OpenCounts([SITE], "sockets")
+    with ExitStack() as stack:
+        assert [opened(counts, stack, "user:a") for _ in range(10)] == [None] * 10
+
+
+@pytest.mark.parametrize("acks", ["", "?requested-acks=my-ack&response-required=false&timeout=5s"])
+def test_a_request_beyond_the_quota_of_its_sender_is_not_sent(acks: str):
+    quota = Quota(name="acme", subjects=("user:ada",), max_open_requests=1)
+    access = {"subjects": ["user:*"], "grant": ["READ", "WRITE"]}
+    web = Web(response(204) if not acks else settled, quotas=(quota,), users=USERS, access=[access])
+    path = f"/things/org.acme:lamp/attributes/x{acks}"
+    with web.dependencies.admission.open_requests.one(("user:ada",)):
+        refused = web("PUT", path, json=1, **as_("ada"))
+        assert (refused.status_code, refused.json()["error"]) == (429, "too.many.requests")
+        assert refused.headers["retry-after"] == "1"
+        assert web.exchange.sent == []
+        assert web("PUT", path, json=1, **as_("bob")).status_code < 300
+    for _ in range(3):
+        assert web("PUT", path, json=1, **as_("ada")).status_code < 300
+
+
+def settled(_command: Any) -> Any:
+    return RequestOutcome(200, "acknowledgements", [Acknowledgement("my-ack", 200)])

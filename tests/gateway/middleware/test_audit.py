@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.middleware.admission import SEARCHES
 from ackstream.gateway.middleware.audit import ADDRESSES, FREE, WINDOW_SECONDS, Action, Audit, FailureCounts, Sender
-from ackstream.gateway.middleware.limits import SEARCHES
 from ackstream.protocol.errors import DittoError
 from tests.gateway.access.test_authentication import LAMP, THING, as_, web
 from tests.gateway.parts import Web, response
@@ -206,7 +206,7 @@ def test_a_search_that_was_not_sent_is_not_recorded_as_allowed() -> None:
     for accept in ("application/json", "text/event-stream"):
         with ExitStack() as others:
             for _ in range(SEARCHES):
-                others.enter_context(client.dependencies.limits.search("user:ada"))
+                others.enter_context(client.dependencies.admission.limits.search("user:ada"))
             assert client("GET", "/search/things", headers={"accept": accept}, **as_("ada")).status_code == 429
         assert client.rows == []
     client.audit._full = lambda: True

@@ -1,0 +1,338 @@
+"""The admission of a client's command, for HTTP and WebSockets: headers, rights, condition, order; then its reply.
+
+Not every command takes each header. A device does not know the twin, so the gateway asks the twin whether the condition
+of a live command or message holds, and whether a query goes to the device.
+Source of the rules: Eclipse Ditto, ``SupervisorLiveChannelDispatching``,
+``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from ackstream.client.requests.requester import retrieval
+from ackstream.gateway.errors import header_unfit
+from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ditto.errors import (
+    PRECONDITION_FAILED,
+    command_timeout,
+    condition_failed,
+    live_channel_condition_unfit,
+)
+from ackstream.protocol.ditto.headers import (
+    CHANNEL,
+    CONDITION,
+    CORRELATION_ID,
+    DECLARED_ACKS,
+    DEFINITIONS,
+    IF_EQUAL,
+    LIVE_CHANNEL_CONDITION,
+    LIVE_CHANNEL_TIMEOUT_STRATEGY,
+    ORIGINATOR,
+    TIMEOUT,
+    USE_TWIN,
+)
+from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_available
+from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
+from ackstream.protocol.ditto.twin.permissions import conceal, restrict
+from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import Any
+
+    from ackstream.client import Reply
+    from ackstream.gateway.exchange import Dependencies, Exchange
+    from ackstream.observe.outcomes import RequestOutcome
+    from ackstream.protocol.ditto.envelopes import Envelope
+    from ackstream.protocol.ditto.twin.permissions import Kind
+
+
+_CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
+_OF_TWIN: dict[str, frozenset[Kind]] = {
+    CONDITION: frozenset({"retrieve", *_CHANGES}),
+    "if-match": frozenset({"create", "retrieve", *_CHANGES}),
+    "if-none-match": frozenset({"create", "retrieve", *_CHANGES}),
+    IF_EQUAL: frozenset({"modify", "merge"}),
+}
+_OF_LIVE: dict[str, frozenset[Kind]] = {
+    CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES}),
+    "if-match": frozenset(),
+    "if-none-match": frozenset(),
+    IF_EQUAL: frozenset(),
+}
+_OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
+    {"many", "list", "search", "count", "messages", "whoami", "permissions"}
+)
+_TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if DEFINITIONS[name].written)
+"""Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
+
+_MATCHED = "live-channel-condition-matched"
+
+
+class Deadline:
+    """Until when a command may take, from its arrival: questions about its conditions have a part of that time."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        """Begin now; 0: there is no deadline, since nothing is waited for."""
+        self._timeout_ms, self._began = timeout_ms, monotonic()
+
+    @classmethod
+    def of(cls, command: Envelope) -> Deadline:
+        """Begin the time of a command whose headers are read."""
+        timeout = command.headers.get(TIMEOUT)
+        return cls(DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS))
+
+    def limit(self, command: Envelope) -> None:
+        """Set the timeout of a command to the time left; raises 408 if nothing is left."""
+        if not self._timeout_ms:
+            return
+        left = self._timeout_ms - int((monotonic() - self._began) * 1000)
+        if left <= 0:
+            raise command_timeout(self._timeout_ms)
+        command.headers[TIMEOUT] = f"{left}ms"
+
+
+def is_live(command: Envelope) -> bool:
+    """Return whether a command or message is for a device."""
+    return command.topic.channel == "live" or command.headers.get(CHANNEL) == "live"
+
+
+def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, live: bool = False) -> None:
+    """Reject headers that a request of this kind, or a live event, would leave without effect.
+
+    :param headers: as ``read_headers`` returns them
+    :param live: it is for a device, or from one, regardless of its headers
+    :raises DittoError: 400, 405 for a live-channel-condition, 501
+    """
+    if DECLARED_ACKS in headers:
+        raise header_unfit(DECLARED_ACKS, "labels are declared as a WebSocket connects")
+    for error in _unfit(kind, headers, live=live).values():
+        raise error
+    passed_on = _TO_DEVICES if _reaches_devices(kind, headers, live=live) else ()
+    check_available({name: value for name, value in headers.items() if name not in passed_on})
+
+
+def with_defaults(
+    kind: Kind | Literal["event"], own: Mapping[str, Any], defaults: Mapping[str, Any], *, live: bool
+) -> dict[str, Any]:
+    """Return a message's headers, which all stay for ``check_headers``, with those of its connection that fit."""
+    headers = {**defaults, **own}
+    unfit = _unfit(kind, headers, live=live).keys() - own.keys()
+    return {name: value for name, value in headers.items() if name not in unfit}
+
+
+def _reaches_devices(kind: str, headers: Mapping[str, Any], *, live: bool) -> bool:
+    return live or kind == "message" or headers.get(CHANNEL) == "live"
+
+
+def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, DittoError]:
+    """Return the headers that would have no effect, and why."""
+    found: dict[str, DittoError] = {}
+    live = _reaches_devices(kind, headers, live=live)
+    if live and kind in _OF_SEVERAL_THINGS:
+        found[CHANNEL] = header_unfit(CHANNEL, "the twin alone answers for several things")
+    smart = False
+    if LIVE_CHANNEL_CONDITION in headers:
+        if kind != "retrieve":
+            found[LIVE_CHANNEL_CONDITION] = live_channel_condition_unfit()
+        elif live:
+            found[LIVE_CHANNEL_CONDITION] = header_unfit(LIVE_CHANNEL_CONDITION, "the channel is live already")
+        else:
+            smart = True
+    if LIVE_CHANNEL_TIMEOUT_STRATEGY in headers and not smart:
+        reason = "there is no live-channel-condition"
+        found[LIVE_CHANNEL_TIMEOUT_STRATEGY] = header_unfit(LIVE_CHANNEL_TIMEOUT_STRATEGY, reason)
+    for name, kinds in (_OF_LIVE if live else _OF_TWIN).items():
+        if name in headers and kind not in kinds:
+            found[name] = header_unfit(name, "it would have no effect")
+    return found
+
+
+async def check_condition(exchange: Exchange, command: Envelope, deadline: Deadline) -> None:
+    """Reject a live command or message whose condition does not hold for the twin.
+
+    :raises DittoError: 412; 404 without a twin; 400, the condition is not RQL; 408, it took too long to find out
+    """
+    if CONDITION not in command.headers:
+        return
+    if not await _holds(exchange, command, CONDITION, deadline):
+        raise condition_failed()
+
+
+async def ask_either_channel(
+    exchange: Exchange, query: Envelope, deadline: Deadline, new_id: Callable[[], str]
+) -> Reply:
+    """Ask the device if the twin matches the live-channel-condition of a query, else the twin.
+
+    The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more. Each
+    question gets a new id. Raises as :func:`check_condition` does.
+    """
+    matched = await _holds(exchange, query, LIVE_CHANNEL_CONDITION, deadline)
+    strategy = query.headers.get(LIVE_CHANNEL_TIMEOUT_STRATEGY)
+    plain = {name: value for name, value in query.headers.items() if name not in _SMART}
+
+    def twin() -> Envelope:
+        return replace(query, headers={**plain, CORRELATION_ID: new_id()})
+
+    if not matched:
+        deadline.limit(question := twin())
+        return _marked(await exchange.ask(question), "twin", matched=False)
+    live = replace(query, headers={**plain, CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
+    await check_condition(exchange, live, deadline)
+    live.headers.pop(CONDITION, None)
+    deadline.limit(live)
+    live.headers[CORRELATION_ID] = new_id()
+    reply = await exchange.ask(live)
+    if reply.status == REQUEST_TIMEOUT and strategy == USE_TWIN:
+        question = twin()
+        question.headers[TIMEOUT] = f"{SMART_EXTRA_MS}ms"
+        return _marked(await exchange.ask(question), "twin", matched=True)
+    return _marked(reply, "live", matched=True)
+
+
+_SMART = (CHANNEL, LIVE_CHANNEL_CONDITION, LIVE_CHANNEL_TIMEOUT_STRATEGY)
+
+
+def _marked(reply: Reply, channel: str, *, matched: bool) -> Reply:
+    reply.envelope.headers |= {_MATCHED: matched, CHANNEL: channel}
+    return reply
+
+
+async def _holds(exchange: Exchange, command: Envelope, header: str, deadline: Deadline) -> bool:
+    """Ask the twin whether it matches the condition in a header."""
+    question = retrieval(command.topic.thing_id, "thingId")
+    question.headers[CONDITION] = command.headers[header]
+    if ORIGINATOR in command.headers:
+        question.headers[ORIGINATOR] = command.headers[ORIGINATOR]
+    deadline.limit(question)
+    reply = await exchange.ask(question)
+    if reply.status == PRECONDITION_FAILED:
+        return False
+    if not reply.ok:
+        problem = reply.value if isinstance(reply.value, dict) else {}
+        error, message = (str(problem.get(name, "")) for name in ("error", "message"))
+        raise DittoError(reply.status, error, message, problem.get("description"), problem.get("href"))
+    return True
+
+
+class AdmittedCommand:
+    """A command that its sender may send, and whose condition holds; each sending has a remembered id of its own."""
+
+    def __init__(
+        self,
+        parts: Dependencies,
+        subjects: tuple[str, ...],
+        kind: Kind,
+        command: Envelope,
+        new_id: Callable[[], str],
+    ) -> None:
+        """Nothing is checked here: see :func:`admit`."""
+        self._access, self._exchange = parts.access, parts.exchange
+        self._open = partial(parts.admission.open_requests.one, subjects)
+        self._subjects, self._kind = subjects, kind
+        self._command, self._new_id = command, new_id
+        self._deadline = Deadline.of(command)
+        self._conditional = is_live(command) and CONDITION in command.headers
+
+    async def check(self) -> None:
+        """Check rights and condition; raises as :func:`admit` does."""
+        restrict(self._access, self._subjects, self._kind, self._command)
+        if self._conditional:
+            await check_condition(self._exchange, self._command, self._deadline)
+
+    async def ask(self) -> Reply:
+        """Send the command, and return the part of its reply that the sender may read.
+
+        Raises as ``Exchange.ask`` and ``conceal`` do; 408: no time is left; 429: a quota of open requests is used up.
+        """
+        with self._open():
+            if LIVE_CHANNEL_CONDITION in self._command.headers:
+                reply = await ask_either_channel(self._exchange, self._command, self._deadline, self._new_id)
+            else:
+                reply = await self._exchange.ask(self._sent())
+        conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
+        _name_back(reply, self._command.headers[CORRELATION_ID])
+        return reply
+
+    async def publish(self) -> None:
+        """Send the command, which requires no response; return once the broker has stored it."""
+        await self._exchange.publish(self._sent())
+
+    async def settle(self, seconds: float) -> RequestOutcome | None:
+        """Send the command, which requires no response; return its outcome, ``None`` after ``seconds``; raises 429."""
+        with self._open():
+            return await self._exchange.settle(self._sent(), seconds)
+
+    def _sent(self) -> Envelope:
+        sent = replace(self._command, headers=dict(self._command.headers))
+        if self._conditional:
+            # the condition, and those of commands before it, took a part of its time
+            self._deadline.limit(sent)
+            del sent.headers[CONDITION]
+        sent.headers[CORRELATION_ID] = self._new_id()
+        return sent
+
+
+async def admit(
+    parts: Dependencies, subjects: tuple[str, ...], kind: Kind, command: Envelope, new_id: Callable[[], str]
+) -> AdmittedCommand:
+    """Admit a command whose headers fit its kind (``check_headers``), without waiting if it has no condition.
+
+    :param command: its fields are narrowed to those its sender may read
+    :param new_id: returns a correlation-id that correlate does not take for a repeated one
+    :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: finding out took too long
+    """
+    admitted = AdmittedCommand(parts, subjects, kind, command, new_id)
+    await admitted.check()
+    return admitted
+
+
+class AdmissionOrder:
+    """The commands of one client for one thing are sent in the order in which they came.
+
+    The twin may evaluate the condition of an earlier command later: ``unlock`` must not overtake ``lock``.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, asyncio.Event] = {}
+
+    async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:
+        """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time.
+
+        A command that the caller sends without waiting is sent before any later one. Raises as ``admission`` does.
+        """
+        before = self._last.get(thing_id)
+        own = self._last[thing_id] = asyncio.Event()
+        try:
+            return await admission
+        finally:
+            try:
+                if before is not None:
+                    await before.wait()
+            finally:
+                own.set()
+                if self._last.get(thing_id) is own:
+                    del self._last[thing_id]
+
+
+def _name_back(reply: Reply, client_id: str) -> None:
+    """Give a reply, and each acknowledgement in it, the correlation-id of the client in place of that on the wire."""
+    envelope, on_wire = reply.envelope, reply.correlation_id
+    envelope.headers[CORRELATION_ID] = client_id
+    if envelope.topic.criterion != "acks" or envelope.topic.subject is not None or envelope.value is UNSET:
+        return
+    entries = msgspec.json.decode(envelope.value, type=dict[str, dict[str, Raw]])
+    for entry in entries.values():
+        headers = msgspec.json.decode(entry.get("headers", b"{}"))
+        if headers.get(CORRELATION_ID) == on_wire:
+            entry["headers"] = raw({**headers, CORRELATION_ID: client_id})
+    envelope.value = raw(entries)
