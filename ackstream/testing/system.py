@@ -139,7 +139,8 @@ class RequestSystem(MemorySystem):
     """Everything between requesters and those who answer them; for one thread.
 
     A record acts when it is fed: the jobs and the receivers have written their records when the call returns.
-    Time stands still until the test moves it (:meth:`advance`), or waits for a future of :meth:`requester`.
+    Time stands still until the test moves it (:meth:`advance`), or waits for a future of :meth:`requester`. A record
+    that arrives at a deadline is still in time; the deadline itself has passed a millisecond later.
 
     :ivar records: the records of each topic, by its name: ``signals``, ``acks``, ``replies``, ``ledger``, ``events`` …
     :ivar things: the things of the twin, by their ids
@@ -230,15 +231,6 @@ class RequestSystem(MemorySystem):
         return record
 
     # -- time ----------------------------------------------------------------------------------------------------------
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass: delayed answers are sent and deadlines fire, each at its time.
-
-        A record that arrives at a deadline is still in time; the deadline itself has passed a millisecond later.
-
-        :raises BadParameterError: a negative number of seconds
-        """
-        super().advance(seconds)
 
     def _due(self) -> int | None:
         """Return the next time at which something happens."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from ackstream.client.core.lifetime import Awaited
@@ -70,7 +69,7 @@ class ReaderHistory(Awaited):
         self._qos, self._clock = qos, clock
         self._max_samples, self._max_bytes = max_samples, max_bytes
         self._wanted, self._on_acknowledged = wanted, on_acknowledged
-        self._arrived: defaultdict[str, ReorderBuffer[Sample]] = defaultdict(lambda: ReorderBuffer(attrgetter("size")))
+        self._arrived: defaultdict[str, ReorderBuffer] = defaultdict(ReorderBuffer)
         # writers with samples that wait, and with something to report
         self._waiting, self._reporting = set[str](), set[str]()
         self._cache = SampleCache(qos)
@@ -106,7 +105,7 @@ class ReaderHistory(Awaited):
         :param in_kafka: a restart can read it again at its offset
         """
         with self.changed:
-            if not self._arrived[sample.publisher].add(sample.seq, sample):
+            if not self._arrived[sample.publisher].add(sample):
                 self.counts["repeats"] += 1
                 return
             self._waiting.add(sample.publisher)
@@ -141,7 +140,7 @@ class ReaderHistory(Awaited):
         """
         with self.changed:
             writer = max(sorted(self._waiting), key=lambda name: self._arrived[name].bytes)
-            dropped = self._arrived[writer].drop().values()
+            dropped = self._arrived[writer].drop()
             self._waiting.discard(writer)
             self._offsets.drop(writer, dropped)
             return len(dropped)

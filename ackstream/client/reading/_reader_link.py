@@ -244,7 +244,7 @@ class ReaderLink:
 
     def _recover(self, now: float) -> None:
         try:
-            if self._positions.recover(self._partitions, paused=self._positions.paused):
+            if self._positions.recover(self._partitions):
                 self._due["recover"] = now
         except SamplesGoneError as error:
             self._life.fail(error)

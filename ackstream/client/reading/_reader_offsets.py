@@ -135,7 +135,7 @@ class ReaderPositions:
                 found[partition] = OffsetAndMetadata(offset, "", -1)
         return found
 
-    def recover(self, partitions: Sequence[Any], *, paused: bool) -> bool:
+    def recover(self, partitions: Sequence[Any]) -> bool:
         """Fetch, or read again, samples that were found missing earlier and are certain now; call it now and then.
 
         :return: whether there may be more to fetch at once
@@ -146,7 +146,7 @@ class ReaderPositions:
         if self._lake is None and missing and self._reads_on(partitions, missing):
             return False
         # buffered messages cannot be handed out, and none arrives: the table has the missing ones
-        stuck = paused and self._lake is not None
+        stuck = self.paused and self._lake is not None
         if self._suspects and (stuck or self._has_read_all()):
             certain = {
                 writer: [(first, min(last, end)) for first, last in missing.get(writer, ()) if first <= end]

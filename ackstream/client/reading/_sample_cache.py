@@ -168,7 +168,7 @@ class OpenOffsets:
         partition: int,
         position: int,
         reports: Mapping[str, AckReports],
-        arrived: Mapping[str, ReorderBuffer[Sample]],
+        arrived: Mapping[str, ReorderBuffer],
     ) -> int:
         """Return the first offset of a partition to be read again; ``position`` is read next anyway."""
         self._open[partition] = {

@@ -6,7 +6,7 @@ to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -15,36 +15,34 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import AckInterval, AppAck, AutoReason, ProtocolAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from ackstream.client.reading.samples import ReaderQos
+    from ackstream.client.reading.samples import ReaderQos, Sample
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import AppAckConf, ReaderStart
 
-T = TypeVar("T")
 YOUNG_RUNS = 500
 """As many unconfirmed runs are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""
 
 Report: TypeAlias = AppAck | ProtocolAck
 
 
-class ReorderBuffer(Generic[T]):
+class ReorderBuffer:
     """One writer's samples, released once each, in the writer's order, and only those that are stored.
 
     A message in Kafka may still be refused, so it waits until the topic ``stored`` names it; a message that ``stored``
     names may not have arrived yet, or be in the table only. Pure; rules: brokers.md R7, S19, 4 rule 4.
     """
 
-    def __init__(self, weigh: Callable[[T], int] = lambda _: 0) -> None:
+    def __init__(self) -> None:
         """Begin empty."""
         self.bytes = 0
         """The size of the samples that are waiting."""
-        self._weigh = weigh
         # stored or refused, as far as is known
         self._decided = Intervals(start=0)
         # released or skipped
         self._passed = Intervals(start=0)
-        self._waiting: dict[int, T] = {}
+        self._waiting: dict[int, Sample] = {}
 
     def __len__(self) -> int:
         """Return how many samples are waiting."""
@@ -56,12 +54,12 @@ class ReorderBuffer(Generic[T]):
         for run in Intervals(undelivered, start=0).missing(0, written):
             self.skip(*run)
 
-    def add(self, seq: int, sample: T) -> bool:
+    def add(self, sample: Sample) -> bool:
         """Add a sample; return ``False`` for a duplicate, and for one that is skipped."""
-        if seq in self._waiting or seq in self._passed:
+        if sample.seq in self._waiting or sample.seq in self._passed:
             return False
-        self._waiting[seq] = sample
-        self.bytes += self._weigh(sample)
+        self._waiting[sample.seq] = sample
+        self.bytes += sample.size
         return True
 
     def mark_stored(self, first: int, last: int, refused: Iterable[Interval] = ()) -> None:
@@ -74,14 +72,14 @@ class ReorderBuffer(Generic[T]):
         """Drop these samples, now or when they arrive."""
         for low, high in self._passed.add(first, last):
             for seq in [seq for seq in self._waiting if low <= seq <= high]:
-                self.bytes -= self._weigh(self._waiting.pop(seq))
+                self.bytes -= self._waiting.pop(seq).size
 
-    def release(self) -> Iterator[T]:
+    def release(self) -> Iterator[Sample]:
         """Remove and yield the samples that may be handed out now."""
         while (seq := self._passed.first_hole) <= self._decided.watermark and seq in self._waiting:
             self._passed.add(seq)
             sample = self._waiting.pop(seq)
-            self.bytes -= self._weigh(sample)
+            self.bytes -= sample.size
             yield sample
 
     def missing(self) -> list[Interval]:
@@ -93,9 +91,9 @@ class ReorderBuffer(Generic[T]):
         known.merge((seq, seq) for seq in self._waiting)
         return known.missing(first, last)
 
-    def drop(self) -> dict[int, T]:
-        """Drop and return all samples that are waiting, by number; they can be added again."""
-        dropped, self._waiting, self.bytes = self._waiting, {}, 0
+    def drop(self) -> list[Sample]:
+        """Drop and return all samples that are waiting; they can be added again."""
+        dropped, self._waiting, self.bytes = list(self._waiting.values()), {}, 0
         return dropped
 
     def has_passed(self, seq: int) -> bool:

@@ -20,7 +20,7 @@ from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.options import ReaderOptions
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
-from ackstream.client.reading.samples import ReaderQos, check_name
+from ackstream.client.reading.samples import ReaderQos, check_at_least, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.readers import ReaderStart
 from ackstream.protocol.rql.patterns import matches_any
@@ -309,6 +309,4 @@ def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], **limits:
         raise InconsistentQosError(
             "Labels report that the application has finished with a sample: choose an application kind for them."
         )
-    for limit, value in limits.items():
-        if value < 1:
-            raise InconsistentQosError(f"{limit} is {value}; it must be at least 1.")
+    check_at_least(1, **limits)

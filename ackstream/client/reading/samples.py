@@ -186,9 +186,9 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
             raise InconsistentQosError(
                 f"max_response_length is {self.max_response_length}; it must be 0 to {MAX_RESPONSE_BYTES} bytes."
             )
-        _check_at_least(1, depth=self.depth, samples_per_app_ack=self.samples_per_app_ack)
-        _check_at_least(1, app_ack_period_ms=self.app_ack_period_ms)
-        _check_at_least(0, response_keep_ms=self.response_keep_ms, minimum_separation_ms=self.minimum_separation_ms)
+        check_at_least(1, depth=self.depth, samples_per_app_ack=self.samples_per_app_ack)
+        check_at_least(1, app_ack_period_ms=self.app_ack_period_ms)
+        check_at_least(0, response_keep_ms=self.response_keep_ms, minimum_separation_ms=self.minimum_separation_ms)
 
 
 class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,15 +213,15 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         check_word("history", self.history, History)
         if self.max_samples is not None:
-            _check_at_least(1, max_samples=self.max_samples)
-        _check_at_least(0, max_blocking_ms=self.max_blocking_ms)
+            check_at_least(1, max_samples=self.max_samples)
+        check_at_least(0, max_blocking_ms=self.max_blocking_ms)
         if self.required and not self.reliable:
             raise InconsistentQosError("A best-effort writer waits for no reader: make it reliable, or omit the roles.")
         if len(self.required or {}) > MAX_ROLES:
             raise InconsistentQosError(f"A writer requires at most {MAX_ROLES} roles, not {len(self.required or {})}.")
         for role, quorum in (self.required or {}).items():
             check_name("role", role)
-            _check_at_least(1, **{f"The quorum of {role}": quorum})
+            check_at_least(1, **{f"The quorum of {role}": quorum})
 
 
 def check_name(what: str, name: str) -> None:
@@ -230,7 +230,8 @@ def check_name(what: str, name: str) -> None:
         raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
 
 
-def _check_at_least(least: int, **values: int) -> None:
+def check_at_least(least: int, **values: int) -> None:
+    """Refuse a number below ``least``, with :class:`InconsistentQosError`."""
     for name, value in values.items():
         if value < least:
             raise InconsistentQosError(f"{name} is {value}; it must be at least {least}.")

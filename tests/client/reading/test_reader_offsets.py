@@ -116,10 +116,10 @@ def test_no_more_than_the_limit_is_fetched_at_once(lake: Lake) -> None:
 def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake) -> None:
     consumer, history = Consumer(position=9), _history(6, 6)
     recovering = ReaderPositions(consumer, history, lake)
-    assert [recovering.recover([PARTITION], paused=False) for _ in range(3)] == [False] * 3
+    assert [recovering.recover([PARTITION]) for _ in range(3)] == [False] * 3
     assert _numbers(history) == []
     consumer.at = 10
-    assert recovering.recover([PARTITION], paused=False)
+    assert recovering.recover([PARTITION])
     assert _numbers(history) == [1, 2, 4, 5, 6]
     assert (recovering.counts["fetched"], recovering.counts["lost"], history.missing()) == (4, 0, {})
 
@@ -127,29 +127,30 @@ def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake
 def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake) -> None:
     history = _history(2, 2)
     recovering = ReaderPositions(Consumer(), history, lake)
-    recovering.recover([PARTITION], paused=False)
+    recovering.recover([PARTITION])
     history.mark_stored(StoredRange("w1", 3, 6, 1, ((3, 3),)))
-    recovering.recover([PARTITION], paused=False)
+    recovering.recover([PARTITION])
     assert _numbers(history) == [1, 2]
-    assert recovering.recover([PARTITION], paused=False)
+    assert recovering.recover([PARTITION])
     assert _numbers(history) == [4, 5, 6]
 
 
 def test_a_paused_reader_does_not_wait_if_there_is_a_table(lake: Lake) -> None:
     history = _history(6, 6)
     recovering = ReaderPositions(Consumer(position=0), history, lake)
-    recovering.recover([PARTITION], paused=True)
-    assert recovering.recover([PARTITION], paused=True)
+    recovering.paused = True
+    recovering.recover([PARTITION])
+    assert recovering.recover([PARTITION])
     assert _numbers(history) == [1, 2, 4, 5, 6]
 
 
 def test_nothing_is_fetched_while_the_application_has_enough(lake: Lake) -> None:
     history = _history(6, 1, 2, max_samples=2)
     recovering = ReaderPositions(Consumer(), history, lake)
-    assert [recovering.recover([PARTITION], paused=False) for _ in range(3)] == [False] * 3
+    assert [recovering.recover([PARTITION]) for _ in range(3)] == [False] * 3
     history.take(1, 0)
     history.acknowledge_all(None)
-    assert recovering.recover([PARTITION], paused=False)
+    assert recovering.recover([PARTITION])
     assert _numbers(history) == [2, 4, 5, 6]
 
 
@@ -160,7 +161,7 @@ def test_a_large_gap_is_fetched_piece_by_piece(lake: Lake, monkeypatch: pytest.M
     recovering = ReaderPositions(Consumer(), history, lake)
     seen: list[int] = []
     while len(seen) < 5:
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
         seen += _numbers(history)
         history.acknowledge_all(None)
     assert seen == [1, 2, 4, 5, 6]
@@ -172,7 +173,7 @@ def test_so_many_rows_are_fetched_at_once_that_they_weigh_little(lake: Lake, mon
     history = _history(6)
     recovering, fetched = ReaderPositions(Consumer(), history, lake), []
     while len(_numbers(history)) < 5 and len(fetched) < 20:
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
         fetched.append(recovering.counts["fetched"])
     assert sorted({*fetched}) == [0, 1, 3, 5], "one row, then as many as weigh that much"
 
@@ -180,8 +181,9 @@ def test_so_many_rows_are_fetched_at_once_that_they_weigh_little(lake: Lake, mon
 def test_without_a_table_a_paused_reader_loses_nothing() -> None:
     history = _history(6, 6)
     recovering = ReaderPositions(Consumer(position=4), history, None)
+    recovering.paused = True
     for _ in range(5):
-        assert not recovering.recover([PARTITION], paused=True)
+        assert not recovering.recover([PARTITION])
     assert (_numbers(history), recovering.counts["lost"]) == ([], 0)
     for seq in (1, 2, 4, 5):
         history.add(Sample("w1", None, None, b"", {}, 0, seq, 0, seq))
@@ -193,14 +195,14 @@ def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_a
     recovering = ReaderPositions(consumer, history, None)
     recovering.begin({PARTITION: 5})
     for _ in range(2):
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
     assert consumer.sought == [2]
-    recovering.recover([PARTITION], paused=False)
+    recovering.recover([PARTITION])
     consumer.at = 10
     with pytest.raises(
         SamplesGoneError, match=r"Messages 1 to 5 of w1 .* start r1 with `lake`.* `ackstream readers list`"
     ):
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
     assert (consumer.sought, recovering.counts["lost"], _numbers(history)) == ([2], 0, [])
 
 
@@ -211,18 +213,18 @@ def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatc
     recovering.begin({PARTITION: 9})
     while consumer.sought != [8, 6, 2]:
         consumer.at = 10
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
         assert len(consumer.sought) <= 3
     consumer.at = 10
     with pytest.raises(SamplesGoneError):
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
 
 
 def test_what_is_nowhere_is_skipped_and_logged(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     history = _history(8, 1, 8)
     recovering = ReaderPositions(Consumer(), history, lake)
     for _ in range(3):
-        recovering.recover([PARTITION], paused=False)
+        recovering.recover([PARTITION])
     assert _numbers(history) == [1, 2, 4, 5, 6, 8]
     assert recovering.counts["lost"] == 1
     assert "neither in Kafka nor in the table: [(7, 7)]" in caplog.text
