@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PART_BYTES = 100_000
 """Small, so that batches are divided."""
+READ = ("signals", "acks", "twin-acks", "declarations")
+"""The topics by the numbers of the state (``SIGNALS``, ``ACKS`` …)."""
 SHORTENED = (b"acknowledgement:toolarge", b"reply.toolarge")
 _TEXT_COLUMNS = ("topic", "reply_id", "status", "completed_by", "reason")
 _json = msgspec.json.Decoder().decode
@@ -84,7 +86,7 @@ class CorrelateRoom(Room):
     def feed(self, records: Sequence[Record]) -> None:
         self._process(records, self.now - LAG_MS)
         for record in records:
-            topic = self._topics.by_source[record.source]
+            topic = READ[record.source]
             self._ends.setdefault((topic, record.partition, record.offset), Counter())
 
     def finish(self) -> None:

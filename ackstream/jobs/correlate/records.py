@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
     from ackstream.jobs.correlate.state import Pending
+    from ackstream.observe.catalogue import Metric
     from ackstream.observe.figures import Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ditto.topics import TopicPath
@@ -295,12 +296,16 @@ class RequestFigures:
             # a party may answer with any number
             tally.count(REQUESTS, completed_by, f"{hundreds}xx" if hundreds in _CLASSES else "other", by=len(times))
             started, latencies = np.array(times, np.int64).T
-            for metric, values in ((DECISION, latencies), (REPLY, np.maximum(now_ms - started, 0))):
-                seconds = values / 1000
-                places = np.searchsorted(np.array(metric.buckets), seconds)
-                counts = np.bincount(places, minlength=len(metric.buckets) + 1)
-                tally.observe_counts(metric, completed_by, counts=counts.tolist(), total=float(seconds.sum()))
+            tally.observe_counts(DECISION, completed_by, **_counted(DECISION, latencies))
+            tally.observe_counts(REPLY, completed_by, **_counted(REPLY, np.maximum(now_ms - started, 0)))
         for disposition, count in self.dispositions.items():
             tally.count(ACKS, disposition, by=count)
         for code, count in self.dead_letters.items():
             tally.count(DEAD_LETTERS, NAME, code, by=count)
+
+
+def _counted(metric: Metric, milliseconds: Any) -> dict[str, Any]:
+    """Return how many values are in each bucket of a histogram, and their sum in seconds."""
+    seconds = milliseconds / 1000
+    counts = np.bincount(np.searchsorted(np.array(metric.buckets), seconds), minlength=len(metric.buckets) + 1)
+    return {"counts": counts.tolist(), "total": float(seconds.sum())}
