@@ -7,6 +7,7 @@ import os, sys, threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from ackstream.cli.session import quick_start
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.mirror import job as mirror
@@ -16,7 +17,7 @@ from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import INDEX, JOB as TWIN
 from ackstream.local import jars
-from ackstream.local.submit import JAVA_OPTIONS, java_options
+from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.settings import load
 from ackstream.spark.session import session
 
@@ -28,7 +29,7 @@ logins = os.environ.get("LOGINS")
 def of(name):
     return load(Path(logins, f"{name.removesuffix('-index')}.toml")) if logins else settings
 
-spark = session(settings, "storm", jars=jars.resolve("spark"), conf={JAVA_OPTIONS: java_options()})
+spark = session(settings, "storm", jars=jars.resolve("spark"), conf={JAVA_OPTIONS: quick_start()})
 
 def copy():
     try:
