@@ -98,7 +98,7 @@ def _java_oauth(oauth: OAuth) -> dict[str, str]:
     if oauth.scope:
         login["scope"] = oauth.scope
     # the connection to the authorisation server uses the options of the login, not those of the brokers
-    login |= _java_trust(oauth.authorities)
+    login |= _java_trust(oauth.tls.authorities)
     return {
         "sasl.login.callback.handler.class": f"{_JAAS}.oauthbearer.OAuthBearerLoginCallbackHandler",
         "sasl.oauthbearer.token.endpoint.url": oauth.token_url,
@@ -187,7 +187,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         login = b64encode(f"{quote_plus(oauth.client_id)}:{quote_plus(secret)}".encode()).decode()
         headers = {"Accept": "application/json", "Authorization": f"Basic {login}"}
         asked = request.Request(oauth.token_url, urlencode(form).encode(), headers)  # noqa: S310 - https, or loopback
-        opener = request.build_opener(request.HTTPSHandler(context=oauth.context()), _NoRedirects)
+        opener = request.build_opener(request.HTTPSHandler(context=oauth.tls.client_context()), _NoRedirects)
         try:
             with opener.open(asked, timeout=TIMEOUT_SECONDS) as found:
                 return self._read(found.status, found.read(_MAX_BYTES), now)

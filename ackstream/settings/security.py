@@ -114,12 +114,9 @@ class Tls(Part):
 
         :raises ValueError: a file is missing or unfit, with a sentence
         """
-        context = ssl.create_default_context()
-        if self.ca is not None:
-            context = ssl.create_default_context(cadata=_certificates(self.ca))
+        context = ssl.create_default_context(cadata=self.authorities or None)
         context.check_hostname = self.verify_hostname
-        if self.certificate is not None:
-            _show(context, self.certificate, self.key, self._key_password)
+        self._load_certificate(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
@@ -128,10 +125,9 @@ class Tls(Part):
         :raises ValueError: a file is missing or unfit, with a sentence
         """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        if self.certificate is not None:
-            _show(context, self.certificate, self.key, self._key_password)
+        self._load_certificate(context)
         if self.ca is not None:
-            context.load_verify_locations(cadata=_certificates(self.ca))
+            context.load_verify_locations(cadata=self.authorities)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -148,7 +144,37 @@ class Tls(Part):
     def private_key(self) -> str:
         """Return the key of ``certificate`` in the one form that Java reads: PKCS #8 in PEM, not encrypted."""
         file = self.key or self.certificate
-        return "" if file is None else _private_key(file, self._key_password)
+        if file is None:
+            return ""
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - of the extra tls
+
+        key = serialization.load_pem_private_key(read_text(file).encode(), self._key_password.encode() or None)
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        return key.private_bytes(*form).decode()
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        """Let a context show the certificate, if there is one.
+
+        :raises ValueError: certificate or key cannot be read or do not fit, or the certificate has expired
+        """
+        if self.certificate is None:
+            return
+        from cryptography import x509  # noqa: PLC0415 - of the extra tls
+
+        expiry = x509.load_pem_x509_certificate(self.chain.encode()).not_valid_after_utc
+        file = self.key or self.certificate
+        if "PRIVATE KEY-----" not in read_text(file):
+            raise ValueError(f"the file {file} has no private key in PEM: name the one of {self.certificate} as key")
+        try:
+            # without a password OpenSSL would ask for it at the terminal
+            context.load_cert_chain(self.certificate, self.key, self._key_password)
+        except ssl.SSLError as error:
+            problem = "cannot be read: correct key_password, which is needed if the key is encrypted, or the file"
+            if error.reason == "KEY_VALUES_MISMATCH":
+                problem = f"is not that of the certificate {self.certificate}: name its own"
+            raise ValueError(f"the key in {file} {problem}") from None
+        if expiry < datetime.now(timezone.utc):
+            raise ValueError(f"the certificate {self.certificate} expired at {expiry:%F %T} UTC: renew it")
 
     @property
     def _key_password(self) -> str:
@@ -183,17 +209,13 @@ class OAuth(Part):
     @model_validator(mode="after")
     def _usable(self) -> Self:
         if self.ca is not None:
-            self.context()
+            self.tls.client_context()
         return self
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context with which to connect to ``token_url``."""
-        return Tls(ca=self.ca).client_context()
-
     @property
-    def authorities(self) -> str:
-        """The certificates of ``ca`` in PEM."""
-        return Tls(ca=self.ca).authorities
+    def tls(self) -> Tls:
+        """The way to ``token_url``."""
+        return Tls.model_construct(ca=self.ca)
 
 
 def is_loopback(name: str) -> bool:
@@ -234,36 +256,3 @@ def subject(chain: str) -> str:
     from cryptography import x509  # noqa: PLC0415 - of the extra tls
 
     return x509.load_pem_x509_certificate(chain.encode()).subject.rfc4514_string()
-
-
-def _private_key(path: Path, password: str) -> str:
-    """Return a key in the one form that Java reads: PKCS #8, not encrypted."""
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - of the extra tls
-
-    key = serialization.load_pem_private_key(read_text(path).encode(), password.encode() or None)
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return key.private_bytes(*form).decode()
-
-
-def _show(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str) -> None:
-    """Let a context show a certificate.
-
-    :param key: ``None``: it stands in the same file
-    :param password: of the key; without one OpenSSL would ask for it at the terminal
-    :raises ValueError: certificate or key cannot be read or do not fit, or the certificate has expired
-    """
-    from cryptography import x509  # noqa: PLC0415 - of the extra tls
-
-    expiry = x509.load_pem_x509_certificate(_certificates(certificate).encode()).not_valid_after_utc
-    file = key or certificate
-    if "PRIVATE KEY-----" not in read_text(file):
-        raise ValueError(f"the file {file} has no private key in PEM: name the one of {certificate} as key")
-    try:
-        context.load_cert_chain(certificate, key, password)
-    except ssl.SSLError as error:
-        problem = "cannot be read: correct key_password, which is needed if the key is encrypted, or the file"
-        if error.reason == "KEY_VALUES_MISMATCH":
-            problem = f"is not that of the certificate {certificate}: name its own"
-        raise ValueError(f"the key in {file} {problem}") from None
-    if expiry < datetime.now(timezone.utc):
-        raise ValueError(f"the certificate {certificate} expired at {expiry:%F %T} UTC: renew it")
