@@ -75,18 +75,12 @@ class Duration(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Duration:
-        """Read a duration: optional sign, ASCII digits, optional unit ``ms s m h d w mo y``, nothing else.
-
-        :raises DittoError: 400 ``timeout.invalid`` with the reason
-        """
+        """Read a sign, if any, ASCII digits, and a unit, if any. Raises 400 ``timeout.invalid`` for anything else."""
         return _parse(text) if len(text) <= _CACHED_LENGTH else _parse.__wrapped__(text)
 
     @staticmethod
     def of_milliseconds(milliseconds: int) -> Duration:
-        """Return a duration in the unit ``ms``.
-
-        :raises DittoError: it is negative
-        """
+        """Return a duration in the unit ``ms``. Raises ``DittoError`` if it is negative."""
         if milliseconds < 0:
             seconds = f"{milliseconds / 1000:f}".rstrip("0").rstrip(".")
             raise timeout_invalid(f"The duration must not be negative but was <PT{seconds}S>!")

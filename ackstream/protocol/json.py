@@ -157,10 +157,7 @@ def select(value: Any, selector: str) -> Any:
 
 
 def parse_selector(selector: str) -> tuple[Keys, ...]:
-    """Return the keys of the fields that a selector names.
-
-    :raises DittoError: 400 ``json.fieldselector.invalid``, ``json.pointer.invalid``
-    """
+    """Return the keys of the fields that a selector names. Raises 400 for a wrong selector or pointer."""
     if len(selector) > _SELECTOR_CHARACTERS:
         raise _invalid(selector, f"It may have {_SELECTOR_CHARACTERS} characters.")
     return _parsed(selector)

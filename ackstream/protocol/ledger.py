@@ -100,6 +100,12 @@ class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
     value: bytes | None
     truncated: bool
 
+    def cut(self) -> DeadLetterRow:
+        """Return the row with at most ``DEAD_LETTER_BYTES`` of its key and of its value."""
+        key, value = (part and part[:DEAD_LETTER_BYTES] for part in (self.key, self.value))
+        truncated = self.truncated or (key, value) != (self.key, self.value)
+        return msgspec.structs.replace(self, key=key, value=value, truncated=truncated)
+
 
 class AuditRow(msgspec.Struct, omit_defaults=True, frozen=True):
     """An action of a client at the gateway, or its refusal; times in epoch milliseconds.
@@ -181,32 +187,3 @@ def _payload_bytes(ack: AckRow) -> int:
 def reply_id(correlation_id: str, topic: str, partition: int, offset: int) -> str:
     """Return the reply's id: a hash of the correlation-id and the request's coordinates, 32 hexadecimal digits."""
     return blake2b(f"{correlation_id}\n{topic}\n{partition}\n{offset}".encode(), digest_size=16).hexdigest()
-
-
-def dead_letter(
-    reason: str,
-    correlation_id: str | None,
-    coordinates: tuple[str, int, int],
-    received_at: int,
-    key: bytes | None,
-    value: bytes | None,
-    *,
-    truncated: bool,
-) -> DeadLetterRow:
-    """Describe an unusable record.
-
-    :param coordinates: topic, partition, offset
-    :param truncated: the value has been cut already
-    """
-    kept, kept_key = ((part and part[:DEAD_LETTER_BYTES]) for part in (value, key))
-    return DeadLetterRow(
-        reason=reason,
-        correlation_id=correlation_id,
-        topic=coordinates[0],
-        partition=coordinates[1],
-        offset=coordinates[2],
-        received_at=received_at,
-        key=kept_key,
-        value=kept,
-        truncated=truncated or (kept_key, kept) != (key, value),
-    )

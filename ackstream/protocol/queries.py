@@ -92,10 +92,7 @@ def bookmark(position: Position, topic: str) -> str:
 
 
 def parse_bookmark(text: str) -> Position:
-    """Read a bookmark of any topic.
-
-    :raises BookmarkSyntaxError: it is not a bookmark
-    """
+    """Read a bookmark of any topic. Raises ``BookmarkSyntaxError`` if it is not one."""
     if text == EPOCH:
         return BEGINNING
     batch, partition, offset, _ = _parts(text)

@@ -230,10 +230,7 @@ def key(entry: Any) -> str:
 
 
 def sentence(entry: Any, settings: Part) -> str:
-    """Return the sentence about an error of the settings.
-
-    :param settings: all of them, with their defaults
-    """
+    """Return the sentence about an error of the settings. ``settings``: all of them, with their defaults."""
     text = problem(entry)
     if entry["type"] == UNKNOWN_KEY:
         return f"The setting {key(entry)} {text}."

@@ -125,10 +125,7 @@ class KafkaOptions(Part):
     java: ClientOptions = Field({})
 
     def check(self, security: KafkaSecurity) -> None:
-        """Refuse options of a login that ``security`` sets itself.
-
-        :raises ValueError: with a sentence
-        """
+        """Refuse options of a login that ``security`` sets itself. Raises ``ValueError`` with a sentence."""
         if security.mechanism not in OF_OPTIONS:
             for name in (*self.python, *self.java):
                 if name.replace("_", ".").startswith("sasl."):

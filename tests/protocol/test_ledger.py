@@ -100,7 +100,7 @@ def test_only_accepted_acknowledgements_belong_to_the_outcome() -> None:
     ids=["none", "short", "long"],
 )
 def test_a_dead_letter_keeps_the_beginning_of_its_value(value: bytes | None, kept: Any, *, truncated: bool) -> None:
-    letter = ledger.dead_letter("no use", None, ("signals", 0, 9), 90, b"k", value, truncated=False)
+    letter = DeadLetterRow("no use", None, "signals", 0, 9, 90, b"k", value, truncated=False).cut()
     assert letter.truncated is truncated
     assert (letter.topic, letter.partition, letter.offset) == ("signals", 0, 9)
     written = msgspec.json.decode(msgspec.json.encode(letter))

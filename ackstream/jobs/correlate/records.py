@@ -21,7 +21,7 @@ from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
 from ackstream.protocol.ditto.errors import internal_error
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.ledger import DEAD_LETTER_BYTES, AckRow, LedgerRecord, OutcomeRow, SignalRow
+from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,19 +215,22 @@ class Writer:
         self.figures.dead_letters[code] += 1
         reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
         correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
-        row = ledger.dead_letter(
+        row = DeadLetterRow(
             reason,
             correlation_id,
-            (self._sources[record.source], record.partition, record.offset),
+            self._sources[record.source],
+            record.partition,
+            record.offset,
             record.timestamp,
             record.key,
             record.value,
             truncated=record.value is not None and record.size > len(record.value),
-        )
+        ).cut()
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
         self._ledger(correlation_id or identity, written)
-        key = None if record.key is None else record.key[:DEAD_LETTER_BYTES]
-        self.emissions.append(Emission(self._topics.dead_letters, key, record.value, reason=f"{reason} ({identity})"))
+        self.emissions.append(
+            Emission(self._topics.dead_letters, row.key, record.value, reason=f"{reason} ({identity})")
+        )
 
     def _identity(self, record: Record) -> str:
         return f"{self._sources[record.source]}-{record.partition}-{record.offset}"

@@ -177,10 +177,7 @@ def _object(value: Raw) -> dict[str, Raw]:
 
 
 def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
-    """Read one entry of an aggregate from its fields (JSON texts): status, payload, headers.
-
-    :raises DittoError: 400 ``json.field.missing`` or ``json.invalid``
-    """
+    """Read an entry of an aggregate from its fields. Raises 400 ``json.field.missing`` or ``json.invalid``."""
     try:
         parse_label(label)
     except DittoError as error:
@@ -201,10 +198,7 @@ def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
 
 
 def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
-    """Write a single acknowledgement. The channel is twin unless the header ``channel`` is ``live``.
-
-    :raises DittoError: the label is invalid or built in
-    """
+    """Write an acknowledgement, of the twin unless the header ``channel`` is ``live``. Raises 400 for its label."""
     parse_label(ack.label)
     if ack.label in BUILT_IN:
         raise ditto_label_forbidden(ack.label)

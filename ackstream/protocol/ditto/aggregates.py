@@ -85,10 +85,7 @@ def write_aggregate(
 def write_acks(
     entries: Sequence[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
 ) -> Envelope:
-    """Return an aggregate as :func:`write_aggregate` writes it.
-
-    :param headers: of the request
-    """
+    """Return an aggregate as :func:`write_aggregate` writes it. ``headers``: of the request."""
     texts = list(map(write_text, entries))
     own = read_text(_headers(texts, headers_text(headers)))
     namespace, name, channel = _topic(thing_id, channel)

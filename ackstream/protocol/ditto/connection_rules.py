@@ -66,10 +66,7 @@ def connection_labels(connection_id: str, declared: Sequence[str], issued: Seque
 
 
 def resolve_label(connection_id: str, label: str) -> str:
-    """Return a label with ``{{connection:id}}`` resolved.
-
-    :raises DittoError: 400 ``acknowledgement:label.invalid``
-    """
+    """Return a label with ``{{connection:id}}`` resolved. Raises 400 ``acknowledgement:label.invalid``."""
     parse_label(label)
     try:
         resolved = Template.parse(label).resolve(Context({}, connection_id))

@@ -123,10 +123,7 @@ def write(topic: str, headers: Raw, path: str, value: Raw, status: int) -> bytes
 
 
 def check_storable(value: object) -> None:
-    """Check that a JSON value can be stored in a binary form, which has no integers beyond 64 bits.
-
-    :raises OverflowError: it cannot
-    """
+    """Raise ``OverflowError`` for a JSON value that no binary form can store: an integer beyond 64 bits."""
     msgspec.msgpack.encode(value)
 
 
@@ -171,11 +168,7 @@ _CHARSETS = frozenset(
 
 
 def decode_text(data: bytes, charset: str, errors: str = "strict") -> str:
-    """Return a text in a character set.
-
-    :raises LookupError: that is not one
-    :raises ValueError: the text is not in it
-    """
+    """Return a text in a character set. Raises ``LookupError`` for another charset, ``ValueError`` for another text."""
     if codecs.lookup(charset).name not in _CHARSETS:
         raise LookupError(charset)
     return data.decode(charset, errors)
@@ -262,10 +255,7 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def check_parts(data: bytes) -> None:
-    """Reject JSON with more arrays and objects than can be read in a short time.
-
-    :raises DittoError: 400 ``json.invalid``
-    """
+    """Reject JSON with more arrays and objects than can be read in a short time. Raises 400 ``json.invalid``."""
     if len(data) > MAX_PARTS and data.count(b"{") + data.count(b"[") > MAX_PARTS:
         outside = _outside_texts(data)
         if outside.count(b"{") + outside.count(b"[") > MAX_PARTS:
@@ -273,10 +263,7 @@ def check_parts(data: bytes) -> None:
 
 
 def check_depth(data: bytes) -> None:
-    """Reject valid JSON that is nested more deeply than readers can follow.
-
-    :raises DittoError: 400 ``json.invalid``
-    """
+    """Reject valid JSON that is nested more deeply than readers can follow. Raises 400 ``json.invalid``."""
     # a level of arrays takes two bytes at least, one of objects five; most messages have few
     if len(data) <= 2 * MAX_DEPTH:
         return

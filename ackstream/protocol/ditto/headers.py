@@ -64,10 +64,7 @@ def _text(value: Any) -> str:
 
 
 def read_correlation_id(value: Any) -> str:
-    """Return a correlation-id as text.
-
-    :raises DittoError: 400 ``header.invalid``, it is empty, or longer than correlate takes it
-    """
+    """Return a correlation-id as text. Raises 400 ``header.invalid`` if it is empty, or too long for correlate."""
     if value == "":
         message = "The value of the header 'correlation-id' must not be empty."
         raise header_invalid(CORRELATION_ID, message, named=False)

@@ -80,10 +80,7 @@ def _is_label(text: str) -> bool:
 
 
 def parse_declared(text: str) -> str:
-    """Return a label that may be declared: any but the built-in ones.
-
-    :raises DittoError: 400 ``acknowledgement:label.invalid`` or ``acknowledgement:ditto.acklabel.forbidden``
-    """
+    """Return a label that may be declared: any but the built-in ones. Raises 400 for these and for other texts."""
     if text in BUILT_IN:
         raise ditto_label_forbidden(text)
     return parse_label(text)
@@ -284,9 +281,6 @@ class DeclaredTimes:
 
 
 def check_declared(label: str, declared: Collection[str]) -> None:
-    """Refuse an acknowledgement that its sender did not declare.
-
-    :raises DittoError: 400 ``acknowledgement:label.not.declared``
-    """
+    """Refuse an acknowledgement that its sender did not declare. Raises 400 ``acknowledgement:label.not.declared``."""
     if label not in declared:
         raise label_not_declared(label)

@@ -133,10 +133,7 @@ class Template(NamedTuple):
         return "".join(piece if isinstance(piece, str) else text for piece in self.pieces)
 
     def resolve(self, context: Context, quote: Callable[[str], str] | None = None) -> str | None:
-        """Return the text, ``None`` if a part of it has no text.
-
-        :param quote: applied to the texts of its pipelines
-        """
+        """Return the text, ``None`` if a part of it has no text. ``quote``: applied to the texts of its pipelines."""
         texts = []
         for piece in self.pieces:
             if isinstance(piece, str):

@@ -94,10 +94,7 @@ UNAVAILABLE_HEADERS = {
 
 
 def check_available(headers: Mapping[str, Any]) -> None:
-    """Reject the (read) headers of a twin command if it could not be carried out as one of them demands.
-
-    :raises DittoError: 501
-    """
+    """Reject the (read) headers of a twin command if it could not be carried out as one of them demands. Raises 501."""
     for name, reason in UNAVAILABLE_HEADERS.items():
         if headers.get(name, False) is not False:
             raise not_available(f"The header '{name}'", reason)

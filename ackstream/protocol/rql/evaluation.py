@@ -222,10 +222,7 @@ def field_of(property_: str, *, whole: bool) -> Keys | SignalFact:
 
 
 def find(path: Keys, thing: dict[str, Any], effort: Effort | None = None) -> Found:
-    """Return the values of the thing at the path. An array on the way stands for the objects in it.
-
-    :raises DittoError: as ``Effort.spend`` does
-    """
+    """Return the values of the thing at the path. An array on the way stands for the objects in it."""
     if path == ("_namespace",):
         # part of the id, which is always present, unlike the field of that name
         thing_id = thing.get("thingId")

@@ -86,10 +86,7 @@ class Effort:
         self._most = self.left = steps
 
     def spend(self, steps: int) -> None:
-        """Take some steps.
-
-        :raises DittoError: 400 ``rql.expression.expensive``, no more are left
-        """
+        """Take some steps. Raises 400 ``rql.expression.expensive`` if no more are left."""
         self.left -= steps
         if self.left < 0:
             raise rql_expression_expensive(self._most)

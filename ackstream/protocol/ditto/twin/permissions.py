@@ -199,10 +199,7 @@ def _nothing_to_merge_with(value: Raw | UnsetType) -> bool:
 
 
 def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *, event: bool) -> None:
-    """Reject an answer to a signal that its sender cannot have seen, or a live event that it may not send.
-
-    :raises AccessDeniedError: 404
-    """
+    """Reject an answer to a signal that its sender cannot have seen, or a live event it may not send. Raises 404."""
     thing_id = answer.topic.thing_id
     if event and not access.may("WRITE", subjects, thing_id, answer.path):
         raise AccessDeniedError(thing_not_found(thing_id), f"WRITE of {answer.path}")
@@ -211,10 +208,7 @@ def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *,
 
 
 def check_visible(access: Access, subjects: tuple[str, ...], thing_id: str, path: str) -> None:
-    """Reject someone who may read nothing of a part of a thing.
-
-    :raises AccessDeniedError: 404
-    """
+    """Reject someone who may read nothing of a part of a thing. Raises 404."""
     if not access.knows(subjects, thing_id, path):
         raise AccessDeniedError(thing_not_found(thing_id), f"READ of {path}")
 
@@ -232,10 +226,7 @@ _RESOURCE = re.compile(r"(thing|message):(/.*)", re.DOTALL)
 
 
 def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) -> dict[str, bool]:
-    """Answer the questions of a client about its rights, each by its name.
-
-    :raises DittoError: 400, they cannot be read, or are too many; 501, one is about a policy
-    """
+    """Answer the questions of a client about its rights, each by its name. Raises 400, and 501 for a policy."""
     try:
         asked = msgspec.json.decode(body, type=dict[str, Asked])
     except UNREADABLE as error:

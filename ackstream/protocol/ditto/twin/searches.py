@@ -75,10 +75,7 @@ _Payload = TypeVar("_Payload", Subscribe, RequestPages, Cancel)
 
 
 def read_search(envelope: Envelope) -> SearchCommand:
-    """Read a command of the search protocol.
-
-    :raises DittoError: 400; it is another message, or its value has the wrong form
-    """
+    """Read a command of the search protocol. Raises 400 for another message, or a value of the wrong form."""
     topic = envelope.topic
     if msgspec.structs.replace(topic, stream_action=None) == _TOPIC:
         match topic.stream_action:
@@ -122,20 +119,14 @@ class Search:
         self._cursor: str | None = None
 
     def request(self, pages: int, headers: dict[str, Any]) -> None:
-        """Add to the demand.
-
-        :raises DittoError: 400, the number is not positive
-        """
+        """Add to the demand. Raises 400 if the number is not positive."""
         self.headers = headers
         if pages <= 0:
             raise demand_not_positive()
         self.demand += pages
 
     def query(self) -> Envelope:
-        """Return the query for the next page, without headers.
-
-        :raises DittoError: 400 for an option that has no place here
-        """
+        """Return the query for the next page, without headers. Raises 400 for an option that has no place here."""
         options = read_options(self._wanted.options or "")
         if self._cursor is not None:
             options.append(f"cursor({self._cursor})")
@@ -156,10 +147,7 @@ class Search:
 
 
 def event(action: Action, identity: str, headers: Mapping[str, Any], **value: Any) -> Envelope:
-    """Return an event.
-
-    :param headers: of the command that it follows
-    """
+    """Return an event. ``headers``: of the command that it follows."""
     topic = msgspec.structs.replace(_TOPIC, stream_action=action)
     return Envelope(
         topic, {**headers, CONTENT_TYPE: JSON_CONTENT_TYPE}, "/", raw({"subscriptionId": identity, **value})
@@ -167,18 +155,12 @@ def event(action: Action, identity: str, headers: Mapping[str, Any], **value: An
 
 
 def failed(identity: str, headers: Mapping[str, Any], error: DittoError | Raw) -> Envelope:
-    """Return the event that ends a subscription with an error, or answers a command about one that has ended.
-
-    :param error: or its JSON, from a reply
-    """
+    """Return the event that ends a subscription with an error (or its JSON), or answers a command after its end."""
     return event("failed", identity, headers, error=error if isinstance(error, Raw) else error.to_dict())
 
 
 def read_options(text: str) -> list[str]:
-    """Read the options of a search, ``size(10),sort(+thingId,-attributes/x)``; pages are requested, not addressed.
-
-    :raises DittoError: 400 ``thing-search:search.option.invalid``
-    """
+    """Read options such as ``size(10),sort(+thingId,-attributes/x)``; a cursor is none here. Raises 400."""
     found: dict[str, str] = {}
     position = 0
     while position < len(text):

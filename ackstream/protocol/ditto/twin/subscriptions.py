@@ -150,10 +150,7 @@ def stream_of(envelope: Envelope) -> Stream | None:
 
 
 def forwards_acks(stream: Stream, labels: Iterable[str], *, response_required: bool) -> bool:
-    """Return whether acknowledgements of subscribers are forwarded to the sender of the signal.
-
-    :param labels: the requested ones
-    """
+    """Return whether acknowledgements of subscribers are forwarded to the sender, who requested the labels."""
     match stream:
         case "events":
             return any(label not in RESPONSE_LABELS.values() for label in labels)
@@ -209,10 +206,7 @@ def subscription(
     filter: str | None = None,  # noqa: A002 - Ditto's name
     extra_fields: str | None = None,
 ) -> Subscription:
-    """Return a subscription; an empty filter or selector counts as absent.
-
-    :raises DittoError: 400; the filter cannot be parsed or evaluated, or the selector cannot be parsed
-    """
+    """Return a subscription; an empty filter or selector counts as absent. Raises 400 for one that is wrong."""
     tree = evaluation.checked(parser.parse(filter)) if filter else None
     if extra_fields:
         parse_selector(extra_fields)
@@ -224,10 +218,7 @@ PARAMETERS = ("namespaces", "filter", "extraFields")
 
 
 def subscription_of(stream: Stream, parameters: Mapping[str, str]) -> Subscription:
-    """Return the subscription that :data:`PARAMETERS` describe; others are ignored.
-
-    :raises DittoError: as :func:`subscription` does
-    """
+    """Return the subscription that :data:`PARAMETERS` describe, by :func:`subscription`; others are ignored."""
     return subscription(
         stream,
         namespaces=filter(None, parameters.get("namespaces", "").split(",")),

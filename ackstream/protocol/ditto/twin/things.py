@@ -135,10 +135,7 @@ def not_found(thing_id: str, part: Resource) -> DittoError:
 
 @lru_cache(maxsize=4096)
 def resource(path: str) -> Resource:
-    """Return the resource that a path denotes.
-
-    :raises DittoError: 400 ``protocoladapter:unknown.path``, ``json.pointer.invalid``
-    """
+    """Return the resource of a path. Raises 400 ``protocoladapter:unknown.path`` or ``json.pointer.invalid``."""
     keys = json.parse_pointer(path)
     match keys:
         case ():
@@ -176,29 +173,20 @@ _UNAVAILABLE_FIELDS = {"_policy": NO_POLICIES, "_metadata": "No metadata is stor
 
 
 def select_of_thing(thing: dict[str, Any], selector: str) -> Any:
-    """Reduce a whole thing to the fields of a selector.
-
-    :raises DittoError: as :func:`check_fields_of_thing` does
-    """
+    """Reduce a whole thing to the fields of a selector, which :func:`check_fields_of_thing` checks."""
     check_fields_of_thing(selector)
     return json.select(thing, selector)
 
 
 def check_fields_of_thing(selector: str) -> None:
-    """Reject a selector of whole things that names a field which they do not have here.
-
-    :raises DittoError: as :func:`parse_selector` does; 501, it names ``_policy`` or ``_metadata``
-    """
+    """Reject a selector of whole things that names a field which they do not have here. Raises 501, or 400."""
     for path in json.parse_selector(selector):
         if reason := _UNAVAILABLE_FIELDS.get(path[0]):
             raise not_available(f"The field <{path[0]}>", reason)
 
 
 def check_policy_members(thing: Mapping[str, Any]) -> None:
-    """Reject a thing that brings a policy, which would be lost.
-
-    :raises DittoError: 501
-    """
+    """Reject a thing that brings a policy, which would be lost. Raises 501."""
     for name in POLICY_MEMBERS:
         if name in thing:
             raise not_available(f"The member <{name}> of a thing", NO_POLICIES)
@@ -216,10 +204,7 @@ def check_policy_id(policy_id: Any, thing_id: str) -> None:
 
 
 def check(part: Resource, value: Any) -> None:
-    """Check a value for the part of a thing where it is to be stored.
-
-    :raises DittoError: 400 ``json.invalid``, ``things:definition.identifier.invalid``, ``things:id.invalid``
-    """
+    """Check a value for the part of a thing where it is to be stored. Raises 400."""
     match part.kind:
         case "policyId":
             if not isinstance(value, str):
@@ -240,19 +225,13 @@ MAX_PATCH_MEMBERS = 10_000
 
 
 def check_patch(patch: Any) -> None:
-    """Reject a merge patch with too many members; more than a thing has, and each of them is looked at several times.
-
-    :raises DittoError: 400 ``things:merge.invalid``
-    """
+    """Reject a patch with more members than a thing has; each is looked at several times. Raises 400."""
     if json.members(patch, MAX_PATCH_MEMBERS) > MAX_PATCH_MEMBERS:
         raise merge_invalid(f"It has more than {MAX_PATCH_MEMBERS} members.")
 
 
 def check_id(thing_id: str) -> None:
-    """Check the id of an entity: ``namespace:name``.
-
-    :raises DittoError: 400 ``things:id.invalid``
-    """
+    """Check the id of an entity: ``namespace:name``. Raises 400 ``things:id.invalid``."""
     if len(thing_id) > _MAX_ID or _ID.fullmatch(thing_id) is None:
         raise id_invalid(thing_id)
 
@@ -320,10 +299,7 @@ def merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placeholders(signal: Envelope, thing: Mapping[str, Any]) -> dict[str, Mapping[str, str | list[str]]]:
-    """Return the placeholders of a signal for filters, by prefix (``topic``, ``resource``, ``entity`` …).
-
-    :param thing: the partial thing that the signal reports
-    """
+    """Return the placeholders of a signal for filters by prefix; ``thing`` is the partial thing that it reports."""
     found = signal.topic.placeholders
     kind = "message" if signal.topic.criterion == "messages" else "thing"
     return {
