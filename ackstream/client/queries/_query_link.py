@@ -89,10 +89,7 @@ class QueryLink:
         *,
         progress: bool = True,
     ) -> MessageStream:
-        """Send a command and wait for its ``processed`` ack; see :class:`QueryClient`.
-
-        :param progress: keep the application's progress, if the command has a bookmark and names its subscription
-        """
+        """Send a command, and wait for ``processed``; keep ``progress`` if it has a bookmark and a name."""
         cid = f"{'logon-' if command == 'logon' else ''}{self._token}-{next(self._numbers)}"
         named = {record_headers.CID: cid, **headers}
         limit = self.timeout if timeout is None else timeout

@@ -55,13 +55,11 @@ class QuerySession:
         return time.monotonic() - self.answered_at > 2 * self._heartbeat
 
     def receive(self, ack: CommandAck, subscriptions: list[MessageStream]) -> None:
-        """Note the answer to a heartbeat: the session is lost, or its subscriptions have everything up to a position.
-
-        A release that does not name the position names none.
-        """
+        """Note the answer to a heartbeat: the session is lost, or its streams have everything up to a position."""
         if ack.status != "success":
             self.lost = True
         elif isinstance(ack.bookmark, str):
+            # a release that does not name the position names none
             position, unresumed = queries.parse_bookmark(ack.bookmark), self.unresumed
             for stream in subscriptions:
                 if stream not in unresumed:
@@ -114,10 +112,7 @@ def stream_of(
 
 
 def resumption(stream: MessageStream) -> dict[str, str]:
-    """Return the headers of a subscription to the messages after the position that a stream has reached.
-
-    A stream without a position is subscribed for as it was.
-    """
+    """Return the headers of a subscription after the position that a stream has reached, if it has one."""
     kept = (record_headers.TOPIC, record_headers.FILTER, record_headers.BOOKMARK)
     headers = {name: stream.request[name] for name in kept if name in stream.request}
     if stream.reached is not None:
@@ -131,10 +126,7 @@ def resumption(stream: MessageStream) -> dict[str, str]:
 
 
 class BackPressure:
-    """Pauses the reader of the answers, and lets it read again the messages that had no room; for the reader's thread.
-
-    Each stream holds a limited number of bytes.
-    """
+    """Pauses the reader of the answers, in its thread, and lets it read again the messages that had no room."""
 
     def __init__(self, reader: TopicReader) -> None:
         self._reader = reader

@@ -77,10 +77,7 @@ class AckBatches:
 
 
 class QueueSession:
-    """One session of a consumer at a queue.
-
-    Use: :meth:`receive` answers, :meth:`settle` messages, send what :meth:`due` returns.
-    """
+    """One session of a consumer at a queue; the caller sends what its methods return."""
 
     def __init__(
         self,
@@ -91,10 +88,7 @@ class QueueSession:
         *,
         stopped: bool = False,
     ) -> None:
-        """Begin with a bind that is due at once.
-
-        :param stopped: whether the consumer wants no messages for the moment
-        """
+        """Begin with a bind that is due at once; a ``stopped`` consumer wants no messages for the moment."""
         self._bind = bind
         self._identity = (bind.queue, bind.consumer, bind.session)
         self._session: Session[int] = Session(AGAIN_SECONDS * 1_000)
@@ -213,7 +207,8 @@ class QueueSession:
             return
         due = self._session.due(now_ms)
         if due == "begin":
-            yield self._rebind()
+            self._reported_stop = self._stopped
+            yield msgspec.structs.replace(self._bind, stopped=self._stopped)
         elif due == "alive" or (self.bound is not None and self._reports(now_ms)):
             yield self.report(now_ms)
         yield from self._batches.due(now_ms)
@@ -233,10 +228,6 @@ class QueueSession:
             return True
         full = self._unreported >= self._flow.threshold(self.bound.backlog if self.bound else 0)
         return full or (self._news and now_ms >= self._since + self._flow.ack_time * 1000)
-
-    def _rebind(self) -> Bind:
-        self._reported_stop = self._stopped
-        return msgspec.structs.replace(self._bind, stopped=self._stopped)
 
     def report(self, now_ms: int) -> Alive:
         """Return the sign of life to send now, which begins the leases of the deliveries that it reports."""

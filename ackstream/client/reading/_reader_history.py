@@ -100,10 +100,7 @@ class ReaderHistory(Awaited):
                 self._mark_stored(known.writer, first, last, undelivered.missing(first, last))
 
     def add(self, sample: Sample, *, in_kafka: bool = True) -> None:
-        """Add a message; drop a duplicate.
-
-        :param in_kafka: a restart can read it again at its offset
-        """
+        """Add a message; drop a duplicate. If it is ``in_kafka``, a restart can read it again at its offset."""
         with self.changed:
             if not self._arrived[sample.publisher].add(sample):
                 self.counts["repeats"] += 1
@@ -134,10 +131,7 @@ class ReaderHistory(Awaited):
         return {writer: runs for writer, runs in found.items() if runs}
 
     def drop(self) -> int:
-        """Drop the waiting samples of the writer with most bytes waiting, to make room; return the number dropped.
-
-        The messages are missing once they are known to be stored, and can be added again (:meth:`dropped_offsets`).
-        """
+        """Drop the samples of the writer with most bytes waiting; return how many (:meth:`dropped_offsets`)."""
         with self.changed:
             writer = max(sorted(self._waiting), key=lambda name: self._arrived[name].bytes)
             dropped = self._arrived[writer].drop()
@@ -285,11 +279,7 @@ class ReaderHistory(Awaited):
         return samples
 
     def _receive(self, sample: Sample) -> None:
-        """Make a stored sample available.
-
-        One that a filter excludes, or that KEEP_LAST replaces before the application saw it, is acknowledged with that
-        reason: otherwise its writer would keep it for ever.
-        """
+        """Make a stored sample available; acknowledge one that the application never sees, or writers keep it."""
         if self._qos.kind == "protocol":
             self.reports[sample.publisher].acknowledged.add(sample.seq)
             self._reporting.add(sample.publisher)

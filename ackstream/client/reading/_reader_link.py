@@ -65,10 +65,7 @@ class ReaderLink:
         lake: Lake | None,
         after_poll: Callable[[float], None],
     ) -> None:
-        """Connect; other parameters and errors as of ``SampleReader``.
-
-        :param after_poll: called several times a second with the monotonic time in seconds
-        """
+        """Connect; ``after_poll`` is called several times a second with the monotonic time in seconds."""
         self._start, self._history, self._reader = start, history, reader
         self._life, self._after_poll = life, after_poll
         self._session: Session[int] = Session()
@@ -106,11 +103,7 @@ class ReaderLink:
             )
 
     def close(self, *, leave: bool = False) -> bool:
-        """Report acknowledged samples (for at most 5 s) and disconnect; a second time has no effect.
-
-        :param leave: report that the reader will not come back
-        :return: ``False`` if ``leave`` was asked for and Kafka did not store the record
-        """
+        """Report acknowledged samples (for at most 5 s), disconnect; ``False``: Kafka has not stored the ``leave``."""
         if self._closed:
             return True
         self._closed = True

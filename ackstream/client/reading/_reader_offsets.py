@@ -87,10 +87,7 @@ class ReaderPositions:
         *,
         durable: bool,
     ) -> None:
-        """Seek to the first message that may be unacknowledged, and to the records of ``stored`` from ``as_of`` on.
-
-        :param as_of: the time of the state of the settle job, whose ``known`` writers the history begins with
-        """
+        """Begin with the writers of the settle job's state of ``as_of``, at the first message that may be needed."""
         committed = {partition: self._consumer.committed(partition) for partition in partitions}
         undelivered = any(writer.undelivered for writer in known)
         if undelivered:
@@ -136,9 +133,8 @@ class ReaderPositions:
         return found
 
     def recover(self, partitions: Sequence[Any]) -> bool:
-        """Fetch, or read again, samples that were found missing earlier and are certain now; call it now and then.
+        """Fetch, or read again, samples that were missing earlier, too; return whether more may be fetched at once.
 
-        :return: whether there may be more to fetch at once
         :raises SamplesGoneError: Kafka has deleted some, and there is no table
         :raises Exception: the broker does not answer, or the table cannot be read; to be retried
         """

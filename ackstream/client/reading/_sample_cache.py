@@ -121,10 +121,7 @@ class SampleCache:
 
 
 class OpenOffsets:
-    """The offsets of messages that have to be read again: after a restart, or because they were dropped to make room.
-
-    Pure; messages are named by writer and number.
-    """
+    """The offsets of messages to be read again: after a restart, or because they were dropped to make room."""
 
     def __init__(self) -> None:
         # by partition and offset
@@ -146,10 +143,7 @@ class OpenOffsets:
         self._dropped[writer] = (first, last, offsets)
 
     def take_dropped(self, missing: Mapping[str, int]) -> dict[int, int]:
-        """Return by partition the offset from which to read again.
-
-        :param missing: by writer the first number that is missing; one that was not dropped is still to come
-        """
+        """Return by partition where to read again, by the first missing number of each writer, if it was dropped."""
         found: dict[int, int] = {}
         for writer, number in missing.items():
             first, last, offsets = self._dropped.get(writer, (MAX_NUMBER, 0, {}))

@@ -133,11 +133,7 @@ class AckReports:
     """
 
     def __init__(self, qos: ReaderQos, start: ReaderStart, writer: str, acknowledged: Intervals) -> None:
-        """Begin an epoch.
-
-        :param acknowledged: the samples that earlier epochs had confirmed; its start is the first sample the reader
-            expects
-        """
+        """Begin an epoch after the samples that earlier ones had confirmed, whose start is the first expected."""
         self.acknowledged = acknowledged
         self._qos, self._reader, self._writer = qos, start, writer
         self._confirmed = Intervals(acknowledged, start=acknowledged.start)
@@ -235,10 +231,8 @@ class AckReports:
         return tuple(merged)
 
     def confirm(self, conf: AppAckConf) -> None:
-        """Apply a confirmation to its AppAck and to all before it, since each repeats the contents of the earlier ones.
-
-        One of another epoch, or of no AppAck that was sent, is ignored.
-        """
+        """Apply a confirmation to its AppAck and to all before it, whose contents each one repeats."""
+        # one of another epoch, or of no AppAck that was sent, is ignored
         if conf.epoch == self._reader.epoch and conf.count <= self._count:
             for runs in (self._old, self._sent):
                 self._confirmed.merge((run.first, run.last) for run in runs if run.sent <= conf.count)
