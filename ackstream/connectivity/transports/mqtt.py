@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, topic_matches_sub
 
-from ackstream.connectivity.transports.brokers import unreachable
+from ackstream.connectivity.transports.brokers import Redelivery, unreachable
 from ackstream.connectivity.transports.mqtt_client import (
     QOS,
     RETAIN,
@@ -36,7 +36,6 @@ from ackstream.connectivity.transports.transport import (
     Published,
     TargetPublisher,
     Transport,
-    backoff,
     not_published,
     redelivers,
 )
@@ -94,7 +93,7 @@ class MqttSource(MessageSource):
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
         self._session = 0
         self._unacknowledged: deque[_Unacknowledged] = deque()
-        self._reconnects = 0
+        self._redelivery = Redelivery()
         self._reconnect_at: float | None = None
 
     def start(self) -> None:
@@ -203,23 +202,21 @@ class MqttSource(MessageSource):
                 return True
             waiting.popleft()
             self._client.receipt(message, accepted=settlement != "reject-without-redelivery")
-            self._reconnects = 0
+            self._redelivery.reset()
         return False
 
     def _reconnect(self, now: float, *, rejected: bool) -> None:
         """Reconnect to have rejected messages redelivered."""
         if rejected:
-            # consecutive reconnects without a settled message in between
-            self._reconnects += 1
-            wait = backoff(self._reconnects)
-            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", self._connection.id, wait)
+            self._reconnect_at = self._redelivery.due(now)
+            name, wait = self._connection.id, self._reconnect_at - now
+            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", name, wait)
             # received messages are dropped: they will be redelivered
             self._leaving.set()
             self._disconnect()
             self._unacknowledged.clear()
             with suppress(Empty):
                 self._queue.get_nowait()
-            self._reconnect_at = now + wait
         if self._reconnect_at is not None and now >= self._reconnect_at:
             self._leaving.clear()
             self._rejoins = True

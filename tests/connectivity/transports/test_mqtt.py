@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
-from ackstream.connectivity.transports import mqtt
+from ackstream.connectivity.transports import brokers
 from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
 from ackstream.connectivity.transports.transport import OutgoingMessage
 from ackstream.errors import UnreachableError
@@ -85,7 +85,7 @@ class Played:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     found = Played()
-    monkeypatch.setattr(mqtt, "backoff", lambda _attempt: 0.0)
+    monkeypatch.setattr(brokers, "backoff", lambda _attempt: 0.0)
     return found
 
 
