@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from functools import partial
 from itertools import takewhile
@@ -44,7 +44,7 @@ def unreachable(connection: Any, reason: str | BaseException) -> UnreachableErro
     )
 
 
-class BrokerLink:
+class BrokerLink(ABC):
     """A connection to a broker, all in one thread: ``turn`` exchanges data and calls the handlers.
 
     :ivar reason: why the connection ended
