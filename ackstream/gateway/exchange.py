@@ -219,26 +219,13 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
         check_transport(gateway, authenticated=authenticator.required)
         ensure_topics(settings, TOPICS)
         watched = watched_files(settings.gateway, authenticator, access)
+        seconds, delivery = gateway.max_timeout / 1000, gateway.delivery_timeout / 1000
         with (
             recording(audit, settings.kafka) if audit.level != "off" else nullcontext(),
             FileWatch(watched, audit.read_rules),
-            _exchanging(settings) as (exchange, live, streaming),
+            Outcomes(settings.kafka) as outcomes,
+            Requester(settings.kafka, default_timeout=seconds, delivery_timeout=delivery) as requester,
+            Live(settings) as live,
+            Streaming(settings, (exchange := Exchange(requester, outcomes)).ask) as streaming,
         ):
             yield Dependencies(settings, authenticator, access, exchange, live, streaming, audit)
-
-
-@contextmanager
-def _exchanging(settings: Settings) -> Iterator[tuple[Exchange, Live, Streaming]]:
-    """Connect the clients that send requests and read replies and outcomes."""
-    gateway = settings.gateway
-    with (
-        Outcomes(settings.kafka) as outcomes,
-        Requester(
-            settings.kafka,
-            default_timeout=gateway.max_timeout / 1000,
-            delivery_timeout=gateway.delivery_timeout / 1000,
-        ) as requester,
-        Live(settings) as live,
-        Streaming(settings, (exchange := Exchange(requester, outcomes)).ask) as streaming,
-    ):
-        yield exchange, live, streaming

@@ -139,7 +139,7 @@ class Passwords:
         self._known: OrderedDict[bytes, None] = OrderedDict()
         # unknown names are checked against this hash, so that they take as long as known ones
         self._nobody = hash_password("", b"nobody's")
-        self._checking: dict[bytes, asyncio.Task[bool]] = {}
+        self._checking: dict[bytes, asyncio.Future[bool]] = {}
         # one processor of two stays free for everyone else
         self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="ackstream-password")
         self._accounts: dict[str, Account] = {}
@@ -201,14 +201,11 @@ class Passwords:
         """Compare a password with a hash; connections that bring the same one share the work."""
         task = self._checking.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._compare(password, hashed))
+            task = asyncio.get_running_loop().run_in_executor(self._threads, matches, password, hashed)
             self._checking[key] = task
             task.add_done_callback(lambda _: self._checking.pop(key, None))
         # a client that goes away leaves the work to the others
         return await asyncio.shield(task)
-
-    async def _compare(self, password: str, hashed: str) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, matches, password, hashed)
 
     def _keyed(self, *texts: str) -> bytes:
         found = hashlib.blake2b(key=self._pepper)

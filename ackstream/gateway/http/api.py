@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.http import responses
-from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, accepts_events, event_response
+from ackstream.gateway.http.event_streams import EventResponse, SearchEvents, SignalEvents, accepts_events
 from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
 from ackstream.gateway.http.translation import (
     GRACE_SECONDS,
@@ -166,12 +166,13 @@ class Api:
         subjects = sender.subjects
         client_id, given = self._headers(request, kind, subjects)
         identify = partial(self._dependencies.authenticator.identify, request)
+        counted = self._dependencies.admission.socket(request, subjects)
         if kind == "messages":
             asked = subscribed(match, client_id)
             with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
                 events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
                 attempt.sent(client_id)
-            return event_response(events, client_id, self._dependencies.admission.socket(request, subjects))
+            return EventResponse(events.frames(), client_id, counted, events.open())
         asked = command(match, given, request.query_params, "", b"")
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
@@ -182,7 +183,7 @@ class Api:
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
-        return event_response(search, client_id, self._dependencies.admission.socket(request, subjects))
+        return EventResponse(search.frames(), client_id, counted)
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

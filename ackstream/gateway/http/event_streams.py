@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -69,34 +69,21 @@ def frame(data: str, *, event: str | None = None, identity: str | None = None) -
     return "\n".join(lines) + "\n\n"
 
 
-class EventSource(Protocol):
-    """A source of server-sent events for one client."""
+class EventResponse(StreamingResponse):
+    """Sends events and heartbeats while the client is connected."""
 
-    def open(self) -> AbstractContextManager[None]:
-        """Receive for the time of the block."""
-
-    def frames(self) -> AsyncIterator[str]:
-        """Yield events and heartbeats until the stream ends."""
-
-
-class _EventResponse(StreamingResponse):
-    """Keeps the source open for as long as the client is connected, from before the response begins."""
-
-    def __init__(self, source: EventSource, correlation_id: str, counted: AbstractContextManager[None]) -> None:
-        self._source, self._counted = source, counted
+    def __init__(self, frames: AsyncIterator[str], correlation_id: str, *around: AbstractContextManager[None]) -> None:
+        """Send ``frames``; ``around`` are entered before the response begins, and may raise ``DittoError``."""
+        self._around = around
         headers = _HEADERS | {CORRELATION_ID: sendable(correlation_id)}
-        super().__init__(source.frames(), headers=headers, media_type=MEDIA_TYPE)
+        super().__init__(frames, headers=headers, media_type=MEDIA_TYPE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._counted, self._source.open():
+        """Respond."""
+        with ExitStack() as entered:
+            for each in self._around:
+                entered.enter_context(each)
             await super().__call__(scope, receive, send)
-
-
-def event_response(
-    source: EventSource, correlation_id: str, counted: AbstractContextManager[None]
-) -> StreamingResponse:
-    """Return the response that sends a source's events; ``counted`` is entered before, and may raise ``DittoError``."""
-    return _EventResponse(source, correlation_id, counted)
 
 
 class SignalEvents:
@@ -288,11 +275,6 @@ class SearchEvents:
             self._query["fields"] = f"{self._fields},thingId"
         with self._limit():
             return await self._next()
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """Keep nothing open: pages are retrieved one by one."""
-        yield
 
     async def frames(self) -> AsyncIterator[str]:
         """Yield the things found; an error in between is the last event."""

@@ -21,7 +21,7 @@ from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, raw
-from ackstream.protocol.ditto.errors import command_timeout
+from ackstream.protocol.ditto.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import DittoError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OK, CREATED, ACCEPTED, NO_CONTENT, NOT_MODIFIED, BAD_GATEWAY = 200, 201, 202, 204, 304, 502
+OK, CREATED, ACCEPTED, NO_CONTENT, BAD_GATEWAY = 200, 201, 202, 204, 502
 _BODILESS = (NO_CONTENT, NOT_MODIFIED)
 _LOCATION = "location"
 _SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definition.written) - {
@@ -201,9 +201,6 @@ def sendable(text: str) -> str:
     """Return text from outside for an HTTP header, with characters that are not allowed there percent-encoded."""
     found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
     return found.strip(" ")
-
-
-METHOD_NOT_ALLOWED = 405
 
 
 async def on_error(request: Request, error: Exception) -> Response:

@@ -157,17 +157,38 @@ class Doors:
         return self._all > self._most + max(_LINGERING, self._most // _SHARE)
 
 
-class HttpConnection(H11Protocol):
+class _Counted(asyncio.Protocol):
+    """A connection that the doors have counted, until it ends."""
+
+    def __init__(self, doors: Doors, **given: Any) -> None:
+        super().__init__(**given)
+        self._doors, self._host = doors, ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._host = _host(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection out."""
+        self._doors.leave(self._host)
+        super().connection_lost(exc)
+
+
+class SocketConnection(_Counted, WebSocketsSansIOProtocol):
+    """A connection of a WebSocket; it was counted as one for HTTP."""
+
+
+class HttpConnection(_Counted, H11Protocol):
     """A connection for HTTP, which may become one for a WebSocket."""
 
     def __init__(self, doors: Doors, *, entered: bool = False, **given: Any) -> None:
         """Serve a connection; ``entered``: the doors have counted it."""
-        super().__init__(**given)
-        self._doors, self._entered, self._refused, self._host = doors, entered, False, ""
+        super().__init__(doors, **given)
+        self._entered, self._refused = entered, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it."""
-        self._host = _host(transport)
         super().connection_made(transport)
         error = None if self._entered else self._doors.enter(self._host)
         if error is not None:
@@ -182,35 +203,12 @@ class HttpConnection(H11Protocol):
         if not self._refused:
             super().data_received(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection out."""
-        self._doors.leave(self._host)
-        super().connection_lost(exc)
-
     def send_400_response(self, msg: str) -> None:
         """Refuse data that is not HTTP, or end the connection if a response has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.abort()
-
-
-class SocketConnection(WebSocketsSansIOProtocol):
-    """A connection of a WebSocket; it was counted as one for HTTP."""
-
-    def __init__(self, doors: Doors, **given: Any) -> None:
-        super().__init__(**given)
-        self._doors, self._host = doors, ""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take over the connection."""
-        self._host = _host(transport)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection out."""
-        self._doors.leave(self._host)
-        super().connection_lost(exc)
 
 
 class TlsConnection(asyncio.Protocol):

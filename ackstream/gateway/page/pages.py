@@ -48,60 +48,56 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
     """Return the routes of the page and of its data; all require authentication."""
     access, slots = dependencies.access, asyncio.Semaphore(STORIES)
 
-    async def identify(request: Request) -> tuple[str, ...]:
-        return (await dependencies.admission.admit(request)).subjects
-
     directory = Path(__file__).parent
     contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}
     contents["/"] = contents["/page/index.html"]
 
     async def content(request: Request) -> Response:
-        await identify(request)
+        await _sender(dependencies, request)
         found = contents.get(request.url.path)
         if found is None:
             raise not_found(request.url.path)
         return _response(*found)
 
     async def live(request: Request) -> Response:
-        subjects = await identify(request)
+        subjects = await _sender(dependencies, request)
         if _may_see(access, subjects, None):
             return _json(dependencies.live.whole())
         view = dependencies.live.view()
         failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
         return _json(_without_others(replace(view, failures=failures)))
 
-    async def story(request: Request) -> Response:
-        subjects = await identify(request)
-        wanted = _parameter(request, "correlation-id")
+    async def read(subjects: tuple[str, ...], question: Callable[[], Story | Trace]) -> Response:
         with dependencies.admission.limits.story(subjects[0]):
             async with slots:
-                found = await asyncio.to_thread(dependencies.live.stories.story, wanted)
-        return _json(_seen(found, partial(_may_see, access, subjects)))
+                return _json(await asyncio.to_thread(question))
+
+    async def story(request: Request) -> Response:
+        subjects = await _sender(dependencies, request)
+        wanted, may_see = _parameter(request, "correlation-id"), partial(_may_see, access, subjects)
+        return await read(subjects, lambda: _seen(dependencies.live.stories.story(wanted), may_see))
 
     async def trace(request: Request) -> Response:
-        subjects = await identify(request)
-        wanted = _asked(request, "trace", "trace-id")["trace_id"]
-        with dependencies.admission.limits.story(subjects[0]):
-            async with slots:
-                found = await asyncio.to_thread(dependencies.live.stories.trace, wanted)
-                # of thousands of requests this takes a moment, too
-                found = await asyncio.to_thread(_of_those, found, partial(_may_see, access, subjects))
-        return _json(found)
+        subjects = await _sender(dependencies, request)
+        wanted, may_see = _asked(request, "trace", "trace-id")["trace_id"], partial(_may_see, access, subjects)
+        return await read(subjects, lambda: _of_those(dependencies.live.stories.trace(wanted), may_see))
 
     async def message(request: Request) -> Response:
-        subjects = await identify(request)
+        subjects = await _sender(dependencies, request)
         wanted = _parameter(request, "message")
         if not _may_see(access, subjects, None):
             # as one that does not exist
             return _json(Story(wanted, []))
         _asked(request, "message_story", "message")
-        with dependencies.admission.limits.story(subjects[0]):
-            async with slots:
-                return _json(await asyncio.to_thread(dependencies.live.stories.message, wanted))
+        return await read(subjects, lambda: dependencies.live.stories.message(wanted))
 
     paths = ("/", "/page/{name}")
     data = {"/live.json": live, "/story.json": story, "/message.json": message, "/trace.json": trace}
     return [*(Route(path, content) for path in paths), *(Route(path, route) for path, route in data.items())]
+
+
+async def _sender(dependencies: Dependencies, request: Request) -> tuple[str, ...]:
+    return (await dependencies.admission.admit(request)).subjects
 
 
 def _parameter(request: Request, name: str) -> str:
@@ -162,7 +158,7 @@ def _json(value: object) -> Response:
     return _response(msgspec.json.encode(value), "application/json")
 
 
-VIEWER = Path(__file__).parent.parent / "page" / "swagger-ui"
+VIEWER = Path(__file__).parent / "swagger-ui"
 """Swagger UI, as it is published; its large files are compressed."""
 
 VIEWER_HEADERS = {

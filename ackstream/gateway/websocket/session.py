@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription
 
 
@@ -326,7 +325,9 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
                 given = read_request_headers(websocket)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
                 with audit.refusals(websocket, identity.subjects):
-                    check_labels(access, identity.subjects, labels)
+                    for label in sorted(labels):
+                        if not access.may_declare(identity.subjects, label):
+                            raise label_not_allowed(label)
                 opened.enter_context(dependencies.admission.socket(websocket, identity.subjects))
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))
@@ -336,10 +337,3 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
             await SocketSession(websocket, dependencies, identity, given).run(labels)
 
     return WebSocketRoute("/ws/2", endpoint)
-
-
-def check_labels(access: Access, subjects: tuple[str, ...], labels: frozenset[str]) -> None:
-    """Reject labels that no rule lets the subjects declare: 403 ``acknowledgement:label.notallowed``."""
-    for label in sorted(labels):
-        if not access.may_declare(subjects, label):
-            raise label_not_allowed(label)
