@@ -68,16 +68,13 @@ REFUSALS: Final[dict[str, str]] = {
 }
 """Reasons for which persist refuses a message: its ack, and the column ``reason`` of the table ``messages``."""
 
+# reasons in acks of numbers that are decided already; the message itself has no row of its own
 DUPLICATE: Final = "duplicate"
+"""A message of this number was stored before."""
 WITHDRAWN: Final = "withdrawn"
+"""The publisher took the number back, because Kafka refused its message for good."""
 OUTCOME_UNKNOWN: Final = "outcome unknown"
-
-REPEATS: Final[dict[str, str]] = {
-    DUPLICATE: "a message of this number was stored before",
-    WITHDRAWN: "the publisher took the number back, because Kafka refused its message for good",
-    OUTCOME_UNKNOWN: "the number was decided before the remembered refusals: its message may have been refused",
-}
-"""Reasons in acks of numbers that are decided already; the message itself has no row of its own."""
+"""The number was decided before the remembered refusals: its message may have been refused."""
 
 # -- queued messages ---------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,12 @@ from ackstream.protocol import dispositions
 from ackstream.protocol.dispositions import (
     ACKNOWLEDGEMENTS,
     COMPLETIONS,
+    DUPLICATE,
     EXITS,
     MESSAGES,
+    OUTCOME_UNKNOWN,
     REFUSALS,
-    REPEATS,
+    WITHDRAWN,
     AckDisposition,
     Completion,
     ExitReason,
@@ -47,7 +49,7 @@ def test_each_word_has_its_meaning(words: Mapping[str, str], form: Any) -> None:
 
 def test_the_reasons_for_refusals_are_the_constants() -> None:
     constants = {value for name, value in vars(dispositions).items() if name.isupper() and isinstance(value, str)}
-    assert constants == REFUSALS.keys() | REPEATS.keys()
+    assert constants == REFUSALS.keys() | {DUPLICATE, WITHDRAWN, OUTCOME_UNKNOWN}
 
 
 def test_the_tables_explain_all_dispositions() -> None:

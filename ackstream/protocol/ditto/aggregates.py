@@ -69,12 +69,11 @@ def read_text(headers: bytes | Raw) -> dict[str, Any]:
 def write_aggregate(
     entries: Sequence[AckText], *, thing_id: str | None, channel: str | None, headers: Raw
 ) -> tuple[int, bytes]:
-    """Write an aggregate; if a label occurs twice, the last entry stays.
+    """Write an aggregate; return its status and its text. If a label occurs twice, the last entry stays.
 
     :param thing_id: ``None`` if the thing is unknown
     :param channel: ``live``, or anything else for twin
     :param headers: of the request (:func:`headers_text`)
-    :return: its status and its text
     """
     namespace, name, channel = _topic(thing_id, channel)
     status = combined_status([ack.status for ack in entries])
@@ -141,7 +140,7 @@ _REMEMBERED_BYTES = 1_024
 def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] | None:
     """Read an acknowledgement ``…/acks/label`` with a status whose headers have the correlation-id of its record.
 
-    :return: its topic path and itself; ``None`` for everything else, right or wrong
+    Return its topic path and itself; ``None`` for everything else, right or wrong.
     """
     try:
         check_parts(data)
@@ -203,18 +202,14 @@ def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
 def read_shaped(
     envelope: Envelope, correlation_id: str, default_timeout_ms: int, max_timeout_ms: int
 ) -> tuple[Request, bytes] | None:
-    """Return what :func:`answered` does of a request as ``read_request`` reads it.
+    """Return what :func:`answered` does of a request as ``read_request`` reads it; ``None`` for everything unusual.
 
     :param envelope: a small one; headers of its shape are remembered
     :param correlation_id: of the record, which is not too long
-    :return: ``None`` for everything unusual, right or wrong
     """
     headers, topic = envelope.headers, envelope.topic
-    if (
-        envelope.status is not None
-        or headers.get(CORRELATION_ID, correlation_id) != correlation_id
-        or not correlation_id
-    ):
+    same = headers.get(CORRELATION_ID, correlation_id) == correlation_id
+    if envelope.status is not None or not same or not correlation_id:
         return None
     names = tuple(headers)
     texts, typed, spelled = _names(names)

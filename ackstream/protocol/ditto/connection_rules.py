@@ -155,26 +155,23 @@ def settle(
     """Decide about a message that maps to signals of which ``expected`` await acknowledgements.
 
     :param expected: ``None`` if unknown, because the mapping of the whole message failed
-    :param responses: the answers so far
     :param complete: ``False`` if waiting for more answers was abandoned
-    :param error_status: status of a Ditto error that arrived instead of an answer
+    :param error_status: of a Ditto error that arrived instead of an answer
     """
     if error_status is not None and expected is not None:
-        # a message excluded by a condition must not be redelivered; a feature that is missing here stays missing
-        lasts = error_status == _NOT_AVAILABLE or not _is_transient(error_status)
-        return "settle" if error_status == _PRECONDITION_FAILED else _reject(redeliver=not lasts)
-    failed = [answer for answer in responses if answer.failed]
-    if complete and len(responses) == expected and not failed:
-        return "settle"
-    # nothing failed: an answer is missing, and may arrive after a redelivery
-    return _reject(
-        redeliver=not failed or any(_is_transient(status) for answer in failed for status in answer.statuses)
-    )
+        if error_status == _PRECONDITION_FAILED:
+            # a message excluded by a condition must not be redelivered
+            return "settle"
+        # a feature that is missing here stays missing
+        again = error_status != _NOT_AVAILABLE and _is_transient(error_status)
+    else:
+        failed = [answer for answer in responses if answer.failed]
+        if complete and len(responses) == expected and not failed:
+            return "settle"
+        # nothing failed: an answer is missing, and may arrive after a redelivery
+        again = not failed or any(_is_transient(status) for answer in failed for status in answer.statuses)
+    return "reject-with-redelivery" if again else "reject-without-redelivery"
 
 
 def _is_transient(status: int) -> bool:
     return status in (REQUEST_TIMEOUT, FAILED_DEPENDENCY) or 500 <= status <= 599  # noqa: PLR2004 - server errors
-
-
-def _reject(*, redeliver: bool) -> Settlement:
-    return "reject-with-redelivery" if redeliver else "reject-without-redelivery"

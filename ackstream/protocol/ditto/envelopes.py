@@ -150,19 +150,8 @@ _CHARSETS = frozenset(
     ["ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le"]
     + [f"iso8859-{number}" for number in range(1, 17)]
     + [f"cp{number}" for number in (437, 850, 852, 855, 866, 874, 932, 936, 949, 950, *range(1250, 1259))]
-    + [
-        "koi8-r",
-        "koi8-u",
-        "shift_jis",
-        "euc_jp",
-        "iso2022_jp",
-        "gb2312",
-        "gbk",
-        "gb18030",
-        "big5",
-        "euc_kr",
-        "mac-roman",
-    ]
+    + ["koi8-r", "koi8-u", "mac-roman"]
+    + ["shift_jis", "euc_jp", "iso2022_jp", "gb2312", "gbk", "gb18030", "big5", "euc_kr"]
 )
 """Python's codecs that are character sets, and read text in a time in proportion to it."""
 

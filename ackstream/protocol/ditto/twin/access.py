@@ -174,19 +174,13 @@ def names_sender(headers: Iterable[str]) -> bool:
 def believed(
     headers: Mapping[str, Any], key: str | None, correlation_id: str, value: bytes | None, signed: bytes | None
 ) -> Mapping[str, Any]:
-    """Return the headers of a message, without the sender unless the record is signed.
+    """Return the headers of a message, without the sender unless the record is signed (see :func:`signature`).
 
     :param key: ``None``: nothing is believed
-    :param correlation_id: that of the record header
-    :param value: the message as it is in the record
     :param signed: the record header ``originator-signature``
     """
-    if ORIGINATOR not in headers and not names_sender(headers):
+    if not names_sender(headers):
         return headers
     if key and value and signed is not None and hmac.compare_digest(signature(key, correlation_id, value), signed):
         return headers
-    kept = dict(headers)
-    kept.pop(ORIGINATOR, None)
-    if names_sender(kept):
-        kept = {name: text for name, text in kept.items() if name.lower() != ORIGINATOR}
-    return kept
+    return {name: text for name, text in headers.items() if name.lower() != ORIGINATOR}

@@ -160,7 +160,7 @@ def failed(identity: str, headers: Mapping[str, Any], error: DittoError | Raw) -
 
 
 def read_options(text: str) -> list[str]:
-    """Read options such as ``size(10),sort(+thingId,-attributes/x)``; a cursor is none here. Raises 400."""
+    """Read options such as ``size(10),sort(+thingId,-attributes/x)``; not a cursor. Raises 400."""
     found: dict[str, str] = {}
     position = 0
     while position < len(text):

@@ -110,7 +110,7 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     """Return a signal for subscribers, ``None`` for twin commands, responses, acks and errors, which none receives.
 
     :param correlation_id: of its record; written into the headers
-    :raises DittoError: its headers are invalid; correlate refuses it, and subscribers do not receive it
+    :raises DittoError: its headers are invalid, so correlate refuses it
     """
     envelope = _on_its_channel(envelope)
     stream = stream_of(envelope)
@@ -190,8 +190,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
         :param extra: the fields that ``extra_fields`` selects
         :param time: the value of ``time:now``
-        :param effort: limits the steps of a filter from outside
-        :raises DittoError: as ``Effort.spend`` does
+        :param effort: limits the steps of a filter from outside: raises as ``Effort.spend`` does
         """
         if self.filter is None:
             return True
@@ -260,13 +259,9 @@ def decide(
     time: datetime | None = None,
     effort: Effort | None = None,
 ) -> SignalDelivery | Drop:
-    """Decide whether one subscriber receives a signal.
+    """Decide whether one subscriber receives a signal; the last three are those of :meth:`Subscription.matches`.
 
     :param visible: whether it may see the signal by its access rules
-    :param extra: the fields that its subscription's ``extra_fields`` selects
-    :param time: the value of ``time:now`` in filters
-    :param effort: limits the steps of a filter from outside
-    :raises DittoError: as ``Effort.spend`` does
     """
     labels = tuple(label for label in signal.labels if label in subscriber.labels)
     wanted = subscriber.subscriptions.get(signal.stream)
