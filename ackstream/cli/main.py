@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from ackstream import __version__
 from ackstream.cli import administration, messages, monitoring, programs, requests, tables
-from ackstream.cli.terminal import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT, Terminal, echo, show_error
+from ackstream.cli.terminal import FAILED, INTERRUPTED, NO_ANSWER, WRONG_INPUT, Terminal, echo, load, show_error
 from ackstream.errors import (
     AckstreamError,
     BadParameterError,
@@ -107,7 +107,6 @@ def demo(
     data. Nothing keeps running afterwards; the Delta tables stay.
     """
     from ackstream.cli.demo import demo as run
-    from ackstream.settings import load
 
     console = Terminal()
     try:

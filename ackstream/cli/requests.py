@@ -215,8 +215,7 @@ def ack(
     from ackstream.client import Ack
 
     answer = Ack(status, UNSET if payload is None else json_text("payload", payload))
-    options: dict[str, Any] = {"status": status, "delay": delay, "group": group, "count": count, "as_json": as_json}
-    _play(lambda signal: answer if signal.labels else None, labels, **options)
+    _play(lambda signal: answer if signal.labels else None, labels, status, delay, group, count, as_json=as_json)
 
 
 def respond(
@@ -236,18 +235,20 @@ def respond(
     from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 
     answer = Response(status, UNSET if value is None else json_text("value", value))
-    options: dict[str, Any] = {"status": status, "delay": delay, "group": group, "count": count, "as_json": as_json}
-    _play(lambda signal: answer if signal.response_wanted else None, [LIVE_RESPONSE], **options)
+    labels = [LIVE_RESPONSE]
+    _play(
+        lambda signal: answer if signal.response_wanted else None, labels, status, delay, group, count, as_json=as_json
+    )
 
 
 def _play(
     choose: Callable[[Signal], Answer],
     labels: list[str],
-    *,
     status: int,
     delay: str | None,
     group: str | None,
     count: int | None,
+    *,
     as_json: bool,
 ) -> None:
     """Answer signals, and print those that are answered, until Ctrl-C or until there were ``count`` of them."""
