@@ -13,6 +13,7 @@ from ackstream.contract.schemas import DITTO_SCHEMAS, of_types, plain, reference
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.protocol import record_headers as names
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.labels import Claim
 from ackstream.protocol.ledger import LedgerRecord
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType, CommandAck, Replicated, StoredRange
@@ -29,9 +30,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-JSON = "application/json"
-DITTO = "application/vnd.eclipse.ditto+json"
 
 TYPES = {
     kind.__name__: kind
@@ -86,7 +84,7 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def content_type(self) -> str:
         """The media type of its value."""
-        return self.media or (DITTO if self.value in DITTO_SCHEMAS else JSON)
+        return self.media or (PROTOCOL_CONTENT_TYPE if self.value in DITTO_SCHEMAS else JSON_CONTENT_TYPE)
 
     @property
     def headers(self) -> Json:
@@ -149,9 +147,7 @@ def readers(topic: str) -> list[str]:
     return [name for name, party in PARTIES.items() if topic in party.reads]
 
 
-VERSION = "3.0.0"
 _BINDING = "0.5.0"
-
 _CORRELATED = {names.CORRELATION_ID: "correlationId", names.CID: "commandId"}
 
 
@@ -164,14 +160,14 @@ def document(kafka: Kafka) -> Json:
     types = {one.value: TYPES[one.value] for one in formats if one.value in TYPES}
     protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
     return {
-        "asyncapi": VERSION,
+        "asyncapi": "3.0.0",
         "info": {
             "title": "ackstream",
             "version": __version__,
             "description": _CONTRACT.about,
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
-        "defaultContentType": "application/json",
+        "defaultContentType": JSON_CONTENT_TYPE,
         "servers": {
             f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}
             for number, host in enumerate(kafka.bootstrap.split(","), 1)

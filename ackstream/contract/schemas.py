@@ -87,13 +87,12 @@ LABEL: Json = {"type": "string", "pattern": f"^{PATTERN}$", "description": "The 
 HEADERS["properties"]["requested-acks"]["items"] = {"type": "string", "pattern": LABEL["pattern"]}
 _ENTRIES["propertyNames"] = LABEL
 
-_THING = "^[^/]*/[^/]+/things/"
 _CHANNEL = "(?:twin|live)"
 
 
 def _message(about: str, topic: str, *required: str, **parts: Json) -> Json:
     """Describe a kind of message by the pattern of its topic path, behind the thing."""
-    own = {"topic": {"type": "string", "pattern": f"{_THING}{topic}", "description": "The topic path."}}
+    own = {"topic": {"type": "string", "pattern": f"^[^/]*/[^/]+/things/{topic}", "description": "The topic path."}}
     found: Json = {
         "type": "object",
         "description": about,
