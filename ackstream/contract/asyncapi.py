@@ -152,10 +152,7 @@ _CORRELATED = {names.CORRELATION_ID: "correlationId", names.CID: "commandId"}
 
 
 def document(kafka: Kafka) -> Json:
-    """Return the document of a system.
-
-    :param kafka: the settings of its topics, and of the broker that the document names as its server
-    """
+    """Return the document of a system; ``kafka`` has the settings of its topics, and the brokers that it names."""
     formats = [one for about in FORMATS.values() for one in about.formats]
     types = {one.value: TYPES[one.value] for one in formats if one.value in TYPES}
     protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"

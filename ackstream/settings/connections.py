@@ -1,6 +1,7 @@
 """``[[connections]]``: sources and targets of messages on other systems, and ``[[routes]]`` to other Kafka systems.
 
-The terms of connections are those of Eclipse Ditto (sources, targets, reply-target), in the settings' spelling.
+The terms of connections are those of Eclipse Ditto (sources, targets, reply-target), in the settings' spelling. Their
+transports are in ``connectivity/transports/``, Ditto's rules of them in ``protocol/ditto/connection_rules.py``.
 """
 
 from __future__ import annotations
