@@ -24,7 +24,7 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks, text
-from ackstream.client.errors import HandlerFailedError, RefusedError, WouldBlockError
+from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedError, WouldBlockError
 from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS
@@ -116,7 +116,7 @@ class Route(Client):
                 logon_timeout=timeout,
                 on_error=self._life.fail,
             )
-            stack.callback(self._publisher.close)
+            stack.callback(self._close_publisher)
             self._reader = SampleReader(
                 kafka,
                 name=self._name,
@@ -144,6 +144,11 @@ class Route(Client):
             self._changed.wait_for(lambda: not self._passing, CLOSE_SECONDS if self.alive else 0.0)
         self._connected.close()
         self._life.close()
+
+    def _close_publisher(self) -> None:
+        # the next run reads and passes on what Kafka lacks
+        with suppress(FlushTimeout):
+            self._publisher.close()
 
     def _end(self, _error: Exception) -> None:
         self._closing.set()

@@ -178,16 +178,16 @@ def send(
         sent.add_errback(failed)
 
 
-def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
-    """Send the buffered records for at most ``timeout`` seconds; the rest fails.
+def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
+    """Send the buffered records for at most ``timeout`` seconds, after which the rest has failed.
 
-    In a callback of the producer it returns at once, and another thread does the work.
+    :return: whether that is done: in a callback of the producer this returns at once, and another thread does it
     """
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
         # the thread would wait for itself
         threading.Thread(target=close_producer, args=(producer, timeout), name="ackstream-closing").start()
-        return
+        return False
     try:
         producer.close(timeout=timeout)
     except KafkaTimeoutError:
@@ -195,6 +195,7 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> None:
         sender.force_close()
         sender.join()
         producer.close(timeout=1)
+    return True
 
 
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:

@@ -89,9 +89,9 @@ class ClientConnection(TopicReader):
         records = super().read(timeout_ms, max_records)
         return [record for record in records if record.topic != self._addressed or record.key == self.name]
 
-    def flush(self) -> None:
-        """Send the buffered records (for at most 5 s) and close the producer."""
-        clients.close_producer(self.producer)
+    def flush(self, timeout: float = clients.CLOSE_SECONDS) -> bool:
+        """Send the buffered records for at most ``timeout`` seconds and close the producer; return as that does."""
+        return clients.close_producer(self.producer, timeout)
 
     def close(self) -> None:
         """End the thread, disconnect the consumer and flush."""

@@ -176,14 +176,19 @@ class PublisherLink:
         except (KafkaError, ValueError) as error:
             log.warning("Kafka did not store a query about %s, which is sent again: %s", question.writer, error)
 
-    def close(self) -> None:
-        """Send buffered records (for at most 5 s), then fail the open futures; may be called twice."""
+    def close(self, timeout: float) -> list[int]:
+        """Send buffered records for at most ``timeout`` seconds, then fail the open futures; may be called twice.
+
+        :return: the messages that were not stored by Kafka
+        """
         with self.order:
             if self._closed.is_set():
-                return
+                return []
             self._closed.set()
+        left: list[int] = []
         try:
-            self._connection.flush()
+            if self._connection.flush(timeout) and self.life.alive:
+                left = self._messages.close(timeout)
         finally:
             self._closing.set()
             self._end(PublisherClosedError("The publisher was closed before the acknowledgement arrived."))
@@ -191,6 +196,7 @@ class PublisherLink:
             self._thread.join()
         self._connection.close()
         self.life.close()
+        return left
 
     # -- in the threads ------------------------------------------------------------------------------------------------
 

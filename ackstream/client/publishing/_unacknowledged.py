@@ -7,6 +7,7 @@ lacks are sent again, in order; an unanswered one is, too (``Retransmission``).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from itertools import takewhile
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 REFUSED_AGAIN_MS = 5_000
 """When a withdrawal is sent again that Kafka refused like its message."""
+
+log = logging.getLogger(__name__)
 
 
 class Logon(NamedTuple):
@@ -259,6 +262,19 @@ class UnacknowledgedMessages(Awaited):
         if entry is not None and refusal is not None:
             entry.future.set_exception(RefusedError.of(refusal, f"Message {last}"))
         return admitted
+
+    def close(self, timeout: float) -> list[int]:
+        """Report the messages that Kafka has not stored, and return their numbers; without a file they are lost."""
+        with self.changed:
+            kept = ((seq, self._messages.get(seq)) for seq in self._messages.numbers() if seq not in self._accepted)
+            left = [seq for seq, message in kept if message is not None and not message.withdrawn]
+        if left and self._options.store is not None:
+            log.warning("Kafka has not stored %s messages; the next publisher with this store sends them.", len(left))
+        elif left:
+            log.error("Kafka did not store %s messages within %g s; they are lost.", len(left), timeout)
+            for seq in left:
+                self._return(seq, "closed")
+        return left
 
     def end(self, error: Exception) -> None:
         """Fail all open futures and all later calls with an error; the first call decides which."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
 from ackstream.client.core.tracing import trace_sending
-from ackstream.client.errors import AcknowledgementTimeout
+from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
 from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT
@@ -30,9 +30,11 @@ from ackstream.client.publishing.publications import (
     message_of,
 )
 from ackstream.errors import ClientError, InconsistentQosError
+from ackstream.kafka.clients import CLOSE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import TracebackType
 
     from ackstream.client.core.storage import KeptMessage
     from ackstream.client.publishing._reader_acks import WriterAcknowledgements
@@ -285,13 +287,29 @@ class Publisher(Client):
         """The counts since the start."""
         return self._unacknowledged.statistics
 
-    def close(self) -> None:
-        """Send buffered records (for at most 5 s), then fail the futures that are still open; may be called twice.
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Wait until Kafka has every message, then fail the futures that are still open; may be called twice.
 
-        Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables.
+        Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables. Within a callback it waits for
+        nothing. If an exception leaves the ``with`` block, ``FlushTimeout`` is logged alone.
+
+        :param timeout: seconds to wait
+        :raises FlushTimeout: Kafka has not stored some messages, and they are lost, since there is no ``store``;
+            ``on_failed_write`` was called with each (``closed``)
         """
-        self._link.close()
+        left = self._link.close(timeout)
         self._store.close()
+        if left and self._options.store is None:
+            raise FlushTimeout(
+                f"Kafka did not store {len(left)} messages within {timeout:g} s, from number {left[0]} on; they are "
+                "lost: close the publisher with a longer timeout, or give it a store."
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with nullcontext() if error is None else suppress(FlushTimeout):
+            self.close()
 
     @property
     def _tracked(self) -> WriterAcknowledgements:

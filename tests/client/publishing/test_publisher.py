@@ -62,7 +62,7 @@ class Connection:
         self.watermark, self.highest = 0, None
         self.retries = 0
         self.pending: list[Stored] | None = None
-        self.flushed = False
+        self.flushed = self.away = False
         self._answers: list[Any] = []
         self._ready = threading.Condition()
         self.broken: Exception | None = None
@@ -109,10 +109,11 @@ class Connection:
             assert self._ready.wait_for(lambda: len(found()) >= count, SECONDS), self.sent
             return found()
 
-    def flush(self) -> None:
+    def flush(self, _timeout: float = 0.0) -> bool:
         self.flushed = True
-        for future in self.pending or ():
+        for future in () if self.away else self.pending or ():
             future.success(SimpleNamespace(timestamp=self.now_ms))
+        return True
 
     def close(self) -> None:
         self.flush()
@@ -391,6 +392,40 @@ def test_each_message_carries_its_trace_and_one_that_is_not_sent_ends_its_own(co
     assert [(headers.get("own"), headers["traceparent"]) for headers in sent] == [("h", "1"), (None, "2"), (None, "3")]
     assert {(topic, name) for topic, name, _ in traced} == {("messages", "p1")}
     assert [future.cancelled() for *_, future in traced[3:]] == [True, True, True]
+
+
+def test_what_kafka_has_not_stored_at_the_end_is_an_error_a_line_in_the_log_and_reported(connections, caplog):
+    failed = []
+    publisher = Publisher(connections, name="p1", on_failed_write=failed.append)
+    stored = publisher.publish(b"1")
+    connections[0].pending, connections[0].away = [], True
+    publisher.publish(b"2", topic="orders", context="mine")
+    with pytest.raises(FlushTimeout, match=r"1 messages within .* s, from number 2 on; they are lost"):
+        publisher.close(0.1)
+    assert [(one.seq, one.reason, one.value, one.context) for one in failed] == [(2, "closed", b"2", "mine")]
+    assert "Kafka did not store 1 messages" in caplog.text
+    assert isinstance(stored.exception(SECONDS), PublisherClosedError), "Kafka has it"
+    publisher.close()
+
+
+def test_what_kafka_has_not_stored_is_in_the_store_for_the_next_run(connections, tmp_path, caplog):
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
+        connections[0].pending, connections[0].away = [], True
+        publisher.publish(b"1")
+    assert "the next publisher with this store sends them" in caplog.text
+    with Publisher(connections, name="p1", store=tmp_path / "p1"):
+        assert connections[1].wait_for(None)[0]["seq"] == "1"
+
+
+def test_the_error_of_the_block_is_not_hidden_by_that_of_its_end(connections):
+    def work() -> None:
+        with Publisher(connections, name="p1") as publisher:
+            connections[0].pending, connections[0].away = [], True
+            publisher.publish(b"1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
 
 
 def test_handlers_that_raise_harm_nobody(connections):
