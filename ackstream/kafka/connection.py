@@ -64,9 +64,7 @@ class ClientConnection(TopicReader):
             reads, written = (self._addressed, *topics), (self._topic, *map(kafka.topic, writes))
             check_topics(self.consumer, kafka, reads=reads, writes=written, group=group)
             try:
-                self.assignment = PartitionAssignment(
-                    self.consumer, self.name, whole=topics, addressed=(self._addressed,)
-                )
+                self.assignment = PartitionAssignment(self.consumer, self.name, whole=topics, addressed=self._addressed)
             except KafkaError as error:
                 raise clients.failure(kafka, error) from error
             self.producer = clients.connect_producer(kafka, self._topic, linger_ms=LINGER_MS)
@@ -124,18 +122,18 @@ class PartitionAssignment:
     The old one stays assigned, since not every writer notices at once.
     """
 
-    def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str] = (), addressed: Iterable[str] = ()) -> None:
+    def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str], addressed: str) -> None:
         """Begin at the ends: every record written after this returns will be read. Topics have their real names.
 
         :param consumer: with ``auto_offset_reset`` ``earliest``
         :param whole: topics of which all partitions are read
-        :param addressed: topics of which only the partition of the name is read
+        :param addressed: the topic of which only the partition of the name is read
         :raises KafkaError: the broker went away
         """
         self._consumer = consumer
         self._name = name
         self._whole = tuple(whole)
-        self._addressed = tuple(addressed)
+        self._addressed = addressed
         self._since = time.time_ns() // 1_000_000 - _SLACK_MS
         self._counts = self._partition_counts()
         self._assigned = self._wanted()
@@ -156,7 +154,7 @@ class PartitionAssignment:
         new = sorted(self._wanted() - self._assigned)
         try:
             self._consumer.assign(sorted(self._assigned.union(new)))
-            moved = [partition for partition in new if partition.topic in self._addressed]
+            moved = [partition for partition in new if partition.topic == self._addressed]
             # a new partition of a topic that is read whole was empty: it is read from its beginning
             starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
             for partition, offset in starts.items():
@@ -168,14 +166,12 @@ class PartitionAssignment:
             self._assigned.update(new)
 
     def _partition_counts(self) -> dict[str, int]:
-        topics = (*self._whole, *self._addressed)
+        topics = (*self._whole, self._addressed)
         return {topic: len(self._consumer.partitions_for_topic(topic)) for topic in topics}
 
     def _wanted(self) -> set[Any]:
         whole = {TopicPartition(topic, number) for topic in self._whole for number in range(self._counts[topic])}
-        return whole | {
-            TopicPartition(topic, partition_of(self._name, self._counts[topic])) for topic in self._addressed
-        }
+        return whole | {TopicPartition(self._addressed, partition_of(self._name, self._counts[self._addressed]))}
 
 
 class Outbox:

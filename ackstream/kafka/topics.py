@@ -13,6 +13,7 @@ from kafka.errors import AuthorizationError, TopicAlreadyExistsError, UnknownTop
 from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, failure
 from ackstream.kafka.login import check_access, not_allowed
+from ackstream.kafka.parties import LEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -94,13 +95,7 @@ TOPICS: dict[str, Topic] = {
     "queue-deliveries": Topic(),
     "queue-clock": CLOCK,
     "settle-clock": CLOCK,
-    "archive-lease": LEASE,
-    "correlate-lease": LEASE,
-    "persist-lease": LEASE,
-    "query-lease": LEASE,
-    "queues-lease": LEASE,
-    "settle-lease": LEASE,
-    "twin-lease": LEASE,
+    **dict.fromkeys(sorted(LEASES), LEASE),
     "dead-letters": Topic(),
 }
 """All topics by their names without the prefix."""

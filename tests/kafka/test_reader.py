@@ -41,7 +41,7 @@ class Consumer:
 
 
 def _assignment(consumer: Consumer) -> PartitionAssignment:
-    return PartitionAssignment(consumer, NAME, whole=("all",), addressed=("mine",))
+    return PartitionAssignment(consumer, NAME, whole=("all",), addressed="mine")
 
 
 def test_it_begins_at_the_ends_and_reads_only_its_own_partition_where_that_is_enough() -> None:

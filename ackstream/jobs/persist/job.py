@@ -57,11 +57,8 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.persist.records import MessageMetadata
     from ackstream.jobs.persist.state import PublisherState
-    from ackstream.protocol.messages import StoredRange
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
-
-    Acks = Sequence[tuple[str, CommandAck]]
 
 log = logging.getLogger(__name__)
 
@@ -205,15 +202,21 @@ class PersistFold:
         floor_ms = self._settings.persist.interval
         result = fold(read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
         durable: dict[str, list[CommandAck]] = {}
+        arrivals: list[tuple[str, CommandAck]] = []
         for client, ack in result.acks:
             if is_durability_ack(ack):
                 durable.setdefault(client, []).append(ack)
+            else:
+                arrivals.append((client, ack))
         steps = [partial(self._append_messages, frame, result, headers.num_rows, query_id, batch)]
         if result.changed:
             steps.append(partial(self._append_states, spark, result, durable, query_id, batch))
         batches.at_once(spark, steps)
         self._states.update(result.changed)
-        publish(spark, self._settings, [one for one in result.acks if not is_durability_ack(one[1])], result.stored)
+        kafka = self._settings.kafka
+        outgoing = [(kafka.topic("stored"), one.client, write_stored(one), ()) for one in result.stored]
+        outgoing += [(kafka.topic("publisher-acks"), client, encode_ack(ack), ()) for client, ack in arrivals]
+        spark_kafka.send(spark, outgoing, kafka, NAME)
         stored = result.stores(headers.num_rows)
         self._deferred.committed(batch, durable, result, stored=stored, began=began)
         FIGURES.set(KNOWN_PUBLISHERS, value=len(self._states))
@@ -262,11 +265,3 @@ class PersistFold:
         ]
         rows = pa.Table.from_pylist(states, schema=ALL_TABLES["publishers"].arrow)
         tables.append_rows(spark, rows, self._settings.lake, "publishers", query_id, batch)
-
-
-def publish(spark: SparkSession, settings: Settings, acks: Acks, stored: Sequence[StoredRange]) -> None:
-    """Write stored ranges, and acks of arrival, to their topics, those of a client in order."""
-    kafka = settings.kafka
-    records = [(kafka.topic("stored"), record.client, write_stored(record), ()) for record in stored]
-    records += [(kafka.topic("publisher-acks"), client, encode_ack(ack), ()) for client, ack in acks]
-    spark_kafka.send(spark, records, kafka, NAME)

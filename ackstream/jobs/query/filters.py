@@ -10,7 +10,7 @@ condition cannot be evaluated does not match, and does not fail.
 from __future__ import annotations
 
 import operator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -106,7 +106,8 @@ def fits(_context: SparkContext, text: str | None) -> Column:
         return F.lit(True)  # noqa: FBT003 - Spark's way
     selection = read_filter(text)
     if not isinstance(selection, AmpsFilter):
-        return _rql(selection)
+        found: Column = F.udf(lambda value: fits_filter(selection, value), "boolean", useArrow=True)("value")
+        return found
     limit = MAX_STEPS // max(1, selection.instructions)
     return _column(selection.condition, limit).cast("boolean")
 
@@ -120,11 +121,6 @@ def field(names: Sequence[str]) -> Column:
 def as_number(text: Column) -> Column:
     """Return a text as a number; null for other texts."""
     return text.try_cast("double")
-
-
-def _rql(tree: Node) -> Column:
-    found: Column = F.udf(lambda value: fits_filter(tree, value), "boolean", useArrow=True)("value")
-    return found
 
 
 def _column(part: Expression, limit: int) -> Column:
@@ -150,20 +146,12 @@ def _searched(text: Column, pattern: str, limit: int) -> Column:
     return result
 
 
-def _all(*conditions: Column) -> Column:
-    return _joined(operator.and_, conditions)
-
-
-def _any(*conditions: Column) -> Column:
-    return _joined(operator.or_, conditions)
-
-
-def _joined(join: Callable[[Any, Any], Column], parts: Sequence[Column]) -> Column:
+def _joined(join: Callable[[Any, Any], Column], *parts: Column) -> Column:
     """Join in halves: Spark's rules descend through each level of a condition."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
-    return join(_joined(join, parts[:middle]), _joined(join, parts[middle:]))
+    return join(_joined(join, *parts[:middle]), _joined(join, *parts[middle:]))
 
 
 _OPERATIONS: Final[dict[str, Callable[..., Column]]] = {
@@ -179,8 +167,8 @@ _OPERATIONS: Final[dict[str, Callable[..., Column]]] = {
     "/": operator.truediv,
     "%": operator.mod,
     "||": F.concat,
-    "AND": _all,
-    "OR": _any,
+    "AND": partial(_joined, operator.and_),
+    "OR": partial(_joined, operator.or_),
     "NOT": operator.invert,
     "NEGATIVE": operator.neg,
     "NUMBER": as_number,

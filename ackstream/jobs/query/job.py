@@ -115,7 +115,9 @@ class QueryFold:
         self._told |= any(record.topic == kafka.topic("stored") for record in records)
         # looked up for someone alone: it costs 0.1 to 0.4 s
         if not replayed and self._told and (asked or state.subscriptions):
-            self._newest = max(self._newest, newest_batch_in_table(spark, self._settings.lake))
+            # the last batch that persist has committed
+            committed = tables.transactions(spark, self._settings.lake, messages.TABLE).values()
+            self._newest = max([self._newest, *committed])
             self._told = False
         plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
         plan.deliver(asked)
@@ -225,11 +227,6 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
 
     topics = settings.persist.topics
     guarded(request, lambda known: execute(plan, known, settings.query, topics), fail, (plan.steps,))
-
-
-def newest_batch_in_table(spark: SparkSession, lake: Lake) -> int:
-    """Return the last batch that persist has committed; -1 for no batch."""
-    return max(tables.transactions(spark, lake, messages.TABLE).values(), default=-1)
 
 
 def withdraw(state: QueryState, objection: Callable[[LogSubscription], str | None]) -> dict[str, str]:
