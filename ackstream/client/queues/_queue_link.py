@@ -118,7 +118,7 @@ class QueueLink:
             message = self._pop_ready()
             now = monotonic_ms()
             report = self._session.report(now) if self._session.hand_out(message.delivery, now) else None
-            sent = None if report is None else self._connection.send(queues.write(report))
+            sent = None if report is None else self._send([report])
         if sent is not None:
             with suppress(KafkaError):
                 sent.get(timeout=REPORT_SECONDS)
@@ -190,9 +190,10 @@ class QueueLink:
                 self._send(self._session.due(monotonic_ms()))
             self._closing.wait(POLL_MS / 1000)
 
-    def _send(self, records: Iterable[QueueRequest]) -> None:
-        """Send records after those that Kafka did not take before; to be called with the lock."""
+    def _send(self, records: Iterable[QueueRequest]) -> Any:
+        """Send records after those that Kafka did not take before; return the future of the last; with the lock."""
         self._unsent.extend(records)
+        sent = None
         for _ in range(len(self._unsent)):
             record = self._unsent.popleft()
             try:
@@ -200,7 +201,7 @@ class QueueLink:
             except (KafkaError, ValueError) as error:
                 log.warning("A record of %s will be sent again, as Kafka did not take it: %s", record.consumer, error)
                 self._unsent.appendleft(record)
-                return
+                return None
             # binds and other signs of life are repeated anyway
             if isinstance(record, SettleMessages):
                 sent.add_errback(partial(self._not_stored, partial(self._unsent.append, record)))
@@ -208,6 +209,7 @@ class QueueLink:
                 sent.add_errback(partial(self._not_stored, partial(self._session.not_stored, record)))
                 stored = partial(self._session.stored, record)
                 sent.add_callback(lambda _, stored=stored: stored())
+        return sent
 
     def _not_stored(self, again: Callable[[], None], error: Exception) -> None:
         """Keep a record that is sent once until Kafka has it; called by the producer's thread, so without the lock."""

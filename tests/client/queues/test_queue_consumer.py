@@ -33,6 +33,7 @@ class Service:
         self.sent: list[QueueRequest] = []
         self.answers: deque[QueueAnswer] = deque()
         self.failures: deque[BaseException] = deque()
+        self.rejections: deque[Exception] = deque()
         self.fetch: Callable[[Sequence[MessageDelivered]], dict[str, Sample]] = _all
         self.absence = "is not there"
         self.session = 0
@@ -55,6 +56,8 @@ class Service:
 
     def send(self, value: bytes) -> Any:
         record = queues.read(value)
+        if self.rejections and isinstance(record, Alive) and record.handed_out:
+            raise self.rejections.popleft()
         self.sent.append(record)
         if isinstance(record, Bind) and record.session != self.session:
             self.session = record.session
@@ -210,6 +213,30 @@ def test_the_first_message_of_a_session_is_handed_out_when_kafka_has_that_it_is_
     last = service.sent[-1]
     assert isinstance(last, Unbind)
     assert last.handed_out == 3
+
+
+def test_a_report_of_handing_out_that_kafka_rejects_at_once_costs_no_message(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    service.rejections += [KafkaTimeoutError("no metadata"), ValueError("no partitions")]
+    consumer = consume()
+    service.deliver(2)
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+    assert message.id == "m2"
+    eventually(lambda: any(isinstance(one, Alive) and one.handed_out == 2 for one in service.sent), "the report")
+
+
+def test_a_missing_answer_that_is_reported_with_the_first_message_holds_up_no_later_report(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    service.session_ms = 3
+    consumer = consume()
+    service.deliver(3)
+    assert consumer.receive(PATIENCE_SECONDS) is not None
+    eventually(lambda: any(isinstance(one, Alive) and one.missing == (2,) for one in service.sent), "the report")
+    later = Alive("q", "A", service.session, 3, handed_out=3)
+    eventually(lambda: later in service.sent, "a report of everything")
 
 
 @pytest.mark.parametrize("outcome", ["accepted", "failed"])
