@@ -207,11 +207,7 @@ TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "audit", "events"
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Dependencies]:
-    """Connect to Kafka for the duration of the block.
-
-    :raises SettingsError: the authentication settings are invalid
-    :raises LocalError: the broker is unavailable or cannot create missing topics
-    """
+    """Connect to Kafka for the block; ``SettingsError``: unfit authentication; ``LocalError``: the broker is away."""
     gateway = with_access_file(settings.gateway)
     audit = Audit(gateway.audit)
     with Authenticator(gateway, audit.failed) as authenticator:

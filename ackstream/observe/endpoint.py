@@ -146,29 +146,26 @@ class Health:
 
     def live(self, now: float) -> Report:
         """Return the reasons to restart the process."""
-        vital = [(name, pulse) for name, pulse in self._found() if pulse.vital and pulse.last is not None]
-        return Report(tuple(_late(name, pulse, now) for name, pulse in vital if _is_late(pulse, now)))
+        return _late([(name, pulse) for name, pulse in self._found() if pulse.vital and pulse.last is not None], now)
 
     def ready(self, now: float) -> Report:
         """Return the reasons why the process does not work at the moment."""
         pulses = self._found()
-        if not pulses:
-            return Report(("It is starting.",))
-        return Report(tuple(_late(name, pulse, now) for name, pulse in pulses if _is_late(pulse, now)))
+        return _late(pulses, now) if pulses else Report(("It is starting.",))
 
     def _found(self) -> list[tuple[str, Pulse]]:
         with self._lock:
             return sorted(self._pulses.items())
 
 
-def _is_late(pulse: Pulse, now: float) -> bool:
-    return pulse.last is None or now - pulse.last > pulse.limit
-
-
-def _late(name: str, pulse: Pulse, now: float) -> str:
-    if pulse.last is None:
-        return f"{name}: no sign yet."
-    return f"{name}: no sign for {now - pulse.last:.0f} s."
+def _late(pulses: Iterable[tuple[str, Pulse]], now: float) -> Report:
+    problems = []
+    for name, pulse in pulses:
+        if pulse.last is None:
+            problems.append(f"{name}: no sign yet.")
+        elif now - pulse.last > pulse.limit:
+            problems.append(f"{name}: no sign for {now - pulse.last:.0f} s.")
+    return Report(tuple(problems))
 
 
 HEALTH = Health()
@@ -228,8 +225,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
 def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health: Health = HEALTH) -> Iterator[int]:
     """Serve the endpoint until the block ends, if the settings give it a port; give the port, or 0.
 
-    :raises MissingExtraError: the extra ``metrics`` is not installed
-    :raises SettingsError: the port is in use, or the address is not one of this machine
+    Raises ``MissingExtraError``, or ``SettingsError``: the port is in use, or the address is not of this machine.
     """
     figures.set(INFO, program, __version__, value=1)
     if not settings.port:

@@ -23,11 +23,11 @@ from ackstream.kafka.clients import Closing, connect_admin, connect_consumer
 from ackstream.kafka.connection import offsets_since
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.reader import TopicReader, check_topics
-from ackstream.observe.outcomes import LedgerEntry, Meter, epoch_milliseconds, read_entry
+from ackstream.observe.outcomes import LedgerEntry, epoch_milliseconds, read_entry
 from ackstream.observe.planes import TOPICS, Planes, PlanesView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from ackstream.settings import Settings
 
@@ -102,20 +102,13 @@ class LedgerFeed(TopicFeed):
         """Connect, to read since epoch milliseconds; raises if the broker is unavailable or a topic is missing."""
         super().__init__(settings, ["ledger"], since)
 
-    def entries(self) -> Iterator[LedgerEntry]:
-        """Yield new records, waiting briefly for some; anything that is no record of the ledger is skipped."""
-        for record in self.records():
-            if (entry := _entry(record)) is not None:
-                yield entry
-
-    def read_to_end(self, meter: Meter) -> None:
-        """Count all present records; ``KafkaError``: the broker is unavailable."""
-
-        def take(record: Any) -> None:
-            if (entry := _entry(record)) is not None:
-                meter.take(entry)
-
-        self.read_all(take)
+    def records(self, timeout_ms: int = POLL_MS) -> list[LedgerEntry]:
+        """Return new records, waiting briefly for some; anything that is no record of the ledger is skipped."""
+        found = [
+            read_entry((record.key or b"").decode("utf-8", "replace"), record.value, record.timestamp)
+            for record in super().records(timeout_ms)
+        ]
+        return [entry for entry in found if entry is not None]
 
     def warning(self) -> str:
         """Return a warning if the clock of requests stands still, else ""; ``KafkaError``: no broker."""
@@ -125,10 +118,6 @@ class LedgerFeed(TopicFeed):
         except UnknownTopicOrPartitionError:
             latest = -1
         return clock_warning(latest if latest >= 0 else None, epoch_milliseconds())
-
-
-def _entry(record: Any) -> LedgerEntry | None:
-    return read_entry((record.key or b"").decode("utf-8", "replace"), record.value, record.timestamp)
 
 
 IDLE_SECONDS = 60.0
@@ -226,10 +215,7 @@ class PlaneFeed(TopicFeed):
 
 
 class PlaneWatch(Closing):
-    """Follows the planes in a thread, from one window before the first look.
-
-    Only while it is looked at: reports of readers cost the gateway.
-    """
+    """Follows the planes in a thread, from one window before the first look; only while it is looked at."""
 
     def __init__(self, settings: Settings) -> None:
         """Begin; nothing is connected before the first look."""

@@ -188,15 +188,13 @@ class Meter:
         self.newest: int | None = None
 
     def take(self, entry: LedgerEntry) -> None:
-        """Count a record of the ledger.
-
-        The latency is that of the answer, sent together with this record: between the broker's times of both.
-        """
+        """Count a record of the ledger."""
         record, written_at = entry.content, entry.at
         signal, outcome = record.signal, record.outcome
         self.newest = max(self.newest or 0, written_at)
         if outcome is not None:
             how = verdict(outcome.status, outcome.completed_by)
+            # the answer is sent together with this record: its latency is between the broker's times of both
             self.decided(record.id, written_at, how, max(0, written_at - outcome.started_at))
         elif signal is not None and (signal.response_required or signal.requested_acks):
             self.opened(record.id, signal.received_at)

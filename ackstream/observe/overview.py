@@ -203,7 +203,7 @@ class Live(Closing):
     def _run(self) -> None:
         clock_at = 0.0
         while not self._closing.is_set():
-            for entry in self._feed.entries():
+            for entry in self._feed.records():
                 new = self.stories.take(entry)
                 with self._lock:
                     self._meter.take(entry)
@@ -250,7 +250,7 @@ class Watching(Closing):
 
     def read_to_end(self) -> None:
         """Read all present records; ``KafkaError``: the broker is unavailable."""
-        self._ledger.read_to_end(self._meter)
+        self._ledger.read_all(self._meter.take)
         self._topics.read_to_end(self._planes)
         self._jobs, self._note = self._topics.signs(), self._ledger.warning()
 
@@ -262,7 +262,7 @@ class Watching(Closing):
             self._note = f"Kafka does not respond: {error}"
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for entry in self._ledger.entries():
+            for entry in self._ledger.records():
                 self._meter.take(entry)
             self._topics.give(self._planes)
 

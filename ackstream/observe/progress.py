@@ -71,10 +71,8 @@ class _Publisher:
         self.stored, self.refused = (Trend(max(1, window // SLICES), SLICES) for _ in range(2))
 
     def lacking(self, acknowledged: Intervals) -> int:
-        """Return the number of messages that are stored and not acknowledged.
-
-        Refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one.
-        """
+        """Return the number of messages that are stored and not acknowledged."""
+        # refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one
         first = max(acknowledged.start, min(self.since or 0, acknowledged.highest + 1))
         if first > self.last:
             return 0

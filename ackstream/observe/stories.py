@@ -41,8 +41,7 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
 
     For a message the ``label`` is the publisher, reader or consumer. A request has the ``traceparent`` it came with.
-    ``request`` is the correlation-id on the wire:
-    different for two requests whose clients chose the same id.
+    ``request`` is the correlation-id on the wire: different for two requests whose clients chose the same id.
     """
 
     at: int

@@ -80,10 +80,10 @@ def test_a_feed_counts_what_was_written_since(ledger_settings: Settings):
     write_ledger(ledger_settings, "ledger", [b"no json", outcome("r10"), outcome("r10")])
     meter = Meter(60_000)
     with LedgerFeed(ledger_settings, 0) as feed:
-        feed.read_to_end(meter)
+        feed.read_all(meter.take)
         assert meter.snapshot(last).counts["answered"].total == 11
         write_ledger(ledger_settings, "ledger", [outcome("r11")])
-        feed.read_to_end(meter)
+        feed.read_all(meter.take)
         assert meter.snapshot(last).counts["answered"].total == 12
 
 
@@ -92,7 +92,7 @@ def test_a_feed_leaves_out_what_is_older(ledger_settings: Settings):
     last = write_ledger(ledger_settings, "ledger", [outcome("r0")])
     meter = Meter(60_000)
     with LedgerFeed(ledger_settings, last + 3_600_000) as feed:
-        feed.read_to_end(meter)
+        feed.read_all(meter.take)
     assert meter.snapshot(last).counts["answered"].total == 0
 
 

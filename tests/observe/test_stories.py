@@ -151,7 +151,7 @@ def test_what_is_no_record_counts_for_nothing(value: bytes) -> None:
 
 
 def test_a_dead_letter_is_part_of_a_story() -> None:
-    letter: Any = ledger.dead_letter("json.invalid: no", "c-1", ("signals", 0, 1), 50, None, b"x", truncated=False)
+    letter = ledger.DeadLetterRow("json.invalid: no", "c-1", "signals", 0, 1, 50, None, b"x", truncated=False)
     stories = Stories(NOWHERE)
     take(
         stories, "c-1", ledger.encode(ledger.LedgerRecord("dead-letter", "signals-0-1", "q", 1, dead_letter=letter)), 60

@@ -125,10 +125,7 @@ class Authenticator(Closing):
             raise
 
     def replace_users(self, users: Mapping[str, User]) -> None:
-        """Let these checked users in from now on, and have sessions look whether theirs has changed.
-
-        Called from another thread, and only with authentication by password.
-        """
+        """Let these checked users in from now on, and have sessions look at theirs; called from another thread."""
         if self._passwords is not None:
             self._passwords.replace(users)
         for look in tuple(self._changed):

@@ -62,10 +62,7 @@ class Attempts:
         self._signed_in: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def begin(self, user: str, address: str, now: float) -> float:
-        """Count an attempt as wrong until it turns out right, and return 0; or return the seconds until it may be made.
-
-        All clients on this machine may have the same address.
-        """
+        """Count an attempt as wrong until it turns out right, and return 0; or return the seconds until it may begin."""
         keys = self._keys(user, address)
         wait = max(self._wait(key, free, now) for key, free in keys.items())
         if wait > 0:
@@ -164,10 +161,7 @@ class Passwords:
         return self._accounts.get(name)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
-        """Return the name in credentials of HTTP Basic (RFC 7617), and whether they are right.
-
-        :raises DittoError: 429, too many wrong ones came before; 503, too many passwords are being checked
-        """
+        """Return the name in credentials of HTTP Basic (RFC 7617), and whether they are right; raises 429, 503."""
         try:
             name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
         except ValueError:
@@ -216,10 +210,7 @@ class Passwords:
 
 
 def check_users(users: Mapping[str, User], where: str) -> None:
-    """Refuse users that could not sign in, or whose password is found too easily; ``where`` is for the sentence.
-
-    :raises SettingsError: with the name of the user, without its hash
-    """
+    """Refuse unfit names and hashes of users by a ``SettingsError`` without the hash; ``where`` begins its sentence."""
     for name, user in users.items():
         try:
             check_hash(user.password.get_secret_value())

@@ -97,10 +97,7 @@ class SignalEvents:
         identify: Callable[[], Awaitable[tuple[str, ...]]],
         subjects: tuple[str, ...],
     ) -> None:
-        """Read the request; raises 400 for an invalid filter, id or selector, 404 for a thing that is not visible.
-
-        :param identify: returns the subjects, as they are; raises once the credentials are no longer valid
-        """
+        """Read the request; raises 400, 404; ``identify`` raises once the credentials are no longer valid."""
         self._dependencies, self._match = dependencies, match
         self._identify, self._subjects = identify, subjects
         thing_id = match.values.get("thingId")

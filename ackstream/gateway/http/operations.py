@@ -139,10 +139,7 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def find(method: str, raw_path: str) -> Match:
-    """Find the operation of a request: 404 for an unknown path, 405 for a method. HEAD finds that of GET.
-
-    :param raw_path: below :data:`PREFIX`, percent-encoded; a trailing slash is ignored
-    """
+    """Find the operation of a request below :data:`PREFIX`, HEAD that of GET; raises 404, or 405 for the method."""
     wanted = "GET" if method == "HEAD" else method
     for operation, found in _at(raw_path):
         if operation.method == wanted:
@@ -161,6 +158,7 @@ def methods(raw_path: str) -> list[str]:
 
 def _at(raw_path: str) -> Iterator[tuple[Operation, re.Match[str]]]:
     """Yield the operations of a path."""
+    # a trailing slash is ignored
     path = raw_path.removesuffix("/")
     for operation, pattern in _PATTERNS:
         if found := pattern.fullmatch(path):

@@ -97,10 +97,7 @@ def new_id() -> str:
 
 
 def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
-    """Return the protocol headers of a request: known ones, those starting with ``x-``, and header parameters.
-
-    :raises DittoError: 400; a header is repeated or contradicts a parameter, or a value has the wrong type
-    """
+    """Return the protocol headers of a request: known ones, those starting with ``x-``, and parameters; raises 400."""
     given: dict[str, str] = {}
     for name, value in connection.headers.items():
         if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
@@ -118,10 +115,7 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
 
 
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
-    """Reject parameters unknown to a resource: a misspelt one would change the meaning of the request.
-
-    :param headers: those that stand for headers are accepted, too
-    """
+    """Reject unknown parameters, since a misspelt one would change the request; those for ``headers`` are known."""
     for name in given:
         if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
             own = f"it has {', '.join(known)}" if known else "it has none"
@@ -227,10 +221,7 @@ def thing_ids(query: QueryParams) -> list[str]:
 
 
 def fields_in(query: QueryParams, name: str = "fields", *, whole: bool = True) -> str | None:
-    """Return the field selector of a parameter; raises as ``check_fields_of_thing`` does.
-
-    :param whole: it selects from a whole thing
-    """
+    """Return the field selector of a parameter, checked if it is for a ``whole`` thing."""
     fields = ",".join(pieces(query, name)) or None
     if fields is not None and whole:
         check_fields_of_thing(fields)

@@ -158,10 +158,7 @@ def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, Di
 
 
 async def check_condition(exchange: Exchange, command: Envelope, deadline: Deadline) -> None:
-    """Reject a live command or message whose condition does not hold for the twin.
-
-    :raises DittoError: 412; 404 without a twin; 400, the condition is not RQL; 408, it took too long to find out
-    """
+    """Reject a live command whose condition does not hold for the twin: 412; raises 400, 404 without a twin, 408."""
     if CONDITION not in command.headers:
         return
     if not await _holds(exchange, command, CONDITION, deadline):
@@ -250,10 +247,7 @@ class AdmittedCommand:
             await check_condition(self._exchange, self._command, self._deadline)
 
     async def ask(self) -> Reply:
-        """Send the command, and return the part of its reply that the sender may read.
-
-        Raises as ``Exchange.ask`` and ``conceal`` do; 408: no time is left; 429: a quota of open requests is used up.
-        """
+        """Send the command, and return the part of its reply that the sender may read; raises 408, 429 (a quota)."""
         with self._open():
             if LIVE_CHANNEL_CONDITION in self._command.headers:
                 reply = await ask_either_channel(self._exchange, self._command, self._deadline, self._new_id)
@@ -306,10 +300,7 @@ class AdmissionOrder:
         self._last: dict[str, asyncio.Event] = {}
 
     async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:
-        """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time.
-
-        A command that the caller sends without waiting is sent before any later one. Raises as ``admission`` does.
-        """
+        """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time."""
         before = self._last.get(thing_id)
         own = self._last[thing_id] = asyncio.Event()
         try:

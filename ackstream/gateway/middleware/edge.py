@@ -100,11 +100,7 @@ def _answer(status: int, body: bytes) -> Response:
 
 
 def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:
-    """Read gauges when metrics are requested, and expect the signs of life, until :func:`unfollow`.
-
-    :param unread: characters
-    :param oldest_ms: age of the oldest open request
-    """
+    """Read gauges (``unread`` are characters) with metrics, and expect the signs of life, until :func:`unfollow`."""
 
     def tally() -> Tally:
         found = Tally()

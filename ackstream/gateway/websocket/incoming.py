@@ -201,13 +201,13 @@ class Answering:
     def admit(self, incoming: Incoming, subjects: tuple[str, ...]) -> None:
         """Admit an answer, whose correlation-id becomes that of the signal, or a live event.
 
-        A live command or message that came to it on another way needs, as a live event does, the right to write. Raises
-        404: the client may not send it, or was not sent the signal that it acknowledges.
+        Raises 404: the client may not send it, or was not sent the signal that it acknowledges.
         """
         envelope = incoming.envelope
         identity = str(envelope.headers[CORRELATION_ID])
         original = None if incoming.what == "event" else self._sent.original(identity, time.monotonic())
         ack = envelope.topic.criterion == "acks"
+        # an answer to a live command that came on another way needs, as a live event does, the right to write
         permissions.check_answer(self._access, subjects, envelope, event=original is None and not ack)
         if original is None and ack:
             raise answer_not_expected(identity)
