@@ -62,7 +62,7 @@ class Attempts:
         self._signed_in: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def begin(self, user: str, address: str, now: float) -> float:
-        """Count an attempt as wrong until it turns out right, and return 0; or return the seconds until it may begin."""
+        """Count an attempt as wrong until it turns out right, and return 0; or the seconds until it may begin."""
         keys = self._keys(user, address)
         wait = max(self._wait(key, free, now) for key, free in keys.items())
         if wait > 0:

@@ -1,25 +1,35 @@
-"""Read messages of a WebSocket client: requests, searches, answers to signals, live events, and control messages.
+"""Messages of a WebSocket client: requests, answers to signals, live events and control messages; and its searches.
 
 A client answers only signals that it was sent: with the correlation-id of any other request it could answer or end that
 request in place of the party asked. Correlate compares an answer with its request again: thing, channel and label.
 
 Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
-``ProtocolMessageExtractor``; the table is in ``ditto.md`` 1.8.
+``ProtocolMessageExtractor``, ``SubscriptionManager``, ``SubscriptionActor``; the table is in ``ditto.md`` 1.8.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote_plus
 
 import msgspec
+from msgspec import UNSET, Raw
 
-from ackstream.gateway.errors import answer_not_expected, parameter_invalid, stream_unavailable
+from ackstream.gateway.errors import (
+    answer_not_expected,
+    internal_error,
+    parameter_invalid,
+    stream_unavailable,
+    too_many_searches,
+)
 from ackstream.gateway.middleware.commands import check_headers, is_live, with_defaults
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
-from ackstream.protocol.ditto.correlation_ids import ForwardedIds
-from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.correlation_ids import ForwardedIds, RecentIds
+from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.errors import unknown_path, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
@@ -40,16 +50,32 @@ from ackstream.protocol.ditto.signal_defaults import (
 )
 from ackstream.protocol.ditto.twin import permissions
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
+from ackstream.protocol.ditto.twin.searches import (
+    Cancel,
+    Page,
+    RequestPages,
+    Search,
+    Subscribe,
+    failed,
+    read_search,
+    subscription_cancelled,
+    subscription_not_found,
+    subscription_timeout,
+)
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
 from ackstream.protocol.durations import Duration
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 
+    from ackstream.gateway.streaming import UnreadMessages
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings import Correlate
 
+
+log = logging.getLogger(__name__)
 
 _INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
 """Headers of the connection that apply to its messages."""
@@ -139,11 +165,6 @@ class Control(msgspec.Struct, frozen=True):
     name: str
     parameters: dict[str, str]
 
-    @property
-    def confirmation(self) -> str:
-        """The text that confirms it."""
-        return f"{self.name}:ACK"
-
     def change(self) -> tuple[Stream, Subscription | None]:
         """Return the stream and its wanted subscription, ``None`` to end it; raises 400, 501 without such a stream."""
         stream = _CONTROLS[self.name]
@@ -212,3 +233,120 @@ class Answering:
         if original is None and ack:
             raise answer_not_expected(identity)
         envelope.headers[CORRELATION_ID] = original or identity
+
+
+MAX_OPEN_SEARCHES = 100
+IDLE_SECONDS = 60.0
+"""How long a search waits for the client's next request."""
+
+ENDED_SECONDS = 10.0
+"""How long the id of a search that has ended is remembered, so that its end and a request that crosses it fit."""
+
+
+class _OpenSearch(Search):
+    """A search, and the task that queries its pages."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, identity: str, wanted: Subscribe, headers: dict[str, Any]) -> None:
+        super().__init__(identity, wanted, headers)
+        self.requested = asyncio.Event()
+
+
+class Searches:
+    """Answers the search commands of one client; for the event loop of its session."""
+
+    def __init__(
+        self,
+        ask: Callable[[Envelope], Awaitable[Envelope]],
+        unread: UnreadMessages,
+        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        """Serve a session: ``ask`` sends a query without headers for the client, ``start`` a task that ends with it.
+
+        Of ``unread`` a page waits until there is room for it, an answer does not.
+        """
+        self._ask = ask
+        self._unread = unread
+        self._start = start
+        self._turn = asyncio.Lock()
+        self._identities = map(str, count())
+        self._open: dict[str, _OpenSearch] = {}
+        self._ended = RecentIds(ENDED_SECONDS)
+
+    def take(self, envelope: Envelope) -> None:
+        """Handle a search command; raises if it cannot be read, or the client has too many searches."""
+        match read_search(envelope):
+            case Subscribe() as wanted:
+                if len(self._open) >= MAX_OPEN_SEARCHES:
+                    raise too_many_searches(MAX_OPEN_SEARCHES)
+                search = _OpenSearch(next(self._identities), wanted, envelope.headers)
+                self._open[search.identity] = search
+                search.task = self._start(self._run(search))
+                self._put(search.event("created"))
+            case RequestPages(identity, demand):
+                self._request(identity, demand, envelope.headers)
+            case Cancel(identity):
+                if (found := self._open.get(identity)) is not None:
+                    self._end(found)
+                    found.task.cancel()
+                elif not self._ended.known(identity, time.monotonic()):
+                    self._put(failed(identity, envelope.headers, subscription_not_found(identity)))
+
+    def _request(self, identity: str, demand: int, headers: dict[str, Any]) -> None:
+        search = self._open.get(identity)
+        if search is None:
+            ended = self._ended.known(identity, time.monotonic())
+            self._put(
+                failed(identity, headers, subscription_cancelled() if ended else subscription_not_found(identity))
+            )
+            return
+        try:
+            search.request(demand, headers)
+            search.requested.set()
+        except DittoError as error:
+            search.task.cancel()
+            self._fail(search, error)
+
+    async def _run(self, search: _OpenSearch) -> None:
+        """Query page after page until the last one or an error; wait where the client has requested no more."""
+        try:
+            while search.identity in self._open:
+                if not search.demand:
+                    search.requested.clear()
+                    await asyncio.wait_for(search.requested.wait(), IDLE_SECONDS)
+                await self._page(search)
+        except asyncio.TimeoutError:
+            self._fail(search, subscription_timeout(search.identity))
+        except DittoError as error:
+            self._fail(search, error)
+        except Exception:
+            log.exception("The search %s failed.", search.identity)
+            self._fail(search, internal_error())
+
+    async def _page(self, search: _OpenSearch) -> None:
+        # one page at a time, in whichever search: each one waits until the client has read those before
+        async with self._turn:
+            await self._unread.room()
+            self._receive(search, await self._ask(search.query()))
+
+    def _receive(self, search: _OpenSearch, reply: Envelope) -> None:
+        if reply.value is UNSET or reply.topic.criterion == "errors":
+            self._fail(search, internal_error() if reply.value is UNSET else reply.value)
+            return
+        page = msgspec.json.decode(reply.value, type=Page)
+        if page.cursor is None:
+            self._end(search)
+        for event in search.receive(page):
+            self._put(event)
+
+    def _fail(self, search: _OpenSearch, error: DittoError | Raw) -> None:
+        self._end(search)
+        self._put(failed(search.identity, search.headers, error))
+
+    def _put(self, event: Envelope) -> None:
+        self._unread.put(encode(event).decode())
+
+    def _end(self, search: _OpenSearch) -> None:
+        self._open.pop(search.identity, None)
+        self._ended.add(search.identity, time.monotonic())

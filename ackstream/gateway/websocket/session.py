@@ -19,8 +19,7 @@ from ackstream.gateway.http import responses
 from ackstream.gateway.http.translation import check_parameters, new_id, read_request_headers
 from ackstream.gateway.middleware.commands import AdmissionOrder, admit
 from ackstream.gateway.streaming import UnreadMessages
-from ackstream.gateway.websocket.incoming import Answering, Incoming, read_control, read_incoming, read_token
-from ackstream.gateway.websocket.searches import Searches
+from ackstream.gateway.websocket.incoming import Answering, Incoming, Searches, read_control, read_incoming, read_token
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.envelopes import decode, encode
@@ -162,7 +161,7 @@ class SocketSession:
     def _control(self, control: Control) -> None:
         try:
             self._subscribe(*control.change())
-            self._put(control.confirmation)
+            self._put(f"{control.name}:ACK")
         except DittoError as error:
             identity = control.parameters.get(CORRELATION_ID) or self._given.get(CORRELATION_ID)
             self._put(error_message(error, None, identity))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ackstream.gateway.websocket import searches
-from ackstream.gateway.websocket.searches import Searches
+from ackstream.gateway.websocket import incoming as searches
+from ackstream.gateway.websocket.incoming import Searches
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
 from ackstream.protocol.ditto.errors import option_invalid
 from ackstream.protocol.ditto.topics import TopicPath
