@@ -14,12 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ackstream.protocol.ditto.connection_rules import (
-    ConnectionLabels,
-    TargetAddress,
-    connection_labels,
-    target_subscription,
-)
+from ackstream.protocol.ditto import connection_rules as rules
 from ackstream.protocol.ditto.headers import taken_headers
 from ackstream.protocol.ditto.labels import parse_declared, parse_label
 from ackstream.protocol.ditto.placeholders import Pipeline, Template
@@ -62,7 +57,7 @@ Subject = Annotated[str, Field(pattern=r"^[^*\s]+$")]
 
 HeaderMapping = Annotated[dict[str, TemplateText], AfterValidator(accepted_by(_of_clients))]
 PipelineText = Annotated[str, AfterValidator(accepted_by(Pipeline.parse))]
-SubscriptionText = Annotated[str, AfterValidator(accepted_by(target_subscription))]
+SubscriptionText = Annotated[str, AfterValidator(accepted_by(rules.target_subscription))]
 Label = Annotated[str, AfterValidator(accepted_by(parse_label))]
 ResponseKind = Literal["response", "error", "nack"]
 
@@ -132,10 +127,11 @@ class _Connection(Part):
     targets: tuple[Target, ...] = ()
 
     @property
-    def labels(self) -> ConnectionLabels:
+    def labels(self) -> rules.ConnectionLabels:
         """The labels it declares and issues, with placeholders resolved."""
         declared = [label for source in self.sources for label in source.declared_acks]
-        return connection_labels(self.id, declared, [target.issued_ack for target in self.targets if target.issued_ack])
+        issued = [target.issued_ack for target in self.targets if target.issued_ack]
+        return rules.connection_labels(self.id, declared, issued)
 
     _valid_labels = model_validator(mode="after")(accepted_by(attrgetter("labels")))
 
@@ -175,7 +171,7 @@ class KafkaTargetSettings(Target):
     """A Kafka address: ``topic``, ``topic/key`` or ``topic#partition``."""
 
     address: Annotated[
-        TemplateText, AfterValidator(accepted_by(lambda text: "{{" in text or TargetAddress.parse(text)))
+        TemplateText, AfterValidator(accepted_by(lambda text: "{{" in text or rules.TargetAddress.parse(text)))
     ]
 
 
@@ -229,7 +225,6 @@ class _BrokerConnection(_Login):
     port: int = Field(ge=1, le=65535)
 
     def hosts(self, _own: str) -> list[str]:
-        """Return the name of the broker."""
         return [self.host]
 
 
