@@ -30,12 +30,10 @@ class Intervals:
     __slots__ = ("_firsts", "_lasts", "max_holes", "start")
 
     def __init__(self, intervals: Iterable[Interval] = (), *, start: int = 1, max_holes: int | None = None) -> None:
-        """Hold the given intervals, which may overlap, in any order.
+        """Hold the given intervals, which may overlap, in any order; raises as :meth:`add`.
 
         :param start: the first expected number
         :param max_holes: the maximum number of holes; ``None`` for no limit
-        :raises ValueError: an interval is reversed
-        :raises TooManyHolesError: there are more holes than ``max_holes``
         """
         self.start = start
         self.max_holes = max_holes
@@ -72,17 +70,11 @@ class Intervals:
         return new
 
     def merge(self, intervals: Iterable[Interval]) -> list[Interval]:
-        """Add several intervals (or another set); return the new runs in the order of adding.
-
-        :raises ValueError: as :meth:`add`; the intervals before the wrong one have been added
-        """
+        """Add several intervals (or another set), up to a wrong one; return the new runs in that order."""
         return [run for first, last in intervals for run in self.add(first, last)]
 
     def missing(self, first: int, last: int) -> list[Interval]:
-        """Return the runs of ``first`` to ``last`` that are not in the set, ascending.
-
-        :raises ValueError: ``last`` is before ``first``
-        """
+        """Return the runs of ``first`` to ``last`` that the set lacks, ascending; raises ``ValueError`` if reversed."""
         if last < first:
             raise ValueError(f"An interval must not end before it begins: {first} to {last}.")
         found = []

@@ -42,10 +42,7 @@ class RecordError(ValueError):
 
 
 def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
-    """Return a function that reads records of a kind; it raises :class:`RecordError`.
-
-    :param what: completes the sentence "This is no record of …"
-    """
+    """Return a function that reads records of a kind, or raises :class:`RecordError`: "This is no record of …"."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(value: bytes | None) -> Any:
@@ -69,10 +66,7 @@ Keys = tuple[str, ...]
 
 @lru_cache(maxsize=4096)
 def parse_pointer(pointer: str) -> Keys:
-    """Return the keys of a pointer; ``/`` and the empty text have none. The first slash may be omitted.
-
-    :raises DittoError: 400 ``json.pointer.invalid`` for an empty key, or more keys than levels allowed
-    """
+    """Return the keys of a pointer, whose first slash may be omitted; ``/`` and ``""`` have none. Raises 400."""
     text = pointer.removeprefix("/").removesuffix("/")
     if not text and pointer != "//":
         return ()
@@ -150,7 +144,6 @@ def select(value: Any, selector: str) -> Any:
     """Reduce a JSON object to the fields of a selector, in the object's own order; return other values unchanged.
 
     :param selector: such as ``thingId,attributes(model,location/city),features/*/properties``
-    :raises DittoError: as :func:`parse_selector` does
     """
     tree = _tree(selector)
     return _select(value, [tree]) if isinstance(value, dict) else value

@@ -245,8 +245,6 @@ write_replicated = msgspec.json.Encoder().encode
 def needed_position(batch: int, newest_with_messages: int) -> int:
     """Return the position at which a destination has all messages that the acks of a batch are about.
 
-    A batch without messages has no rows, so no destination ever reports it.
-
-    :param newest_with_messages: the newest batch with rows in ``messages``; else ``NO_BATCH``
+    A batch without messages has no rows, so no destination ever reports it; ``NO_BATCH``: no batch has any.
     """
     return min(batch, newest_with_messages)

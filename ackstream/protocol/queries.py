@@ -37,11 +37,7 @@ _RANGE = re.compile(r"\s*([\[(])\s*([^:\s]+)\s*:\s*([^:\s]*?)\s*([\])])\s*")
 
 
 def statistics(command: ClientCommand, records: int, matching: int) -> CommandAck:
-    """Return the ``stats`` acknowledgement of a query.
-
-    :param records: number of records in the topic when the command arrived
-    :param matching: number of those that the filter selects; ``top_n`` limits how many are returned
-    """
+    """Return the ``stats`` acknowledgement of a query: records of the topic when it arrived, and those that match."""
     ack = CommandAck(ack_type="stats", cid=command.cid, topic_matches=records, matches=matching)
     if command.name == "sow_delete":
         return msgspec.structs.replace(ack, records_deleted=matching)

@@ -48,11 +48,7 @@ UNKNOWN_KEY = "unknown_key"
 
 
 def milliseconds(value: object, *, least: int = 1) -> int:
-    """Read a duration of the settings or the command line: an amount with its unit, or one of ISO 8601.
-
-    :param least: the shortest duration, in milliseconds
-    :raises ValueError: with the end of a sentence
-    """
+    """Read a duration of the settings or the command line, of ``least`` milliseconds or more; raises ``ValueError``."""
     found = read_duration(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError(
@@ -156,10 +152,7 @@ _KINDS = frozenset(get_args(ErrorType))
 
 
 def nearest(name: str, known: Sequence[str], otherwise: str | None = None) -> str:
-    """Return a hint from an unknown name to a known one.
-
-    :param otherwise: the hint if no known name is similar, instead of all of them
-    """
+    """Return a hint from an unknown name to a known one; ``otherwise`` if none is similar, instead of all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"the nearest known one is {close[0]}" if close else otherwise or f"known are {', '.join(known)}"
 

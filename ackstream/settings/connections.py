@@ -21,7 +21,7 @@ from ackstream.protocol.ditto.placeholders import Pipeline, Template
 from ackstream.protocol.ditto.signal_defaults import signal_kind
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
-from ackstream.settings.kafka import ClientOptions, KafkaOptions, KafkaSecurity, hosts_of
+from ackstream.settings.kafka import OtherKafka
 from ackstream.settings.security import OptionalSecret, Tls, is_loopback
 
 if TYPE_CHECKING:
@@ -136,30 +136,6 @@ class _Connection(Part):
     _valid_labels = model_validator(mode="after")(accepted_by(attrgetter("labels")))
 
 
-class _OtherKafka(Part):
-    """A Kafka cluster; ``bootstrap`` names it unless it is the system's own.
-
-    Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
-    """
-
-    bootstrap: str | None = Field(None, min_length=1)
-    security: KafkaSecurity = KafkaSecurity()
-    options: ClientOptions = Field({})
-
-    @model_validator(mode="after")
-    def _one_login(self) -> Self:
-        KafkaOptions(python=self.options).check(self.security)
-        return self
-
-    def hosts(self, own: str) -> list[str]:
-        """Return the names of the brokers."""
-        return hosts_of(self.bootstrap or own)
-
-    def warning(self, own: str) -> str | None:
-        """Return the warning about the way to the brokers."""
-        return self.security.warning(self.bootstrap or own)
-
-
 class KafkaSourceSettings(Source):
     """Kafka topics. ``start`` is where a new consumer group begins. ``qos`` is 0 by default, as Ditto's is."""
 
@@ -175,7 +151,7 @@ class KafkaTargetSettings(Target):
     ]
 
 
-class KafkaConnection(_OtherKafka, _Connection):
+class KafkaConnection(OtherKafka, _Connection):
     """A Kafka cluster. ``debug``: issued acks name the record."""
 
     type: Literal["kafka"]
@@ -333,7 +309,7 @@ Connection = Annotated[
 ]
 
 
-class RouteSettings(_OtherKafka):
+class RouteSettings(OtherKafka):
     """Passes the messages of writers on to another system, as a publisher of its own there (Connext 31.12.8, R23).
 
     The options of ``[kafka]`` do not hold where ``bootstrap`` is given.

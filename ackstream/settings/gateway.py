@@ -55,10 +55,7 @@ class GatewayTls(Part):
     client_ca: OptionalPath = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context with the files as they are now.
-
-        :raises ValueError: one of them is missing or unfit, with a sentence
-        """
+        """Return the context with the files as they are now; raises ``ValueError`` with a sentence."""
         found = Tls.model_construct(
             ca=self.client_ca, certificate=self.certificate, key=self.key, key_password=self.key_password
         )
@@ -123,7 +120,7 @@ class Gateway(Part):
 def with_access_file(settings: Gateway) -> Gateway:
     """Return the settings with the users and rules of ``access_file``, if there is one.
 
-    :raises SettingsError: the file cannot be used; naming the key, and no value
+    Raises ``SettingsError``, which names the key and no value.
     """
     if settings.access_file is None:
         return settings

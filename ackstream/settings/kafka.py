@@ -168,10 +168,7 @@ class Kafka(Part):
 
     @classmethod
     def of(cls, bootstrap_servers: str | Kafka) -> Kafka:
-        """Return the brokers that a client is given: ``host:port``, several with commas between, or the settings.
-
-        :raises BadParameterError: it is neither
-        """
+        """Return the brokers of ``host:port,host:port`` or of settings; raises ``BadParameterError``."""
         if isinstance(bootstrap_servers, Kafka):
             return bootstrap_servers
         if not isinstance(bootstrap_servers, str) or not bootstrap_servers:
@@ -184,7 +181,7 @@ class Kafka(Part):
     def at(self, bootstrap: str | None, security: KafkaSecurity, options: dict[str, str], topic_prefix: str) -> Kafka:
         """Return the Kafka that clients of Python reach at other brokers, with another prefix.
 
-        :param bootstrap: ``None``: these brokers, whose security and options then hold where no other are given
+        Without ``bootstrap`` it is these brokers, whose security and options then hold where no others are given.
         """
         if bootstrap is None:
             bootstrap, options = self.bootstrap, self.options.python | options
@@ -196,6 +193,30 @@ class Kafka(Part):
     def _one_login(self) -> Self:
         self.options.check(self.security)
         return self
+
+
+class OtherKafka(Part):
+    """A Kafka cluster of a connection or route; ``bootstrap`` names it unless it is the system's own.
+
+    Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
+    """
+
+    bootstrap: str | None = Field(None, min_length=1)
+    security: KafkaSecurity = KafkaSecurity()
+    options: ClientOptions = Field({})
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        KafkaOptions(python=self.options).check(self.security)
+        return self
+
+    def hosts(self, own: str) -> list[str]:
+        """Return the names of the brokers."""
+        return hosts_of(self.bootstrap or own)
+
+    def warning(self, own: str) -> str | None:
+        """Return the warning about the way to the brokers."""
+        return self.security.warning(self.bootstrap or own)
 
 
 class Lake(Part):

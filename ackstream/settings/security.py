@@ -110,20 +110,14 @@ class Tls(Part):
         return self != Tls()
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the context with which a client connects.
-
-        :raises ValueError: a file is missing or unfit, with a sentence
-        """
+        """Return the context with which a client connects; raises ``ValueError`` for an unfit file."""
         context = ssl.create_default_context(cadata=self.authorities or None)
         context.check_hostname = self.verify_hostname
         self._load_certificate(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the context with which a server listens; with ``ca``, clients must show a certificate of it.
-
-        :raises ValueError: a file is missing or unfit, with a sentence
-        """
+        """Return the context of a server; with ``ca``, clients must show a certificate of it. Raises ``ValueError``."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._load_certificate(context)
         if self.ca is not None:
@@ -153,10 +147,7 @@ class Tls(Part):
         return key.private_bytes(*form).decode()
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
-        """Let a context show the certificate, if there is one.
-
-        :raises ValueError: certificate or key cannot be read or do not fit, or the certificate has expired
-        """
+        """Let a context show the certificate, if any; raises ``ValueError`` if it or its key is unfit or expired."""
         if self.certificate is None:
             return
         from cryptography import x509  # noqa: PLC0415 - of the extra tls
@@ -236,10 +227,7 @@ def is_secure(url: str) -> bool:
 
 
 def _certificates(path: Path) -> str:
-    """Return the certificates in a file, without the text between them.
-
-    :raises ValueError: it has none, or one that cannot be read
-    """
+    """Return the certificates in a file, without the text between them; raises ``ValueError`` if it has none."""
     from cryptography import x509  # noqa: PLC0415 - of the extra tls
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
 

@@ -83,10 +83,7 @@ def is_success(status: int) -> bool:
 def acknowledgement(
     label: str, status: int, payload: Raw | UnsetType = UNSET, headers: Mapping[str, Any] | None = None
 ) -> Acknowledgement:
-    """Return an acknowledgement as it is received: requested-acks and nulls dropped, response-required false.
-
-    :raises DittoError: a header value has the wrong type
-    """
+    """Return an acknowledgement as received: requested-acks and nulls dropped. Raises 400 for a header's wrong type."""
     return Acknowledgement(label, status, payload, reply_headers(_answered(headers or {})))
 
 
@@ -98,10 +95,7 @@ def _answered(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_ack(envelope: Envelope) -> Acknowledgement:
-    """Read a single acknowledgement: ``namespace/name/things/(twin|live)/acks/label`` with a status.
-
-    :raises DittoError: 400; another topic or no status (``unknown.topicpath``), an invalid or built-in label
-    """
+    """Read ``namespace/name/things/(twin|live)/acks/label`` with a status. Raises 400, for a built-in label too."""
     topic = envelope.topic
     label = topic.subject
     if topic.criterion != "acks" or topic.channel is None or label is None or envelope.status is None:
@@ -130,9 +124,7 @@ _read_object = msgspec.json.Decoder(dict[str, Raw]).decode
 def read_acks(envelope: Envelope) -> list[Acknowledgement]:
     """Read the entries of an aggregate: a topic without label, the value ``{label: {status, payload?, headers?}}``.
 
-    The status of the whole is trusted; built-in labels are accepted (of subscribers: :func:`read_issued`).
-
-    :raises DittoError: 400; another kind of message (``unknown.topicpath``), or a malformed value
+    The status of the whole is trusted; built-in labels are accepted (of subscribers: :func:`read_issued`). Raises 400.
     """
     topic = envelope.topic
     if topic.criterion != "acks" or topic.channel is None or topic.subject is not None or envelope.status is None:
@@ -146,10 +138,7 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
 
 
 def read_issued(envelope: Envelope) -> list[Acknowledgement]:
-    """Read the message of a subscriber: a single acknowledgement, or the entries of an aggregate.
-
-    :raises DittoError: 400; as :func:`read_ack` and :func:`read_acks`, and for a built-in label in either form
-    """
+    """Read an acknowledgement or an aggregate of a subscriber. Raises 400, for a built-in label in either too."""
     if envelope.topic.subject is not None:
         return [read_ack(envelope)]
     acks = read_acks(envelope)
@@ -209,10 +198,7 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
 
 
 def combined_status(statuses: Sequence[int]) -> int:
-    """Return the status of an aggregate.
-
-    One entry: its own status. Several: 200 if all are 2xx, else 424. None: 200.
-    """
+    """Return the status of an aggregate: that of its one entry; of several 200 if all are 2xx, else 424; else 200."""
     if len(statuses) == 1:
         return statuses[0]
     return OK if all(map(is_success, statuses)) else FAILED_DEPENDENCY
@@ -245,12 +231,9 @@ _OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
 def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
     """Return the acknowledgement that a command response counts as.
 
-    The label is ``live-response`` if the command is live or smart, else ``twin-persisted``; status and headers are
-    those of the response. The payload is the entity of a modify response or the payload of a message; queries and
-    errors lose theirs. Source:
+    The label is ``live-response`` if the command is live or smart, else ``twin-persisted``. The payload is the entity
+    of a modify response or the payload of a message; queries and errors lose theirs. Source:
     ``ThingCommandResponseAcknowledgementProvider``, ``MessageCommandResponseAcknowledgementProvider``.
-
-    :raises DittoError: a header value has the wrong type
     """
     topic = response.topic
     headers = reply_headers(_answered(response.headers))
@@ -275,12 +258,9 @@ def live_response(signal: Envelope, ack: Acknowledgement) -> Envelope:
 def issued_ack(
     label: str, error: BaseException, headers: Mapping[str, Any], status: int = INTERNAL_ERROR
 ) -> Acknowledgement:
-    """Return the acknowledgement that a transport issues because it could not publish a signal.
+    """Return the acknowledgement that a transport issues because it could not publish a signal with these headers.
 
-    A Ditto error gives its own status and JSON (without the status); any other error gives ``status``, its name and its
-    text.
-
-    :param headers: of the signal
+    A Ditto error gives its own status and JSON; any other error gives ``status``, its name and its text.
     """
     if isinstance(error, DittoError):
         body = error.to_dict()
@@ -307,10 +287,8 @@ _ANSWERS = frozenset({"commands", "messages", "errors"})
 def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
     """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
 
-    :param declared: the labels that the sender may issue
     :param otherwise: the description of the error for any other message
-    :raises DittoError: 400: another message, a label that is built in or not declared, no correlation-id, or one that
-        is too long
+    :raises DittoError: 400, also for a label that is not declared, and for a missing or too long correlation-id
     """
     topic = envelope.topic
     if topic.criterion == "acks":

@@ -172,10 +172,7 @@ def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] |
 
 @lru_cache(maxsize=4096)
 def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
-    """Return the headers that an answer repeats, around the correlation-id, and whether they make it weak.
-
-    :param before: the text of the headers up to their correlation-id; ``after``: the text behind it
-    """
+    """Return the headers that an answer repeats, before and after the correlation-id, and whether they make it weak."""
     headers = _decode_headers(b"".join((before, _NAME, _WRITTEN_PLACEHOLDER, after)))
     try:
         check_storable(headers)
@@ -259,10 +256,7 @@ def _comparable(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Divide the names of headers: those whose values are any text, and those whose values matter.
-
-    :return: both, and whether all known ones are in lower case, as they are written again
-    """
+    """Return the names with any text, those whose values matter, and whether all known ones are in lower case."""
     texts = tuple(name for name in names if name in TEXTS or name not in DEFINITIONS)
     typed = tuple(name for name in names if name not in texts and name != CORRELATION_ID)
     return texts, typed, all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
@@ -272,10 +266,9 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
 def _shape(
     topic: tuple[Any, ...], names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, *values: Any
 ) -> tuple[Request, dict[str, Any], tuple[str, ...]]:
-    """Read a request like those of a shape.
+    """Read a request like those of a shape, with the values of the headers that are no texts.
 
-    :param values: of the headers that are no texts
-    :return: the request, the headers that an aggregate repeats, and the names of those with the values of each request
+    Return it, the headers that an aggregate repeats, and the names of those with the values of each request.
     """
     group, channel, criterion, action, whole, stream_action = topic
     texts, typed, _ = _names(names)

@@ -81,8 +81,7 @@ _STREAMS = {f"_/_/things/{channel}/{criterion}": stream for (channel, criterion)
 def target_subscription(text: str) -> Subscription:
     """Read the subscription of a target, such as ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
 
-    :raises DittoError: 400; the filter cannot be parsed
-    :raises ValueError: it does not have this form
+    Raises 400 for its filter, and ``ValueError`` for another form.
     """
     name, _, query = text.partition("?")
     stream = _STREAMS.get(name)

@@ -45,11 +45,8 @@ def correlation_id(
 ) -> str:
     """Return the correlation-id of a request, from the same sources and in the same order as correlate.
 
-    The sources are the record header, the JSON header, Spring's record header, and the coordinates. Names of record
-    headers are compared exactly; of a repeated one the last counts.
-
-    :param headers: the headers in the JSON
-    :param coordinates: topic, partition, offset
+    The sources are the record header, the JSON header, Spring's record header, and the coordinates (topic, partition,
+    offset). Names of record headers are compared exactly; of a repeated one the last counts.
     """
     named = {name: value for name, value in record_headers if value}
     own = named.get(CORRELATION_ID)

@@ -79,10 +79,7 @@ ack_request_timeout = error_factory(
 
 
 def command_timeout(timeout: int, note: str | None = None) -> DittoError:
-    """Report that the response of a command did not arrive in time.
-
-    :param note: why responses that did arrive were invalid; appended to the description
-    """
+    """Report that no response arrived in time; ``note``: why those that did arrive were invalid."""
     message = f"The Command reached the specified timeout of {timeout:,}ms."
     description = "Try increasing the command timeout."
     return DittoError(REQUEST_TIMEOUT, "command.timeout", message, f"{description} {note}" if note else description)

@@ -272,10 +272,7 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers of an answer, given the (read) headers of an acknowledgement, a response or a request.
-
-    Internal ones and requested-acks are removed; response-required is false.
-    """
+    """Return the (read) headers an answer repeats: none internal, no requested-acks; response-required is false."""
     reply = {name: value for name, value in headers.items() if name not in _NOT_ANSWERED}
     reply[RESPONSE_REQUIRED] = False
     return reply
@@ -297,10 +294,7 @@ def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def external_in(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the text headers (HTTP, message headers) that clients may set; acks as JSON arrays.
-
-    Source: ``DittoHeaderDefinition``, ``ReadJsonArrayHeadersFilter``.
-    """
+    """Return the text headers that clients may set, acks as JSON arrays. Source: ``ReadJsonArrayHeadersFilter``."""
     kept = {}
     for key, value in headers.items():
         name = key.lower()

@@ -65,10 +65,7 @@ _CACHED_LENGTH = 256
 
 
 def parse_label(text: str) -> str:
-    """Return the label: 3 to 165 of ``a-z A-Z 0-9 - _ :``, optionally after a placeholder, ``{{connection:id}}:``.
-
-    :raises DittoError: 400 ``acknowledgement:label.invalid``
-    """
+    """Return a label: 3 to 165 of ``a-z A-Z 0-9 - _ :``, perhaps after ``{{connection:id}}:``. Raises 400 else."""
     if not (_is_label(text) if len(text) <= _CACHED_LENGTH else _PATTERN.fullmatch(text)):
         raise label_invalid(text)
     return text

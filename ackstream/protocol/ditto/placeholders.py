@@ -83,20 +83,14 @@ class Pipeline(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Pipeline:
-        """Read a pipeline.
-
-        :raises PlaceholderError: a placeholder or function is unknown, or a function's parameters are wrong
-        """
+        """Read a pipeline. Raises ``PlaceholderError`` for unknown names and wrong parameters."""
         first, *others = _stages(text)
         if first.startswith("fn:"):
             return Pipeline(None, [_call(stage) for stage in (first, *others)])
         return Pipeline(_placeholder(first), [_call(stage) for stage in others])
 
     def resolve(self, context: Context, start: Element = UNRESOLVED) -> str | None:
-        """Return the resulting text, ``None`` without one.
-
-        :param start: input of the first function, if the pipeline starts with one
-        """
+        """Return the resulting text, ``None`` without one; ``start`` is the input of a function that comes first."""
         element = start if self.source is None else self.source(context)
         for function, parameters in self.calls:
             element = function(element, *[parameter(context) for parameter in parameters])
@@ -111,10 +105,7 @@ class Template(NamedTuple):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Template:
-        """Read a template; templates come from the settings, so there are few.
-
-        :raises PlaceholderError: a pipeline cannot be read, or braces are not closed
-        """
+        """Read a template of the settings, of which there are few. Raises ``PlaceholderError``."""
         pieces: list[str | Pipeline] = []
         rest = text
         while rest:

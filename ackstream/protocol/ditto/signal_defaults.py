@@ -112,12 +112,11 @@ def _thing_command(channel: str | None, headers: Mapping[str, Any], *, query: bo
 
 
 def effective_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers of a request with defaults, as all ways in apply them.
+    """Return the (read) headers of a request with defaults, as all ways in apply them.
 
     Labels of the twin in a live signal are removed before the defaults are found: live-response is added or removed
     with response-required, independently of other labels. Source: seed: Interaction between headers.
 
-    :param headers: as ``read_headers`` returns them
     :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response
     """
     requested = headers.get(REQUESTED_ACKS)
@@ -130,13 +129,10 @@ def effective_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str,
 
 
 def default_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers with requested-acks and response-required filled in, as Ditto does; timeout is never added.
+    """Return the (read) headers with requested-acks and response-required filled in, as Ditto does.
 
     Every step starts from the headers as the user set them, and later steps overwrite the result of earlier ones; so
-    removing labels of other channels undoes earlier changes.
-
-    :param headers: as ``read_headers`` returns them
-    :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response
+    removing labels of other channels undoes earlier changes. Raises as :func:`effective_headers` does.
     """
     result = dict(headers)
     if takes_acks(kind):
@@ -186,11 +182,7 @@ def waits_for_acks(kind: SignalKind, labels: Iterable[str]) -> bool:
 
 
 def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) -> None:
-    """Check the three headers against each other, after the defaults.
-
-    :raises DittoError: 400 ``header.invalid`` for a timeout of zero although something is to be awaited; on a WebSocket
-        for acknowledgements without a response
-    """
+    """Check the three headers against each other, after the defaults. Raises 400 ``header.invalid``."""
     response_required = headers.get(RESPONSE_REQUIRED, True)
     labels = headers.get(REQUESTED_ACKS) or ()
     if (response_required or labels) and _is_zero(headers):
@@ -202,11 +194,9 @@ def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) ->
 def timeout_milliseconds(
     api: Api, kind: SignalKind, headers: Mapping[str, Any], default: int, maximum: int | None = None
 ) -> int:
-    """Return the longest wait in milliseconds.
+    """Return the longest wait in milliseconds; ``default`` without a timeout header.
 
-    :param default: without a timeout header
-    :param maximum: 60 s for HTTP, which refuses longer timeouts, 65 s for the other APIs, which cut them
-    :raises DittoError: 400 ``gateway:timeout.invalid`` (messages: ``timeout.invalid``) above the maximum of HTTP
+    :param maximum: 60 s for HTTP, which refuses longer timeouts (400), 65 s for the other APIs, which cut them
     """
     if maximum is None:
         maximum = HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS

@@ -50,10 +50,7 @@ class TopicPath(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> TopicPath:
-        """Read a topic path.
-
-        :raises DittoError: 400 ``protocoladapter:unknown.topicpath``; the description names the missing or unknown part
-        """
+        """Read a topic path. Raises 400 ``protocoladapter:unknown.topicpath`` with the missing or unknown part."""
         parts = text.split("/", 2)
         if len(parts) == 3 and parts[0] and parts[1] and len(parts[2]) <= _CACHED_LENGTH:  # noqa: PLR2004 - see above
             suffix = _known_suffix(parts[2])
@@ -67,10 +64,7 @@ class TopicPath(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse_whole(text: str) -> TopicPath:
-        """Read a topic path that ends with the last part of its kind: ``parse`` ignores further parts, as Ditto does.
-
-        :raises DittoError: as ``parse`` does, and for anything that follows
-        """
+        """Read a topic path that ends with its last part; ``parse`` ignores further ones, as Ditto does. Raises 400."""
         found = TopicPath.parse(text)
         if str(found) != text:
             raise unknown_topic_path(text, f"The topic path goes on after <{found}>.")

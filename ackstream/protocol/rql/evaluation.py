@@ -200,11 +200,9 @@ class Found(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def field_of(property_: str, *, whole: bool) -> Keys | SignalFact:
-    """Return a property's path in the thing, or its placeholder.
+    """Return a property's path in the thing, or its placeholder; raises 400 for an unknown name or an empty segment.
 
     :param whole: for exists and empty, which accept a feature or its properties
-    :raises DittoError: 400 ``rql.expression.invalid`` for an unknown name,
-        ``json.pointer.invalid`` for an empty segment
     """
     name = property_.removeprefix("/")
     if name in _SIMPLE:

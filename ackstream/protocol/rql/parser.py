@@ -116,11 +116,7 @@ rql_expression_invalid = error_factory(
 
 
 def parse(text: str) -> Node:
-    """Read a filter; property names are not looked at, see ``checked``.
-
-    :raises DittoError: 400 ``rql.expression.invalid`` with the position (counted from 1) and the expected words, or
-        with the limit that the filter exceeds
-    """
+    """Read a filter; ``checked`` looks at its property names. Raises 400 with the position, and the expected words."""
     if len(text) > MAX_CHARACTERS:
         raise rql_expression_invalid(f"The RQL expression is longer than {MAX_CHARACTERS} characters.")
     return _tree(text)

@@ -175,11 +175,7 @@ def wildcards(pattern: str) -> int:
 
 
 def like(pattern: str, value: str, *, ignore_case: bool = False, effort: Effort | None = None) -> bool:
-    """Return whether the whole value matches.
-
-    :param ignore_case: of the letters A to Z only
-    :raises DittoError: as ``Effort.spend`` does
-    """
+    """Return whether the whole value matches; ``ignore_case`` is that of A to Z. Raises as ``Effort.spend`` does."""
     if effort is not None:
         effort.spend(1 + len(value) // CHARACTERS)
     if ignore_case:

@@ -70,10 +70,7 @@ def kind_of(command: Envelope) -> Kind:
 
 
 def check_address(kind: Kind, command: Envelope) -> None:
-    """Reject a command whose path does not fit its operation, and a query for several things that does not name them.
-
-    :raises DittoError: 400
-    """
+    """Raise 400 for a path that does not fit its operation, and a query for several things that does not name them."""
     if (kind == "message" and not addresses_subject(command)) or (kind == "many" and command.path != "/"):
         raise unknown_path(command.path)
     if kind not in ("many", "search", "count"):
@@ -92,9 +89,7 @@ def check_address(kind: Kind, command: Envelope) -> None:
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
     """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
 
-    :raises AccessDeniedError: 404 for a thing, or a part of one, that is not readable at all; 403 for a change that is
-        not permitted
-    :raises DittoError: 400 for a patch of too many members
+    :raises AccessDeniedError: 404 for (a part of) a thing that is not readable at all; 403 for a forbidden change
     """
     if kind == "many":
         ids = decoded(command.value)["thingIds"]
@@ -255,10 +250,7 @@ def addresses_subject(message: Envelope) -> bool:
 
 
 def seen_by(access: Access, subjects: tuple[str, ...], signal: Publication) -> Publication | None:
-    """Return the visible part of a signal, or ``None``.
-
-    An event is reduced to the readable part of the change; commands and messages are visible entirely or not at all.
-    """
+    """Return the visible part of a signal: of an event the readable part, others entirely or not at all (``None``)."""
     envelope = signal.envelope
     # a producer may have written any path
     path = "/" if signal.stream == "messages" and not addresses_subject(envelope) else envelope.path

@@ -109,8 +109,7 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
 def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     """Return a signal for subscribers, ``None`` for twin commands, responses, acks and errors, which none receives.
 
-    :param correlation_id: of its record; written into the headers
-    :raises DittoError: its headers are invalid, so correlate refuses it
+    Its headers get the ``correlation_id`` of its record. Raises 400 for headers that correlate refuses.
     """
     envelope = _on_its_channel(envelope)
     stream = stream_of(envelope)
@@ -273,10 +272,7 @@ def decide(
 
 
 def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str, Any] | None = None) -> Envelope:
-    """Return a signal with the requested-acks for one subscriber, and without internal headers.
-
-    Without labels the header is omitted, but an explicit ``[]`` stays.
-    """
+    """Return a signal with the requested-acks for one subscriber, and no internal headers; an explicit ``[]`` stays."""
     envelope = signal.envelope
     headers = shown_headers(envelope.headers)
     asked = [headers.pop(name) for name in [*headers] if name.lower() == REQUESTED_ACKS]
@@ -306,8 +302,6 @@ def dropped_by_targets(
     If no target publishes it, these are all labels that the connection declares or issues; else the issued labels of
     subscribed targets that dropped it. ``live-response`` is never among them.
 
-    :param declared: by sources
-    :param issued: by all targets, subscribed or not
     :param targets: for each subscribed target the label it issues (if any), and whether it publishes the signal
     """
     if any(published for _, published in targets):

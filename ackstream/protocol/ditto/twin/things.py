@@ -154,10 +154,7 @@ def resource(path: str) -> Resource:
 
 
 def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
-    """Return a thing's JSON as it is stored: known members in their order, with its id.
-
-    :raises DittoError: 400; a member is invalid, or the id is another thing's; 501, it has a policy
-    """
+    """Return a thing's JSON as it is stored: known members in order, with its id. Raises 400, and 501 for a policy."""
     if not isinstance(value, dict):
         raise _wrong(value, "/", "JsonObject")
     check_policy_members(value)
@@ -193,11 +190,9 @@ def check_policy_members(thing: Mapping[str, Any]) -> None:
 
 
 def check_policy_id(policy_id: Any, thing_id: str) -> None:
-    """Reject a policy that is not the thing's own: who names it believes that it protects the thing.
+    """Raise 501 for a policy that is not the thing's own: who names it believes that it protects the thing.
 
     Other values than texts are rejected elsewhere, by their place.
-
-    :raises DittoError: 501
     """
     if isinstance(policy_id, str) and policy_id != thing_id:
         raise not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
