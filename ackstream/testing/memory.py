@@ -106,10 +106,7 @@ class MemorySystem(VirtualTime):
         """Let the stored records act, and the records that these cause."""
 
     def claim(self, labels: frozenset[str]) -> Callable[[], None]:
-        """Give labels to a receiver; return the function that takes them from it.
-
-        :raises DittoError: 409, another one has one of them
-        """
+        """Give labels to a receiver, unless another one has one; return the function that takes them from it."""
         if labels & self._labels:
             raise LabelsTakenError(labels, [Claim(frozenset(self._labels))])
         self._labels |= labels
@@ -281,17 +278,11 @@ class MemoryConnection(VirtualConnection):
         return MemoryProducer(self._system)
 
     def consumer(self, *_: str, **__: Any) -> Any:
-        """Refuse to join a group.
-
-        :raises PreconditionNotMetError: always
-        """
+        """Refuse to join a group."""
         raise PreconditionNotMetError("A system in memory has no consumer groups: leave group out.")
 
     def link(self, name: str, *_: Any, **__: Any) -> Any:
-        """Refuse to connect a client of another plane.
-
-        :raises PreconditionNotMetError: always
-        """
+        """Refuse to connect a client of another plane."""
         raise PreconditionNotMetError(
             f"A RequestSystem has requesters, responders and subscribers only: connect {name} to Kafka."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -206,7 +206,7 @@ class QueueLinkInMemory:
         self.stopped = threading.Event()
         self._system, self._options, self._settle = system, options, settle
         self._name, self._outcomes = options.name, outcomes_of(options.mode, options.outcomes)
-        self._ready: deque[QueueMessage] = deque()
+        self._ready: dict[str, QueueMessage] = {}
         self._settled: set[int] = set()
         self._halted = False
 
@@ -221,19 +221,18 @@ class QueueLinkInMemory:
             event.count, content.topic,
         )  # fmt: skip
         self.counts["received"] += 1
-        self._ready.append(QueueMessage.of(content, delivery, self._settle, lambda _delivery: None))
+        message = QueueMessage.of(content, delivery, self._settle, lambda _delivery: None)
+        self._ready[message.id] = message
 
     def take_back(self, message: str) -> None:
         """Forget a message that the queue has taken back."""
-        kept = [one for one in self._ready if one.id != message]
-        self.counts["expired"] += len(self._ready) - len(kept)
-        self._ready = deque(kept)
+        self.counts["expired"] += self._ready.pop(message, None) is not None
 
     def next(self, _timeout: float | None) -> QueueMessage | None:
         """Return the next message, or ``None``."""
         if not self._ready or self._halted or self.stopped.is_set():
             return None
-        message = self._ready.popleft()
+        message = self._ready.pop(next(iter(self._ready)))
         self._system.handed_out(self._name, message.id)
         return message
 
