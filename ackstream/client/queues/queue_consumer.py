@@ -107,6 +107,7 @@ class QueueConsumer(Client):
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()
         self._closing = threading.Event()
+        self._finished = False
         self._life = Lifetime(lambda _: self._link.stop(), options.on_error)
         link = connection.queue_link or partial(QueueLink, connection)
         self._link: QueueLink = link(options, self._life, self._settle_call)
@@ -174,15 +175,23 @@ class QueueConsumer(Client):
         return QueueStatistics(**{name: self._link.counts[name] for name in QueueStatistics.__struct_fields__})
 
     def close(self) -> None:
-        """Let the handler finish, send the settlements, and release all other messages; may be called twice."""
-        if self._closing.is_set():
-            return
+        """Let the handler finish, send the settlements, and release all other messages; may be called twice.
+
+        Called by the handler, it returns at once, and all this follows when the handler has returned.
+        """
         self._closing.set()
         self._link.stop()
-        if self._handling is not None and not self._handling.inside:
+        if self._handling is not None and self._handling.inside:
+            return
+        if self._handling is not None:
             self._handling.join()
-        self._link.close()
-        self._life.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._finished:
+            self._finished = True
+            self._link.close()
+            self._life.close()
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
@@ -203,6 +212,9 @@ class QueueConsumer(Client):
             if outcome is not None:
                 for message in messages:
                     self._settle_or_warn(message, outcome)
+        if self._closing.is_set():
+            # perhaps by the handler
+            self._finish()
 
     def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from ackstream.client.core.lifetime import Awaited
+from ackstream.client.errors import ReaderClosedError
 from ackstream.client.options import MAX_BYTES, MAX_SAMPLES
 from ackstream.client.reading._sample_cache import OpenOffsets, SampleCache, TimeBasedFilter
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
@@ -60,6 +61,7 @@ class ReaderHistory(Awaited):
         :param max_bytes: the most bytes of them, likewise
         """
         super().__init__()
+        self._final = False
         self.counts: Counter[str] = Counter()
         self.reports: dict[str, AckReports] = {}
         """By writer, of those whose first sample for this reader is known."""
@@ -209,9 +211,11 @@ class ReaderHistory(Awaited):
         """Acknowledge a sample; no effect a second time, or for a kind other than ``application-explicit``.
 
         :raises PreconditionNotMetError: the application was not handed this sample (R4)
+        :raises ClientError: the reader has ended, and reports nothing any more
         """
         if self._qos.kind == "protocol":
             return
+        self._check_reporting()
         writer, seq = sample.publisher, sample.seq
         with self.changed:
             handed_out = self._cache.open(writer, seq)
@@ -227,15 +231,22 @@ class ReaderHistory(Awaited):
 
     def acknowledge_all(self, response: bytes | None) -> None:
         """Acknowledge every sample that was handed out, but none that is only available."""
+        self._check_reporting()
         with self.changed:
             if self._qos.kind == "application-explicit":
                 self._acknowledge_all(self._cache.opened, response)
+
+    def _check_reporting(self) -> None:
+        # a handler may acknowledge its sample while the reader is closed
+        if self.ended is not None and (self._final or not isinstance(self.ended, ReaderClosedError)):
+            raise self.ended
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def due(self, *, closing: bool = False) -> list[Report]:
         """Return the reports to send now; on closing, of everything that is not confirmed."""
         with self.changed:
+            self._final |= closing
             now, due = self._clock(), []
             for writer in sorted(self._reporting):
                 reports = self.reports[writer]

@@ -135,6 +135,8 @@ class SampleReader(Client):
         )
         self._closed = threading.Event()
         self._life = Lifetime(self._end, options.on_error)
+        self._leave = False
+        self._left: bool | None = None
         self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._handling = self._life.thread(self._handle_all, "ackstream-samples")
         with ExitStack() as stack:
@@ -228,6 +230,8 @@ class SampleReader(Client):
     def close(self, *, leave: bool = True) -> None:
         """Finish the current sample, report acknowledged samples (for at most 5 s), and release the labels.
 
+        Called by the handler, it returns at once, and all this follows when the handler has returned.
+
         :param leave: a temporary reader reports that it will not come back, so that no writer waits for it; otherwise
             its samples are kept until its lease expires
         """
@@ -237,24 +241,35 @@ class SampleReader(Client):
         """Close the reader for good: no writer waits for its name any more.
 
         :raises UnreachableError: Kafka did not store that; `ackstream readers forget` repeats it
+        :raises ReaderClosedError: the reader was closed before
         """
-        if not self._close(leave=True):
+        left = self._close(leave=True)
+        if not self._leave:
+            raise ReaderClosedError("The reader is closed: run `ackstream readers forget` with its name.")
+        if not left:
             raise UnreachableError(
                 f"Kafka did not store that the reader {self._history.start.reader} is gone, and writers still wait for"
                 " it: run `ackstream readers forget` with its name."
             )
 
     def _close(self, *, leave: bool) -> bool:
-        if self._closed.is_set():
-            return not leave
-        self._closed.set()
-        self._history.end(ReaderClosedError("The reader is closed."))
-        if self._handling.ident is not None and self._handling is not threading.current_thread():
+        if not self._closed.is_set():
+            self._leave = leave
+            self._closed.set()
+            self._history.end(ReaderClosedError("The reader is closed."))
+        if self._handling is threading.current_thread():
+            return True
+        if self._handling.ident is not None:
             self._handling.join()
-        left = self._link.close(leave=leave)
-        self._connected.close()
-        self._life.close()
-        return left
+        return self._finish()
+
+    def _finish(self) -> bool:
+        """Report and disconnect, after the last handler; return as the link does."""
+        if self._left is None:
+            self._left = self._link.close(leave=self._leave)
+            self._connected.close()
+            self._life.close()
+        return self._left
 
     # -- in the threads ----------------------------------------------------------------------------------------------
 
@@ -276,7 +291,9 @@ class SampleReader(Client):
             try:
                 samples = self._history.loan(most, None)
             except ClientError:
-                # closed, or ended by an error that was reported to the application
+                # closed, perhaps by the handler, or ended by an error that was reported to the application
+                if self._closed.is_set():
+                    self._finish()
                 return
             try:
                 handler(samples)

@@ -157,6 +157,26 @@ def test_signs_of_life_are_sent_while_a_fetch_waits(service: Service, consume: C
     assert consumer.receive(PATIENCE_SECONDS) is not None
 
 
+def test_a_handler_that_closes_its_consumer_has_its_message_settled_before(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer: QueueConsumer | None = None
+    made = threading.Event()
+
+    def handle(_message: object) -> None:
+        made.wait(PATIENCE_SECONDS)
+        assert consumer is not None
+        consumer.close()
+
+    consumer = consume(handler=handle, mode="auto")
+    service.deliver(2, 3)
+    made.set()
+    assert consumer.wait_closed(PATIENCE_SECONDS)
+    consumer.close()
+    assert service.settled() == ["m2"]
+    assert isinstance(service.sent[-1], Unbind), "nothing is settled behind it"
+
+
 def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
     service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import Kind, ReaderQos, Sample
-from ackstream.errors import BadParameterError, PreconditionNotMetError
+from ackstream.errors import BadParameterError, ClientError, PreconditionNotMetError
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AppAck, AppAckConf, KnownWriter, ProtocolAck, ReaderStart
 
@@ -327,6 +328,29 @@ def test_samples_of_an_instance_that_come_too_close_together_are_acknowledged_as
     assert _numbers(reader.take(ANY, 0)) == [1, 14, 16]
     assert [(number, auto) for number, _, auto in seen] == [(2, "filtered"), (13, "filtered"), (15, "filtered")]
     assert reader.counts["filtered"] == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "reported", "raised"),
+    [
+        (ReaderClosedError("closed"), False, False),
+        (ReaderClosedError("closed"), True, True),
+        (ClientError(), False, True),
+    ],
+    ids=["closing", "closed", "failed"],
+)
+def test_what_is_not_reported_any_more_cannot_be_acknowledged(error: ClientError, reported: Any, raised: Any) -> None:
+    seen: list[Any] = []
+    reader = _receive(_reader(seen=seen), 1, 2)
+    one, _two = reader.take(ANY, 0)
+    reader.end(error)
+    if reported:
+        reader.due(closing=True)
+    calls = [lambda: reader.acknowledge_sample(one, None), lambda: reader.acknowledge_all(None)]
+    for call in calls:
+        with pytest.raises(type(error)) if raised else nullcontext():
+            call()
+    assert [seq for seq, *_ in seen] == ([] if raised else [1, 2])
 
 
 @pytest.mark.parametrize("kind", ["protocol", "application-auto"])

@@ -33,10 +33,13 @@ class _Session:
         self.counts = Counter[str]()
         self.left: list[bool] = []
         self.takes_leave = True
+        self.closed: Callable[[], None] = lambda: None
 
     def begin(self, _timeout: float) -> None: ...
 
     def close(self, *, leave: bool = False) -> bool:
+        if not self.left:
+            self.closed()
         self.left = self.left or [leave]
         return not leave or self.takes_leave
 
@@ -96,6 +99,26 @@ def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(ma
     reader.close()
     assert (seen, [type(error) for error in told]) == ([1, 2, 3, 4, 5, 6], [HandlerFailedError])
     assert (reader.alive, reader.statistics.failed, reader._link.link.stop.is_set()) == (False, 3, True)
+
+
+def test_a_handler_that_closes_its_reader_has_its_sample_acknowledged_before(make: Callable[..., Any]) -> None:
+    def handle(_sample: Sample) -> None:
+        reader.close()
+
+    reader = make(handler=handle)
+    acknowledged: list[int] = []
+    reader._link.closed = lambda: acknowledged.append(reader.statistics.acknowledged)
+    _publish(reader, 1, 2)
+    assert reader.wait_closed(PATIENCE_SECONDS)
+    reader.close()
+    assert acknowledged == [1], "and the next sample is for the next run"
+
+
+def test_a_reader_that_is_closed_cannot_be_unregistered(make: Callable[..., Any]) -> None:
+    reader = make()
+    reader.close()
+    with pytest.raises(ReaderClosedError, match="ackstream readers forget"):
+        reader.unregister()
 
 
 def test_samples_that_are_read_stay_in_the_reader_and_those_not_accessed_can_be_waited_for(
