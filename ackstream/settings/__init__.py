@@ -29,30 +29,10 @@ if TYPE_CHECKING:
     from ackstream.settings.loading import Local, Log, Metrics, Settings, load
 
 __all__ = [
-    "Archive",
-    "Clock",
-    "Correlate",
-    "Destination",
-    "Gateway",
-    "Kafka",
-    "Lake",
-    "Local",
-    "Log",
-    "Metrics",
-    "Persist",
-    "PublishRule",
-    "Query",
-    "QueueJob",
-    "QueueSettings",
-    "Quota",
-    "RequiredRole",
-    "RouteSettings",
-    "Settings",
-    "Settle",
-    "Spark",
-    "Twin",
-    "load",
-]
+    "Archive", "Clock", "Correlate", "Destination", "Gateway", "Kafka", "Lake", "Local", "Log", "Metrics", "Persist",
+    "PublishRule", "Query", "QueueJob", "QueueSettings", "Quota", "RequiredRole", "RouteSettings", "Settings",
+    "Settle", "Spark", "Twin", "load",
+]  # fmt: skip
 
 _MODULES = {
     **dict.fromkeys(("Gateway", "Quota"), "gateway"),

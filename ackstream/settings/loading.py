@@ -19,22 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from ackstream.errors import SettingsError
+from ackstream.settings import jobs
 from ackstream.settings.base import ENV_PREFIX, Milliseconds, Part, duration, nearest, parse_toml, sentence
 from ackstream.settings.connections import Connection, RouteSettings
 from ackstream.settings.gateway import Gateway, Quota
-from ackstream.settings.jobs import (
-    Archive,
-    Clock,
-    Correlate,
-    Destination,
-    Persist,
-    Query,
-    QueueJob,
-    QueueSettings,
-    Settle,
-    Spark,
-    Twin,
-)
 from ackstream.settings.kafka import Kafka, Lake
 from ackstream.settings.security import is_loopback
 
@@ -89,23 +77,23 @@ class Settings(Part):
 
     kafka: Kafka = Kafka()
     local: Local = Local()
-    spark: Spark = Spark()
-    correlate: Correlate = Correlate()
-    clock: Clock = Clock()
-    archive: Archive = Archive()
-    twin: Twin = Twin()
-    persist: Persist = Persist()
-    settle: Settle = Settle()
-    query: Query = Query()
+    spark: jobs.Spark = jobs.Spark()
+    correlate: jobs.Correlate = jobs.Correlate()
+    clock: jobs.Clock = jobs.Clock()
+    archive: jobs.Archive = jobs.Archive()
+    twin: jobs.Twin = jobs.Twin()
+    persist: jobs.Persist = jobs.Persist()
+    settle: jobs.Settle = jobs.Settle()
+    query: jobs.Query = jobs.Query()
     lake: Lake = Lake()
     gateway: Gateway = Gateway()
     metrics: Metrics = Metrics()
     log: Log = Log()
     connections: tuple[Connection, ...] = ()
-    queue: QueueJob = QueueJob()
-    queues: tuple[QueueSettings, ...] = ()
+    queue: jobs.QueueJob = jobs.QueueJob()
+    queues: tuple[jobs.QueueSettings, ...] = ()
     quotas: tuple[Quota, ...] = ()
-    destinations: tuple[Destination, ...] = ()
+    destinations: tuple[jobs.Destination, ...] = ()
     routes: tuple[RouteSettings, ...] = ()
 
     def warnings(self) -> Iterator[str]:
@@ -136,7 +124,9 @@ class Settings(Part):
 
     @field_validator("destinations")
     @classmethod
-    def _different_locations(cls, found: tuple[Destination, ...], info: ValidationInfo) -> tuple[Destination, ...]:
+    def _different_locations(
+        cls, found: tuple[jobs.Destination, ...], info: ValidationInfo
+    ) -> tuple[jobs.Destination, ...]:
         used = {_location(info.data["lake"].path): "the lake's own (lake.path)"} if "lake" in info.data else {}
         for destination in found:
             location = _location(destination.path)

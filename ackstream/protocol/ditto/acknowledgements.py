@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.envelopes import (
     PROTOCOL_CONTENT_TYPE,
     STATUS_MAX,
@@ -18,15 +19,6 @@ from ackstream.protocol.ditto.envelopes import (
     Envelope,
     json_text,
     raw,
-)
-from ackstream.protocol.ditto.errors import (
-    correlation_id_missing,
-    ditto_label_forbidden,
-    json_field_missing,
-    json_format_invalid,
-    json_invalid,
-    json_type_invalid,
-    unknown_topic_path,
 )
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
@@ -99,10 +91,10 @@ def read_ack(envelope: Envelope) -> Acknowledgement:
     topic = envelope.topic
     label = topic.subject
     if topic.criterion != "acks" or topic.channel is None or label is None or envelope.status is None:
-        raise unknown_topic_path(str(topic))
+        raise errors.unknown_topic_path(str(topic))
     parse_label(label)
     if label in BUILT_IN:
-        raise ditto_label_forbidden(label)
+        raise errors.ditto_label_forbidden(label)
     return acknowledgement(label, envelope.status, envelope.value, envelope.headers)
 
 
@@ -128,12 +120,12 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
     """
     topic = envelope.topic
     if topic.criterion != "acks" or topic.channel is None or topic.subject is not None or envelope.status is None:
-        raise unknown_topic_path(str(topic))
+        raise errors.unknown_topic_path(str(topic))
     if envelope.value is UNSET:
-        raise json_field_missing("/value")
+        raise errors.json_field_missing("/value")
     entries = [read_entry(label, _NO_HEADERS | _object(value)) for label, value in _object(envelope.value).items()]
     if not entries:
-        raise json_format_invalid("The argument 'acknowledgements' must not be empty!")
+        raise errors.json_format_invalid("The argument 'acknowledgements' must not be empty!")
     return entries
 
 
@@ -144,7 +136,7 @@ def read_issued(envelope: Envelope) -> list[Acknowledgement]:
     acks = read_acks(envelope)
     for ack in acks:
         if ack.label in BUILT_IN:
-            raise ditto_label_forbidden(ack.label)
+            raise errors.ditto_label_forbidden(ack.label)
     return acks
 
 
@@ -161,7 +153,7 @@ def taken_entries(answer: Envelope) -> Raw | UnsetType:
 
 def _object(value: Raw) -> dict[str, Raw]:
     if memoryview(value)[0] != _OPENING_BRACE:
-        raise json_format_invalid(f"This JSON value is not an object: {json_text(_decode(value))}")
+        raise errors.json_format_invalid(f"This JSON value is not an object: {json_text(_decode(value))}")
     return _read_object(value)
 
 
@@ -170,19 +162,19 @@ def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
     try:
         parse_label(label)
     except DittoError as error:
-        raise json_invalid(error.message) from error
+        raise errors.json_invalid(error.message) from error
     status = _decode(fields.get("status", _NULL))
     if status is None:
-        raise json_field_missing("/status")
+        raise errors.json_field_missing("/status")
     if type(status) is not int:
-        raise json_type_invalid(json_text(status), "/status", "Integer")
+        raise errors.json_type_invalid(json_text(status), "/status", "Integer")
     if not STATUS_MIN <= status <= STATUS_MAX:
-        raise json_invalid(f"Provided HTTP status code <{status}> is not within the range of 100 to 599.")
+        raise errors.json_invalid(f"Provided HTTP status code <{status}> is not within the range of 100 to 599.")
     headers = _decode(fields.get("headers", _NULL))
     if headers is None:
-        raise json_field_missing("/headers")
+        raise errors.json_field_missing("/headers")
     if not isinstance(headers, dict):
-        raise json_type_invalid(json_text(headers), "/headers", "JsonObject")
+        raise errors.json_type_invalid(json_text(headers), "/headers", "JsonObject")
     return acknowledgement(label, status, fields.get("payload", UNSET), headers)
 
 
@@ -190,7 +182,7 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     """Write an acknowledgement, of the twin unless the header ``channel`` is ``live``. Raises 400 for its label."""
     parse_label(ack.label)
     if ack.label in BUILT_IN:
-        raise ditto_label_forbidden(ack.label)
+        raise errors.ditto_label_forbidden(ack.label)
     namespace, _, name = thing_id.partition(":")
     channel = "live" if ack.headers.get(CHANNEL) == "live" else "twin"
     topic = TopicPath(namespace, name, "things", channel, "acks", None, ack.label)
@@ -296,8 +288,8 @@ def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) 
             check_declared(ack.label, declared)
     elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
         # the twin alone answers for the twin
-        raise unknown_topic_path(str(topic), otherwise)
+        raise errors.unknown_topic_path(str(topic), otherwise)
     identity = envelope.headers.get(CORRELATION_ID)
     if not identity:
-        raise correlation_id_missing()
+        raise errors.correlation_id_missing()
     read_correlation_id(identity)

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import check_storable
-from ackstream.protocol.ditto.errors import (
-    header_invalid,
-    header_too_long,
-    header_type_invalid,
-    json_format_invalid,
-)
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
@@ -67,10 +62,10 @@ def read_correlation_id(value: Any) -> str:
     """Return a correlation-id as text. Raises 400 ``header.invalid`` if it is empty, or too long for correlate."""
     if value == "":
         message = "The value of the header 'correlation-id' must not be empty."
-        raise header_invalid(CORRELATION_ID, message, named=False)
+        raise errors.header_invalid(CORRELATION_ID, message, named=False)
     text = value if type(value) is str else _text(value)
     if is_too_long(text):
-        raise header_too_long(CORRELATION_ID, MAX_BYTES)
+        raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)
     return text
 
 
@@ -80,7 +75,7 @@ def _boolean(name: str) -> Callable[[Any], bool]:
             return True
         if value is False or value == "false":
             return False
-        raise header_type_invalid(name, _text(value), "boolean")
+        raise errors.header_type_invalid(name, _text(value), "boolean")
 
     return read
 
@@ -91,7 +86,7 @@ def _integer(name: str) -> Callable[[Any], int]:
             return value
         text = _text(value)
         if _INTEGER.fullmatch(text) is None:
-            raise header_type_invalid(name, text, "int")
+            raise errors.header_type_invalid(name, text, "int")
         return int(text)
 
     return read
@@ -101,7 +96,7 @@ def _json(kind: type, title: str, name: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         parsed = _parsed(value) if type(value) is str else value
         if not isinstance(parsed, kind) or (parsed is not value and not _is_storable(value, parsed)):
-            raise header_type_invalid(name, _text(value), title)
+            raise errors.header_type_invalid(name, _text(value), title)
         return parsed
 
     return read
@@ -121,7 +116,7 @@ def _is_storable(text: str, parsed: Any) -> bool:
 def _channel(value: Any) -> str:
     text = _text(value)
     if text.strip(_BLANKS).lower() not in ("twin", "live"):
-        raise header_invalid(
+        raise errors.header_invalid(
             CHANNEL,
             f"The value '{shown(text)}' of the header 'channel' is not a valid channel.",
             "The value must either be <twin> or <live>.",
@@ -141,14 +136,14 @@ def _choice(name: str, kind: str, *choices: str) -> Callable[[Any], str]:
         chosen = text.strip(_BLANKS).lower()
         if chosen not in choices:
             message = f"The value '{shown(text)}' of the header '{name}' is not a valid enum value of type '{kind}'."
-            raise header_invalid(name, message, f"The value must be one of: <{'|'.join(choices)}>.")
+            raise errors.header_invalid(name, message, f"The value must be one of: <{'|'.join(choices)}>.")
         return chosen
 
     return read
 
 
 def _no_labels(name: str) -> DittoError:
-    return header_invalid(name, f"JSON array for <{name}> contained invalid acknowledgement labels.")
+    return errors.header_invalid(name, f"JSON array for <{name}> contained invalid acknowledgement labels.")
 
 
 _array, _object = partial(_json, list, "JSON array"), partial(_json, dict, "JSON object")
@@ -158,14 +153,18 @@ _requested, _declared = _array(REQUESTED_ACKS), _array(DECLARED_ACKS)
 def _requested_acks(value: Any) -> list[str]:
     labels: list[Any] = [] if value == "null" else _requested(value)
     if len(labels) > MOST_LABELS:
-        raise header_invalid(REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels.")
+        raise errors.header_invalid(
+            REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels."
+        )
     for label in labels:
         if type(label) is not str:
             raise _no_labels(REQUESTED_ACKS)
         try:
             parse_label(label)
         except DittoError as error:
-            raise header_type_invalid(REQUESTED_ACKS, _text(value), "JSON array of acknowledgement labels") from error
+            raise errors.header_type_invalid(
+                REQUESTED_ACKS, _text(value), "JSON array of acknowledgement labels"
+            ) from error
     return labels
 
 
@@ -248,7 +247,7 @@ def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     :raises DittoError: 400; a value has the wrong type, or there are too many headers
     """
     if len(headers) > MAX_HEADERS:
-        raise json_format_invalid(f"The message has more than {MAX_HEADERS} headers.")
+        raise errors.json_format_invalid(f"The message has more than {MAX_HEADERS} headers.")
     result = {}
     for key, value in headers.items():
         name = key

@@ -170,23 +170,16 @@ def _expectation(
     )
 
 
-_NAMES = {
-    "events": "an event",
-    "acks": "an acknowledgement",
-    "errors": "an error",
-    "announcements": "an announcement",
-}
+_NAMES = {"events": "an event", "acks": "an acknowledgement", "errors": "an error", "announcements": "an announcement"}
 
 
 def _why_not(envelope: Envelope) -> str:
     criterion = envelope.topic.criterion
-    what = _NAMES.get(criterion)
-    if what is None and envelope.status is not None:
-        what = "a response, because it has a status"
-    if what is None:
-        live = "Messages are sent on the channel 'live', with a subject."
-        return live if criterion == "messages" else "Check if the topic path is correct."
-    return f"Only commands and messages can be requested; this is {what}."
+    kind = _NAMES.get(criterion) or (None if envelope.status is None else "a response, because it has a status")
+    if kind is not None:
+        return f"Only commands and messages can be requested; this is {kind}."
+    live = "Messages are sent on the channel 'live', with a subject."
+    return live if criterion == "messages" else "Check if the topic path is correct."
 
 
 UNKNOWN_THING = "unknown:unknown"

@@ -142,31 +142,26 @@ class _Segment(msgspec.Struct, frozen=True):
             at += 1
 
 
-class _LikePattern(msgspec.Struct, frozen=True):
-    """A pattern, cut at its ``*``."""
-
-    segments: tuple[_Segment, ...]
-
-    def fits(self, text: str, effort: Effort | None) -> bool:
-        """Return whether the whole text matches."""
-        first, *between = self.segments
-        if not between:
-            return len(text) == first.length and first.fits(text, 0)
-        last = between.pop()
-        end = len(text) - last.length
-        if end < first.length or not first.fits(text, 0):
+def _fit(segments: tuple[_Segment, ...], text: str, effort: Effort | None) -> bool:
+    """Return whether the whole text matches a pattern, cut at its ``*``."""
+    first, *between = segments
+    if not between:
+        return len(text) == first.length and first.fits(text, 0)
+    last = between.pop()
+    end = len(text) - last.length
+    if end < first.length or not first.fits(text, 0):
+        return False
+    at = first.length
+    line_end = _line_end(text, at)
+    for segment in between:
+        # it begins in the line in which the one before it ends
+        at = segment.find(text, at, line_end, effort)
+        if at < 0:
             return False
-        at = first.length
-        line_end = _line_end(text, at)
-        for segment in between:
-            # it begins in the line in which the one before it ends
-            at = segment.find(text, at, line_end, effort)
-            if at < 0:
-                return False
-            at += segment.length
-            if at > line_end:
-                line_end = _line_end(text, at)
-        return at <= end <= line_end and last.fits(text, end)
+        at += segment.length
+        if at > line_end:
+            line_end = _line_end(text, at)
+    return at <= end <= line_end and last.fits(text, end)
 
 
 def wildcards(pattern: str) -> int:
@@ -180,12 +175,12 @@ def like(pattern: str, value: str, *, ignore_case: bool = False, effort: Effort 
         effort.spend(1 + len(value) // CHARACTERS)
     if ignore_case:
         pattern, value = _lower(pattern), _lower(value)
-    return _pattern(pattern).fits(value, effort)
+    return _fit(_segments(pattern), value, effort)
 
 
 @lru_cache(maxsize=512)
-def _pattern(pattern: str) -> _LikePattern:
-    return _LikePattern(tuple(map(_segment, _RUN.split(pattern))))
+def _segments(pattern: str) -> tuple[_Segment, ...]:
+    return tuple(map(_segment, _RUN.split(pattern)))
 
 
 def _segment(part: str) -> _Segment:

@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
-from ackstream.protocol.ditto.errors import (
-    PRECONDITION_FAILED,
-    json_field_missing,
-    json_format_invalid,
-    json_type_invalid,
-    not_available,
-    thing_not_found,
-    thing_not_modifiable,
-    unknown_path,
-)
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.twin.access import OPEN, Permission
 from ackstream.protocol.ditto.twin.things import NO_POLICIES, check_patch
@@ -72,18 +63,18 @@ def kind_of(command: Envelope) -> Kind:
 def check_address(kind: Kind, command: Envelope) -> None:
     """Raise 400 for a path that does not fit its operation, and a query for several things that does not name them."""
     if (kind == "message" and not addresses_subject(command)) or (kind == "many" and command.path != "/"):
-        raise unknown_path(command.path)
+        raise errors.unknown_path(command.path)
     if kind not in ("many", "search", "count"):
         return
     value = decoded(command.value)
     if kind == "many":
         ids = value.get("thingIds") if isinstance(value, dict) else None
         if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
-            raise json_field_missing("/thingIds")
+            raise errors.json_field_missing("/thingIds")
         if len(ids) > MAX_IDS:
-            raise json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
+            raise errors.json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
     elif not isinstance(value, dict):
-        raise json_type_invalid(json_text(value), "/value", "JsonObject")
+        raise errors.json_type_invalid(json_text(value), "/value", "JsonObject")
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
@@ -128,7 +119,9 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
         lacking = "" if allowed else f"READ of {command.path}, for an entity tag"
     if lacking:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
-        raise AccessDeniedError(thing_not_modifiable(thing_id) if visible else thing_not_found(thing_id), lacking)
+        raise AccessDeniedError(
+            errors.thing_not_modifiable(thing_id) if visible else errors.thing_not_found(thing_id), lacking
+        )
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
@@ -156,8 +149,8 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
             reply.value = raw([thing for thing in seen if thing is not UNSET])
         return
     thing_id = command.topic.thing_id
-    if reply.status == PRECONDITION_FAILED and _nothing_to_merge_with(reply.value):
-        raise thing_not_found(thing_id)
+    if reply.status == errors.PRECONDITION_FAILED and _nothing_to_merge_with(reply.value):
+        raise errors.thing_not_found(thing_id)
     if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
         return
     reply.headers = {name: value for name, value in reply.headers.items() if name != _ETAG}
@@ -168,11 +161,11 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
     if reply.topic.criterion == "commands" and reply.value is not UNSET:
         value = access.visible(subjects, thing_id, command.path, decoded(reply.value))
         if value is UNSET:
-            raise thing_not_found(thing_id)
+            raise errors.thing_not_found(thing_id)
         reply.value = raw(value)
     elif reply.status == NOT_FOUND:
         # where only hidden parts might be, none and hidden ones are the same
-        raise thing_not_found(thing_id)
+        raise errors.thing_not_found(thing_id)
 
 
 def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
@@ -197,15 +190,15 @@ def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *,
     """Reject an answer to a signal that its sender cannot have seen, or a live event it may not send. Raises 404."""
     thing_id = answer.topic.thing_id
     if event and not access.may("WRITE", subjects, thing_id, answer.path):
-        raise AccessDeniedError(thing_not_found(thing_id), f"WRITE of {answer.path}")
+        raise AccessDeniedError(errors.thing_not_found(thing_id), f"WRITE of {answer.path}")
     if not event and not access.knows(subjects, thing_id):
-        raise AccessDeniedError(thing_not_found(thing_id), "READ of any part")
+        raise AccessDeniedError(errors.thing_not_found(thing_id), "READ of any part")
 
 
 def check_visible(access: Access, subjects: tuple[str, ...], thing_id: str, path: str) -> None:
     """Reject someone who may read nothing of a part of a thing. Raises 404."""
     if not access.knows(subjects, thing_id, path):
-        raise AccessDeniedError(thing_not_found(thing_id), f"READ of {path}")
+        raise AccessDeniedError(errors.thing_not_found(thing_id), f"READ of {path}")
 
 
 class Asked(msgspec.Struct):
@@ -225,16 +218,18 @@ def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) ->
     try:
         asked = msgspec.json.decode(body, type=dict[str, Asked])
     except UNREADABLE as error:
-        raise json_format_invalid(f"{error}.") from error
+        raise errors.json_format_invalid(f"{error}.") from error
     if len(asked) > MAX_ASKED:
-        raise json_format_invalid(f"There are more than {MAX_ASKED} entries.")
+        raise errors.json_format_invalid(f"There are more than {MAX_ASKED} entries.")
     answers = {}
     for name, one in asked.items():
         found = _RESOURCE.fullmatch(one.resource)
         if found is None:
             if one.resource.startswith("policy:"):
-                raise not_available(f"The resource <{one.resource}>", NO_POLICIES)
-            raise json_format_invalid(f"The resource '{one.resource}' of '{name}' is not thing:/… or message:/….")
+                raise errors.not_available(f"The resource <{one.resource}>", NO_POLICIES)
+            raise errors.json_format_invalid(
+                f"The resource '{one.resource}' of '{name}' is not thing:/… or message:/…."
+            )
         path = found[2]
         answers[name] = all(access.may(one_of, subjects, one.entity_id, path) for one_of in one.has_permissions)
     return answers

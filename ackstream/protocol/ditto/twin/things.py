@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ackstream.protocol import json
+from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.envelopes import json_text
-from ackstream.protocol.ditto.errors import (
-    OF_REQUESTED,
-    definition_invalid,
-    id_invalid,
-    id_not_settable,
-    json_type_invalid,
-    merge_invalid,
-    not_available,
-    thing_not_found,
-    unknown_path,
-)
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.json import keys_of
 
@@ -84,7 +74,7 @@ _IN_FEATURE = "of the Feature with ID '{feature}' on the Thing with ID '{thing}'
 
 # kind of resource: code, message up to "or (the) requester …", description
 _NOT_FOUND: dict[Kind, tuple[str, str, str]] = {
-    "policyId": ("policyId", "The Policy ID of the Thing with ID <{thing}> could not be found", OF_REQUESTED),
+    "policyId": ("policyId", "The Policy ID of the Thing with ID <{thing}> could not be found", errors.OF_REQUESTED),
     "definition": (
         "definition",
         "The Definition of the Thing with ID <{thing}> could not be found",
@@ -125,7 +115,7 @@ _NOT_FOUND: dict[Kind, tuple[str, str, str]] = {
 def not_found(thing_id: str, part: Resource) -> DittoError:
     """Return the error for a thing that lacks a part."""
     if part.kind == "thing":
-        return thing_not_found(thing_id)
+        return errors.thing_not_found(thing_id)
     code, message, description = _NOT_FOUND[part.kind]
     text = message.format(thing=shown(thing_id), feature=shown(part.feature), pointer=shown(part.pointer))
     who = "requester" if part.kind == "policyId" else "the requester"
@@ -150,7 +140,7 @@ def resource(path: str) -> Resource:
             return Resource("featureDefinition", keys, feature)
         case ("features", feature, part, *rest) if part in _PARTS:
             return Resource(_PARTS[part][bool(rest)], keys, feature, json.write_pointer(rest))
-    raise unknown_path(path)
+    raise errors.unknown_path(path)
 
 
 def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
@@ -159,7 +149,7 @@ def thing_content(value: Any, thing_id: str) -> dict[str, Any]:
         raise _wrong(value, "/", "JsonObject")
     check_policy_members(value)
     if value.get("thingId", thing_id) != thing_id:
-        raise id_not_settable()
+        raise errors.id_not_settable()
     for name in MEMBERS[1:]:
         if name in value:
             check(Resource(name, (name,)), value[name])  # type: ignore[arg-type]
@@ -179,14 +169,14 @@ def check_fields_of_thing(selector: str) -> None:
     """Reject a selector of whole things that names a field which they do not have here. Raises 501, or 400."""
     for path in json.parse_selector(selector):
         if reason := _UNAVAILABLE_FIELDS.get(path[0]):
-            raise not_available(f"The field <{path[0]}>", reason)
+            raise errors.not_available(f"The field <{path[0]}>", reason)
 
 
 def check_policy_members(thing: Mapping[str, Any]) -> None:
     """Reject a thing that brings a policy, which would be lost. Raises 501."""
     for name in POLICY_MEMBERS:
         if name in thing:
-            raise not_available(f"The member <{name}> of a thing", NO_POLICIES)
+            raise errors.not_available(f"The member <{name}> of a thing", NO_POLICIES)
 
 
 def check_policy_id(policy_id: Any, thing_id: str) -> None:
@@ -195,7 +185,7 @@ def check_policy_id(policy_id: Any, thing_id: str) -> None:
     Other values than texts are rejected elsewhere, by their place.
     """
     if isinstance(policy_id, str) and policy_id != thing_id:
-        raise not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
+        raise errors.not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
 
 
 def check(part: Resource, value: Any) -> None:
@@ -222,20 +212,20 @@ MAX_PATCH_MEMBERS = 10_000
 def check_patch(patch: Any) -> None:
     """Reject a patch with more members than a thing has; each is looked at several times. Raises 400."""
     if json.members(patch, MAX_PATCH_MEMBERS) > MAX_PATCH_MEMBERS:
-        raise merge_invalid(f"It has more than {MAX_PATCH_MEMBERS} members.")
+        raise errors.merge_invalid(f"It has more than {MAX_PATCH_MEMBERS} members.")
 
 
 def check_id(thing_id: str) -> None:
     """Check the id of an entity: ``namespace:name``. Raises 400 ``things:id.invalid``."""
     if len(thing_id) > _MAX_ID or _ID.fullmatch(thing_id) is None:
-        raise id_invalid(thing_id)
+        raise errors.id_invalid(thing_id)
 
 
 def _check_definition(value: Any, path: str) -> None:
     if not isinstance(value, str):
         raise _wrong(value, path, "String")
     if _DEFINITION.fullmatch(value) is None:
-        raise definition_invalid(value)
+        raise errors.definition_invalid(value)
 
 
 def _check_object(part: Resource, value: Any) -> None:
@@ -253,7 +243,7 @@ def _check_object(part: Resource, value: Any) -> None:
 
 
 def _wrong(value: Any, path: str, kind: str) -> Exception:
-    return json_type_invalid(json_text(value), path, kind)
+    return errors.json_type_invalid(json_text(value), path, kind)
 
 
 def partial_thing(event: Envelope) -> dict[str, Any]:
