@@ -99,7 +99,8 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     :param new_id: the correlation-id of a request that has none
     :raises DittoError: 400; 405, 501, as ``check_headers`` does
     """
-    sent = _named(taken_headers(envelope.headers))
+    taken = taken_headers(envelope.headers)
+    sent = {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in taken.items()}
     if envelope.topic.criterion == "messages":
         sent = _of_message(sent, envelope)
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
@@ -127,11 +128,6 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     operation = kind_of(envelope)
     envelope.headers = with_defaults(operation, own, defaults, live=envelope.topic.channel == "live")
     return _request(operation, envelope)
-
-
-def _named(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers with the name of the correlation-id in lower case."""
-    return {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in headers.items()}
 
 
 def _of_message(headers: Mapping[str, Any], message: Envelope) -> dict[str, Any]:
@@ -207,9 +203,7 @@ class Answering:
     """The signals that one client was sent and may still answer."""
 
     def __init__(self, access: Access, limits: Correlate) -> None:
-        """Start with none."""
-        self._access = access
-        self._limits = limits
+        self._access, self._limits = access, limits
         self._sent = ForwardedIds(STREAM_TIMEOUT_MS / 1000)
 
     def send(self, signal: Publication) -> str:
@@ -297,9 +291,8 @@ class Searches:
         search = self._open.get(identity)
         if search is None:
             ended = self._ended.known(identity, time.monotonic())
-            self._put(
-                failed(identity, headers, subscription_cancelled() if ended else subscription_not_found(identity))
-            )
+            error = subscription_cancelled() if ended else subscription_not_found(identity)
+            self._put(failed(identity, headers, error))
             return
         try:
             search.request(demand, headers)
