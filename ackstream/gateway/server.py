@@ -121,6 +121,9 @@ class Server(uvicorn.Server):
         gateway = dependencies.settings.gateway
         self._certificates = None if gateway.tls.certificate is None else Certificates(gateway.tls)
         self.doors = Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
+        first: partial[Any] = partial(HttpConnection, self.doors)
+        if self._certificates is not None:
+            first = partial(TlsConnection, self.doors, self._certificates.context)
         super().__init__(
             uvicorn.Config(
                 application(dependencies),
@@ -133,7 +136,7 @@ class Server(uvicorn.Server):
                 backlog=_BACKLOG,
                 lifespan="off",
                 # the ones whose states Stalls knows
-                http=self._first_protocol(),  # type: ignore[arg-type]
+                http=first,  # type: ignore[arg-type]
                 ws=partial(SocketConnection, self.doors),  # type: ignore[arg-type]
                 # a message that is too large for a body gets an error; one that is larger still is not read
                 ws_max_size=2 * gateway.max_body_bytes,
@@ -152,12 +155,6 @@ class Server(uvicorn.Server):
         self._exchange = dependencies.exchange
         self._started = started
         self._stalls = Stalls()
-
-    def _first_protocol(self) -> partial[Any]:
-        """Return the factory of the protocol of a new connection."""
-        if self._certificates is None:
-            return partial(HttpConnection, self.doors)
-        return partial(TlsConnection, self.doors, self._certificates.context)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

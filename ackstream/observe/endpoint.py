@@ -92,20 +92,10 @@ class Pulse(NamedTuple):
     last: float | None = None
 
 
-class Report(NamedTuple):
-    """The problems of a process, one sentence each."""
-
-    problems: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether there are no problems."""
-        return not self.problems
-
-    def answer(self) -> tuple[int, bytes]:
-        """Return the status and the JSON body of the answer to a probe."""
-        status, found = (200, "ok") if self.ok else (503, "failing")
-        return status, json.dumps({"status": found, "problems": self.problems}).encode()
+def probe_answer(problems: tuple[str, ...]) -> tuple[int, bytes]:
+    """Return the status and the JSON body of the answer to a probe."""
+    status, found = (503, "failing") if problems else (200, "ok")
+    return status, json.dumps({"status": found, "problems": problems}).encode()
 
 
 class Health:
@@ -144,28 +134,28 @@ class Health:
         finally:
             self.forget(name)
 
-    def live(self, now: float) -> Report:
-        """Return the reasons to restart the process."""
+    def live(self, now: float) -> tuple[str, ...]:
+        """Return the reasons to restart the process, one sentence each."""
         return _late([(name, pulse) for name, pulse in self._found() if pulse.vital and pulse.last is not None], now)
 
-    def ready(self, now: float) -> Report:
-        """Return the reasons why the process does not work at the moment."""
+    def ready(self, now: float) -> tuple[str, ...]:
+        """Return the reasons why the process does not work at the moment, one sentence each."""
         pulses = self._found()
-        return _late(pulses, now) if pulses else Report(("It is starting.",))
+        return _late(pulses, now) if pulses else ("It is starting.",)
 
     def _found(self) -> list[tuple[str, Pulse]]:
         with self._lock:
             return sorted(self._pulses.items())
 
 
-def _late(pulses: Iterable[tuple[str, Pulse]], now: float) -> Report:
+def _late(pulses: Iterable[tuple[str, Pulse]], now: float) -> tuple[str, ...]:
     problems = []
     for name, pulse in pulses:
         if pulse.last is None:
             problems.append(f"{name}: no sign yet.")
         elif now - pulse.last > pulse.limit:
             problems.append(f"{name}: no sign for {now - pulse.last:.0f} s.")
-    return Report(tuple(problems))
+    return tuple(problems)
 
 
 HEALTH = Health()
@@ -211,7 +201,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
             return found
         now = time.monotonic()
         if path in (LIVE, READY):
-            status, body = (health.live(now) if path == LIVE else health.ready(now)).answer()
+            status, body = probe_answer(health.live(now) if path == LIVE else health.ready(now))
         else:
             status, body = 404, b'{"status": "not found"}'
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]

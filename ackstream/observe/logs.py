@@ -69,9 +69,6 @@ class _Formatter(logging.Formatter):
         found = {**self._fields, **(_about.get() or {}), **own}
         return {name: found[name] for name in FIELDS if found.get(name) is not None}
 
-    def _message(self, record: logging.LogRecord) -> str:
-        return super().format(record)
-
 
 class TextFormatter(_Formatter):
     """``2026-11-23T08:00:00.123Z warning correlate query=correlate batch=7 ackstream.spark.clock: message``."""
@@ -83,7 +80,7 @@ class TextFormatter(_Formatter):
         about = [f"{name}={escaped(str(value))}" for name, value in known.items()]
         head = " ".join(filter(None, [_time(record), record.levelname.lower(), str(program), *about]))
         # everything behind the first line is a stack, which must not look like further lines
-        stack = self._message(record).removeprefix(record.message).split("\n")[1:]
+        stack = super().format(record).removeprefix(record.message).split("\n")[1:]
         lines = [f"{head} {record.name}: {escaped(record.message)}", *(f"  {escaped(line)}" for line in stack)]
         return "\n".join(lines)
 
@@ -94,7 +91,7 @@ class JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a line."""
         line: dict[str, object] = {"time": _time(record), "level": record.levelname.lower(), **self._known(record)}
-        line |= {"logger": record.name, "message": self._message(record)}
+        line |= {"logger": record.name, "message": super().format(record)}
         return escaped(json.dumps(line, default=str, ensure_ascii=False))
 
 

@@ -16,7 +16,7 @@ from ackstream.kafka.clients import Closing
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneFeed, PlaneWatch
 from ackstream.observe.outcomes import Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
-from ackstream.observe.planes import Planes, PlanesView
+from ackstream.observe.planes import SHOWN, Planes, PlanesView
 from ackstream.observe.stories import Stories
 from ackstream.protocol.ditto.acknowledgements import is_success
 
@@ -35,8 +35,7 @@ MAX_SEEN = 200_000
 """Maximum number of acknowledgements counted, keeping the latest."""
 
 FAILURES = 50
-SHOWN = 15
-"""Maximum number of labels and parties shown; a fleet may have thousands."""
+"""Maximum number of failures kept, the latest ones."""
 
 
 class FailureEntry(msgspec.Struct, frozen=True):

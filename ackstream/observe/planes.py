@@ -32,7 +32,7 @@ TOPICS: dict[str, Plane] = {
 """Topics to read, without the prefix, and the plane whose newest record they have."""
 
 SHOWN = 15
-"""Maximum number of publishers, readers and queues shown, the most recently active ones."""
+"""Maximum number of labels, parties, publishers, readers and queues shown; a fleet may have thousands."""
 
 LETTERS, LETTER_CHARACTERS = 20, 2_000
 

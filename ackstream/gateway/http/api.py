@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.middleware.commands import AdmittedCommand
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.permissions import Kind
@@ -118,8 +117,9 @@ class Api:
         asked = command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
         with self._dependencies.audit.attempt(sender, operation.kind, asked) as attempt:
-            new_id = partial(self._new_id, client_id, attempt)
-            admitted = await admit(self._dependencies, subjects, operation.kind, asked, new_id)
+            admitted = await admit(
+                self._dependencies, subjects, operation.kind, asked, lambda: attempt.sent(wire_id(client_id))
+            )
         if not expectation.response:
             return await self._settle(admitted, expectation, client_id)
         with limits.search(subjects[0]) if operation.kind in _SEARCHES else nullcontext():
@@ -143,10 +143,6 @@ class Api:
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
         return client_id, given
-
-    @staticmethod
-    def _new_id(client_id: str, attempt: Attempt) -> str:
-        return attempt.sent(wire_id(client_id))
 
     @staticmethod
     async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:
@@ -178,8 +174,8 @@ class Api:
             restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
         limit = partial(self._dependencies.admission.limits.search, subjects[0])
-        new_id = partial(self._new_id, client_id, attempt)
-        search = SearchEvents(self._dependencies.exchange, asked, new_id, identify, limit)
+        exchange = self._dependencies.exchange
+        search = SearchEvents(exchange, asked, lambda: attempt.sent(wire_id(client_id)), identify, limit)
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)

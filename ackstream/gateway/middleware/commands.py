@@ -232,25 +232,19 @@ class AdmittedCommand:
         command: Envelope,
         new_id: Callable[[], str],
     ) -> None:
-        """Nothing is checked here: see :func:`admit`."""
+        """Begin the time of a command; nothing is checked here: see :func:`admit`."""
         self._access, self._exchange = parts.access, parts.exchange
         self._open = partial(parts.admission.open_requests.one, subjects)
         self._subjects, self._kind = subjects, kind
         self._command, self._new_id = command, new_id
-        self._deadline = Deadline.of(command)
-        self._conditional = is_live(command) and CONDITION in command.headers
-
-    async def check(self) -> None:
-        """Check rights and condition; raises as :func:`admit` does."""
-        restrict(self._access, self._subjects, self._kind, self._command)
-        if self._conditional:
-            await check_condition(self._exchange, self._command, self._deadline)
+        self.deadline = Deadline.of(command)
+        self.conditional = is_live(command) and CONDITION in command.headers
 
     async def ask(self) -> Reply:
         """Send the command, and return the part of its reply that the sender may read; raises 408, 429 (a quota)."""
         with self._open():
             if LIVE_CHANNEL_CONDITION in self._command.headers:
-                reply = await ask_either_channel(self._exchange, self._command, self._deadline, self._new_id)
+                reply = await ask_either_channel(self._exchange, self._command, self.deadline, self._new_id)
             else:
                 reply = await self._exchange.ask(self._sent())
         conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
@@ -268,9 +262,9 @@ class AdmittedCommand:
 
     def _sent(self) -> Envelope:
         sent = replace(self._command, headers=dict(self._command.headers))
-        if self._conditional:
+        if self.conditional:
             # the condition, and those of commands before it, took a part of its time
-            self._deadline.limit(sent)
+            self.deadline.limit(sent)
             del sent.headers[CONDITION]
         sent.headers[CORRELATION_ID] = self._new_id()
         return sent
@@ -286,7 +280,9 @@ async def admit(
     :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: finding out took too long
     """
     admitted = AdmittedCommand(parts, subjects, kind, command, new_id)
-    await admitted.check()
+    restrict(parts.access, subjects, kind, command)
+    if admitted.conditional:
+        await check_condition(parts.exchange, command, admitted.deadline)
     return admitted
 
 

@@ -31,7 +31,7 @@ from ackstream.gateway.errors import authentication_failed, foreign_host, foreig
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.admission import ip_address, is_in
 from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD
-from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
+from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health, probe_answer
 from ackstream.observe.figures import FIGURES, Figures, Tally
 from ackstream.observe.overview import KAFKA
 from ackstream.protocol.rql.patterns import matches_any
@@ -87,10 +87,10 @@ def probe_routes(health: Health = HEALTH) -> list[Route]:
     """Return the routes of the probes."""
 
     async def live(_: Request) -> Response:
-        return _answer(*health.live(time.monotonic()).answer())
+        return _answer(*probe_answer(health.live(time.monotonic())))
 
     async def ready(_: Request) -> Response:
-        return _answer(*health.ready(time.monotonic()).answer())
+        return _answer(*probe_answer(health.ready(time.monotonic())))
 
     return [Route(LIVE, live), Route(READY, ready)]
 
@@ -193,13 +193,12 @@ def origin_middleware(
     settings: Gateway, *, authenticated: bool, refused: Callable[[HTTPConnection, DittoError], None]
 ) -> list[Middleware]:
     """Return the middleware of the application, outermost first; ``refused`` is called with each refusal."""
-    allowed, hosts = settings.allowed_origins, Hosts(settings, authenticated=authenticated)
-    own = Middleware(OriginCheck, allowed=frozenset(allowed), hosts=hosts, refused=refused)
-    if not allowed:
+    own = Middleware(OriginCheck, settings, authenticated=authenticated, refused=refused)
+    if not settings.allowed_origins:
         return [Middleware(ResponseHeaders), own]
     cors = Middleware(
         CORSMiddleware,
-        allow_origins=list(allowed),
+        allow_origins=list(settings.allowed_origins),
         allow_methods=_METHODS,
         allow_headers=["*"],
         allow_credentials=True,
@@ -208,45 +207,29 @@ def origin_middleware(
     return [Middleware(ResponseHeaders), cors, own]
 
 
-class Hosts:
-    """The names that the gateway has in URLs."""
+class OriginCheck:
+    """Refuses requests of pages of other sites, and requests under a name that is not one of the gateway."""
 
-    def __init__(self, settings: Gateway, *, authenticated: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Gateway,
+        *,
+        authenticated: bool,
+        refused: Callable[[HTTPConnection, DittoError], None],
+    ) -> None:
         """Know the names of the settings; with authentication those of this machine, too.
 
         Without it, all clients are on this machine, and a page under any other name is that of another site.
         """
+        self._app, self._allowed, self._refused = app, frozenset(settings.allowed_origins), refused
         origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)
         self._names = [*settings.allowed_hosts, *filter(None, origins)]
         self._authenticated = authenticated
         if authenticated:
             self._names += [settings.host.lower(), socket.gethostname().lower()]
-
         # most clients use the same one
-        self.known = lru_cache(maxsize=64)(self._known)
-
-    def _known(self, host: str) -> bool:
-        """Return whether the value of a header Host is one of the gateway; browsers always send one."""
-        if not host:
-            return self._authenticated
-        name = _name(host)
-        if is_loopback(name) or matches_any(self._names, name):
-            return True
-        return self._authenticated and ip_address(name) is not None
-
-
-class OriginCheck:
-    """Refuses requests of pages of other sites, in an ASGI application."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        allowed: frozenset[str],
-        hosts: Hosts,
-        refused: Callable[[HTTPConnection, DittoError], None],
-    ) -> None:
-        self._app, self._allowed, self._hosts, self._refused = app, allowed, hosts, refused
+        self._known = lru_cache(maxsize=64)(self._is_known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request or a WebSocket, or refuse it with 403."""
@@ -265,11 +248,20 @@ class OriginCheck:
         headers = Headers(scope=scope)
         # several do not get here: no HTTP stack accepts them
         host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._hosts.known(host):
+        if not self._known(host):
             return foreign_host(host)
         if origin is None or origin in self._allowed or _is_own(origin, host, scope["scheme"]):
             return None
         return foreign_origin(origin)
+
+    def _is_known(self, host: str) -> bool:
+        """Return whether the value of a header Host is one of the gateway; browsers always send one."""
+        if not host:
+            return self._authenticated
+        name = _name(host)
+        if is_loopback(name) or matches_any(self._names, name):
+            return True
+        return self._authenticated and ip_address(name) is not None
 
 
 class ResponseHeaders:

@@ -86,7 +86,7 @@ class SocketSession:
     async def run(self, labels: frozenset[str]) -> None:
         """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
         code, reason, streaming = _NORMAL, "", self._streaming
-        declared = streaming.declarer.declare(labels, lost=self._lost()) if labels else None
+        declared = streaming.declarer.declare(labels, lost=in_loop(self._lost)) if labels else None
         try:
             if declared is not None:
                 await asyncio.wait_for(asyncio.wrap_future(declared.future), DECLARE_SECONDS)
@@ -287,14 +287,9 @@ class SocketSession:
 
     # -- its end -------------------------------------------------------------------------------------------------------
 
-    def _lost(self) -> Any:
-        """Return a callback that ends the session from the declarer's thread."""
-
-        def end() -> None:
-            if not self._end.done():
-                self._end.set_exception(label_not_unique())
-
-        return in_loop(end)
+    def _lost(self) -> None:
+        if not self._end.done():
+            self._end.set_exception(label_not_unique())
 
     async def _refuse(self, error: DittoError) -> None:
         with suppress(WebSocketDisconnect, RuntimeError):
