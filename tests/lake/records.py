@@ -101,7 +101,7 @@ def acknowledgement(number: int, batch: int = 0, query: str = "correlate", **cha
 
 def dead_letter(number: int, batch: int = 0, query: str = "correlate") -> bytes:
     """Return the record of a record that could not be used."""
-    row = ledger.dead_letter("not JSON", None, ("signals", 1, number), START, b"key", b"\x00\xff", truncated=False)
+    row = ledger.DeadLetterRow("not JSON", None, "signals", 1, number, START, b"key", b"\x00\xff", truncated=False)
     return ledger.encode(ledger.LedgerRecord("dead-letter", f"signals-1-{number}", query, batch, dead_letter=row))
 
 

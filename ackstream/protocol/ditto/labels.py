@@ -91,8 +91,8 @@ MAX_LEASE_MS = 60_000
 
 GRACE_MS = 150_000
 """How long a label still counts as declared when its lease has expired: a broker that was away stores acknowledgements
-that waited for it before it stores the renewal. A client whose lease has lapsed sends none until it is renewed; what it
-sent before waits for the broker for 120 s at most, and brokers' clocks differ."""
+that waited for it before it stores the renewal. A client whose lease has lapsed sends none until it is renewed; earlier
+ones wait for the broker for 120 s at most, and brokers' clocks differ."""
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -241,7 +241,7 @@ Spans: TypeAlias = dict[str, list[Span]]
 class DeclaredTimes:
     """When labels were declared, by any client: from each record of a claim until ``GRACE_MS`` after its lease expires.
 
-    More records only add to it, and a tombstone ends nothing: so what is declared at a time is known for certain once
+    More records only add to it, and a tombstone ends nothing: so the labels declared at a time are certain once
     all records before that time have been read. Times are epoch milliseconds of the broker.
     """
 

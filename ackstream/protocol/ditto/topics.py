@@ -1,4 +1,4 @@
-"""Topic paths: which entity a protocol message concerns, and what kind of message it is.
+"""Topic paths: which entity a protocol message concerns, and the kind of the message.
 
 ``namespace/name/things/(twin|live)/criterion…``, ``namespace/name/policies/criterion…``,
 ``_/connectionId/connections/announcements/…``. Source of the rules: Eclipse Ditto, ``ImmutableTopicPath``.

@@ -137,10 +137,8 @@ def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> Non
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
     """Reduce a reply to the parts that its receiver may read.
 
-    Of the value of a query this is the visible part. The entity tag, a short hash, tells the value of what it is of to
-    those who guess: it is left to those who may read the whole of what the command addresses.
-
-    :raises DittoError: 404 if nothing is visible, or what there is to be merged
+    The value of a query is reduced to its visible part. An entity tag, a short hash, confirms a guessed value: only
+    those who may read all that the command addresses receive it. Raises 404 if nothing (to merge with) is visible.
     """
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
