@@ -31,6 +31,7 @@ from ackstream.cli.terminal import (
 )
 from ackstream.errors import AckstreamError, InputError
 from ackstream.observe.logs import escaped
+from ackstream.protocol.ditto.topics import THING_ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
 
-ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
 
 Status = Annotated[
     int, typer.Option(min=100, max=599, help="The HTTP status: below 400 positive, else negative.", metavar="STATUS")
@@ -71,7 +71,9 @@ def send(  # noqa: PLR0913 - the options of a command line
     message: Annotated[
         str | None, typer.Option(help="Send a message with this subject instead of a command.", metavar="SUBJECT")
     ] = None,
-    action: Annotated[str | None, typer.Option(help=f"The command: {', '.join(ACTIONS)}.", metavar="ACTION")] = None,
+    action: Annotated[
+        str | None, typer.Option(help=f"The command: {', '.join(THING_ACTIONS)}.", metavar="ACTION")
+    ] = None,
     header: Headers = None,
     no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
     file: Annotated[
@@ -124,8 +126,8 @@ def _from_arguments(
         if value is not None or live or action is not None:
             raise InputError("--message takes the thing and the payload only: omit the path, --live and --action.")
         return Command.message(thing, message, UNSET if path is None else json_text("payload", path))
-    if action is not None and action not in ACTIONS:
-        raise InputError(f"--action is {action!r}: use one of {', '.join(ACTIONS)}.")
+    if action is not None and action not in THING_ACTIONS:
+        raise InputError(f"--action is {action!r}: use one of {', '.join(THING_ACTIONS)}.")
     chosen: Any = action or ("retrieve" if value is None else "modify")
     path = path or "/"
     if not path.startswith("/"):

@@ -35,6 +35,7 @@ from ackstream.protocol.ditto.headers import (
     LIVE_CHANNEL_CONDITION,
 )
 from ackstream.protocol.ditto.requests import check_available
+from ackstream.protocol.ditto.topics import THING_ACTIONS
 from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, resource
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.requests import Request
 
 
-ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
 IF_MATCH, IF_NONE_MATCH = "if-match", "if-none-match"
 
 _TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
@@ -84,7 +84,7 @@ def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int,
     """Read a command, ``headers`` from ``read_headers``; DittoError 400 (id, path, value, header) or 413."""
     topic = envelope.topic
     action = topic.action
-    if action not in ACTIONS:
+    if action not in THING_ACTIONS:
         raise unknown_topic_path(str(topic), f"The twin does not know the action <{action}>.")
     things.check_id(topic.thing_id)
     part = resource(envelope.path)

@@ -17,7 +17,9 @@ from ackstream.protocol.errors import DittoError
 GROUPS = ("things", "policies", "connections")
 CHANNELS = ("twin", "live", "none")
 CRITERIA = ("commands", "events", "search", "streaming", "messages", "errors", "acks", "announcements")
-COMMAND_ACTIONS = ("create", "retrieve", "modify", "merge", "delete", "migrate")
+THING_ACTIONS = ("create", "retrieve", "modify", "merge", "delete")
+"""The actions that the twin carries out."""
+COMMAND_ACTIONS = (*THING_ACTIONS, "migrate")
 EVENT_ACTIONS = ("created", "modified", "merged", "deleted", "migrated")
 _ACTIONS = (*COMMAND_ACTIONS, *EVENT_ACTIONS, "checkPermissions")
 _SUBSCRIPTION_ACTIONS = ("request", "cancel", "complete", "created", "failed", "next", "error")
