@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ackstream.protocol.errors import BAD_REQUEST, DittoError, error_factory
+from ackstream.protocol.errors import DittoError, bad_request
 
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
@@ -64,7 +64,7 @@ def read_duration(text: str) -> int | None:
     return sum(int(amount) * _UNITS[unit] for unit, amount in parts.items())
 
 
-timeout_invalid = error_factory(BAD_REQUEST, "timeout.invalid", "{}", "Please choose a valid timeout.")
+timeout_invalid = bad_request("timeout.invalid", "{}", "Please choose a valid timeout.")
 
 
 class Duration(msgspec.Struct, frozen=True):

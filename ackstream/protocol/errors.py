@@ -6,6 +6,7 @@ The catalogue of Ditto's own errors is ``protocol.ditto.errors``; the errors tha
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -102,3 +103,7 @@ def error_factory(
         return made
 
     return make
+
+
+bad_request = partial(error_factory, BAD_REQUEST)
+"""``error_factory`` of most errors: those with the status 400."""

@@ -6,8 +6,6 @@ Errors of a single module stand there. Source of the texts: the exception classe
 
 from __future__ import annotations
 
-from functools import partial
-
 from ackstream.protocol.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -16,6 +14,7 @@ from ackstream.protocol.errors import (
     REQUEST_TIMEOUT,
     TOO_LARGE,
     DittoError,
+    bad_request,
     error_factory,
     shown,
 )
@@ -24,11 +23,9 @@ NOT_MODIFIED = 304
 METHOD_NOT_ALLOWED = 405
 PRECONDITION_FAILED = 412
 
-_bad_request = partial(error_factory, BAD_REQUEST)
-
 # labels
 
-label_invalid = _bad_request(
+label_invalid = bad_request(
     "acknowledgement:label.invalid",
     "Acknowledgement label <{}> is invalid.",
     "An acknowledgement label must conform to the regular expression of Ditto documentation.",
@@ -36,13 +33,13 @@ label_invalid = _bad_request(
 )
 
 # a built-in label in an acknowledgement from or to the outside
-ditto_label_forbidden = _bad_request(
+ditto_label_forbidden = bad_request(
     "acknowledgement:ditto.acklabel.forbidden",
     "The Ditto internal Acknowledgement label <{}> is not allowed to be issued externally!",
     "Make sure to not issue an Ditto internal Acknowledgement label.",
 )
 
-label_not_declared = _bad_request(
+label_not_declared = bad_request(
     "acknowledgement:label.not.declared",
     "Cannot send acknowledgement with label <{}>, which is not declared.",
     "Each connection may only send acknowledgements whose label matches one declared for the connection.",
@@ -57,16 +54,15 @@ label_not_unique = error_factory(
 )
 
 # a message of a source, about the entity of the id, whose sender may not send it
-id_enforcement_failed = _bad_request(
+id_enforcement_failed = bad_request(
     "connectivity:connection.id.enforcement.failed",
     "The configured filters could not be matched against the given target with ID '{}'.",
     "Either modify the configured filter or ensure that the message is sent via the correct ID.",
 )
 
-correlation_id_missing = _bad_request(
+correlation_id_missing = bad_request(
     "acknowledgement:correlation-id.missing", "Correlation-id header for acknowledgement is missing."
 )
-
 
 # timeouts, in milliseconds
 
@@ -125,17 +121,17 @@ def unknown_topic_path(topic: str, description: str = "Check if the topic path i
 _CHECK_JSON = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
 
 # JSON that cannot be parsed or contains a value of the wrong type
-json_invalid = _bad_request("json.invalid", "{}", _CHECK_JSON)
+json_invalid = bad_request("json.invalid", "{}", _CHECK_JSON)
 
 # a JSON text, its pointer, and the type of Ditto that it should have (``Integer`` …)
-json_type_invalid = _bad_request("json.invalid", "Value <{}> for <{}> is not of type <{}>!", _CHECK_JSON)
+json_type_invalid = bad_request("json.invalid", "Value <{}> for <{}> is not of type <{}>!", _CHECK_JSON)
 
 # the argument is a pointer that starts with a slash
-json_field_missing = _bad_request(
+json_field_missing = bad_request(
     "json.field.missing", "JSON did not include required <{}> field!", "Check if all required JSON fields were set."
 )
 
-json_format_invalid = _bad_request("json.format.invalid", "{}")
+json_format_invalid = bad_request("json.format.invalid", "{}")
 
 # a record and its limit, in bytes
 record_too_large = error_factory(
@@ -164,15 +160,13 @@ acknowledgement_left_out = error_factory(
 # the name of the failed part
 internal_error = error_factory(500, "internalerror", "There was an internal error ({}).", "Its cause is in the log.")
 
-
 # the feature of Ditto that ackstream lacks, and the reason or an alternative
 not_available = error_factory(501, "command.notavailable", "{} is not available.", "{}")
 
 # connections
 
-
 # the address of a Kafka target, and the error in it
-target_address_invalid = _bad_request(
+target_address_invalid = bad_request(
     "connectivity:connection.configuration.invalid", "The target address '{}' is invalid.", "{}"
 )
 
@@ -188,7 +182,7 @@ kafka_message_rejected = error_factory(
 
 OF_REQUESTED = "Check if the ID of your requested Thing was correct and you have sufficient permissions."
 
-unknown_path = _bad_request(
+unknown_path = bad_request(
     "protocoladapter:unknown.path",
     "The path '{}' does not correspond to any known command, response or event.",
     "Check if the path is correct.",
@@ -258,44 +252,42 @@ live_channel_condition_unfit = error_factory(
 )
 
 # a thing whose id differs from that of the topic.
-id_not_settable = _bad_request(
+id_not_settable = bad_request(
     "things:id.notsettable",
     "The Thing ID in the thing JSON is not equal to the Thing ID in the topic path.",
     "Either delete the Thing ID from the thing JSON or use the same Thing ID as in the topic path.",
 )
 
-id_not_deletable = _bad_request(
+id_not_deletable = bad_request(
     "things:id.notdeletable",
     "The Thing ID of a Thing cannot be deleted.",
     "Remove the Thing ID entry from the request body and retry the request.",
 )
 
-policy_id_not_deletable = _bad_request(
+policy_id_not_deletable = bad_request(
     "things:policyId.notdeletable",
     "The Policy ID of a Thing cannot be deleted.",
     "Remove Policy ID entry from the request body and retry the request.",
 )
 
-id_invalid = _bad_request(
+id_invalid = bad_request(
     "things:id.invalid",
     "Thing ID '{}' is not valid!",
     "It must conform to the namespaced entity ID notation (see Ditto documentation)",
     "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id",
 )
 
-definition_invalid = _bad_request(
+definition_invalid = bad_request(
     "things:definition.identifier.invalid",
     "Definition identifier <{}> is invalid!",
     "An identifier string is expected to have the structure 'namespace:name:version' where each segment must"
     " contain at least one char of [_a-zA-Z0-9\\-.] OR it must be a valid HTTP(s) URL.",
 )
 
-
 # a patch that cannot be applied, and why
-merge_invalid = _bad_request(
+merge_invalid = bad_request(
     "things:merge.invalid", "The provided JSON Merge Patch is invalid, it must conform to RFC7396.", "{}"
 )
-
 
 # sizes in kB: of the thing as it would be, and the largest
 thing_too_large = error_factory(
@@ -326,9 +318,9 @@ twin_failed = error_factory(
 )
 
 # why the cursor does not fit the search
-cursor_invalid = _bad_request(
+cursor_invalid = bad_request(
     "thing-search:search.option.invalid", "The option 'cursor' is not valid for the search request.", "{}"
 )
 
 # an option of a search
-option_invalid = _bad_request("thing-search:search.option.invalid", "{}", "At least one provided option is invalid.")
+option_invalid = bad_request("thing-search:search.option.invalid", "{}", "At least one provided option is invalid.")

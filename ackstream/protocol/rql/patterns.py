@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.protocol.errors import BAD_REQUEST, error_factory
+from ackstream.protocol.errors import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,8 +68,7 @@ MAX_STEPS = 30_000
 CHARACTERS = 100
 """As many characters of a text are looked at in one step."""
 
-rql_expression_expensive = error_factory(
-    BAD_REQUEST,
+rql_expression_expensive = bad_request(
     "rql.expression.expensive",
     "Evaluating the RQL expression on these values takes more than {} steps.",
     "Compare with fewer values: each literal of the expression is compared with each element of an array, and each ? of"

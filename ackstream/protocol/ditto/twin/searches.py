@@ -17,7 +17,7 @@ from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
 from ackstream.protocol.ditto.errors import json_invalid, option_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import BAD_REQUEST, NOT_FOUND, REQUEST_TIMEOUT, DittoError, error_factory
+from ackstream.protocol.errors import NOT_FOUND, REQUEST_TIMEOUT, DittoError, bad_request, error_factory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,13 +36,10 @@ subscription_not_found = error_factory(NOT_FOUND, f"{_CODE}.not.found", "No subs
 subscription_timeout = error_factory(
     REQUEST_TIMEOUT, f"{_CODE}.timeout", "The subscription '{}' stopped due to a lack of interaction."
 )
-subscription_cancelled = error_factory(
-    BAD_REQUEST,
-    f"{_CODE}.protocol.error",
-    "This subscription is considered cancelled. No more messages are processed.",
+subscription_cancelled = bad_request(
+    f"{_CODE}.protocol.error", "This subscription is considered cancelled. No more messages are processed."
 )
-demand_not_positive = error_factory(
-    BAD_REQUEST,
+demand_not_positive = bad_request(
     f"{_CODE}.protocol.error",
     "The number of requested elements must be > 0 (see reactive-streams specification, rule 3.9)",
 )
