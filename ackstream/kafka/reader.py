@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 POLL_MS = 100
 BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
-_UNPACKS = "take"
-"""The function of the library that unpacks records."""
 
 
 class TopicReader(Closing):
@@ -158,7 +156,8 @@ class TopicReader(Closing):
         """Seek past the record that could not be unpacked; return ``False`` for another error."""
         # the library does not name the record, and keeps a failed partition in its queue
         part = self.consumer._fetcher._next_partition_records  # noqa: SLF001 - there is no public way
-        unpacking = any(frame.f_code.co_name == _UNPACKS for frame, _ in traceback.walk_tb(error.__traceback__))
+        # its function that unpacks records
+        unpacking = any(frame.f_code.co_name == "take" for frame, _ in traceback.walk_tb(error.__traceback__))
         if not part or not unpacking:
             return False
         # unpacking begins with the batch, which may begin before the requested offset

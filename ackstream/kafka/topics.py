@@ -29,7 +29,6 @@ KAFKA_MAX_BYTES = 1_048_588
 SAFE_REPLICAS = 3
 """From this number on, a record is accepted only once several brokers have it, and one of them may still fail."""
 
-COMPACTED = {"cleanup.policy": "compact"}
 HISTORY, SEGMENT = "min.compaction.lag.ms", "segment.ms"
 SHORTEST_SEGMENT = timedelta(minutes=10)
 """Kafka never compacts the active segment, which by default would grow for a week."""
@@ -56,7 +55,7 @@ class Topic:
             config[IN_SYNC] = str(replication // 2 + 1)
         if not self.compacted:
             return config
-        config |= COMPACTED | {SEGMENT: _milliseconds(max(SHORTEST_SEGMENT, self.history / SEGMENTS))}
+        config |= {"cleanup.policy": "compact", SEGMENT: _milliseconds(max(SHORTEST_SEGMENT, self.history / SEGMENTS))}
         return config | ({HISTORY: _milliseconds(self.history)} if self.history else {})
 
 

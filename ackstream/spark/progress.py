@@ -93,9 +93,8 @@ def first_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 def _offsets(progress: Any, side: str) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for source in progress.sources if progress is not None else ():
-        if not source.description.startswith("Kafka"):
-            continue
-        found |= _partitions(getattr(source, side) or "null")
+        if source.description.startswith("Kafka"):
+            found |= _partitions(getattr(source, side) or "null")
     return found
 
 

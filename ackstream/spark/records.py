@@ -45,10 +45,7 @@ def timed(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] = CO
 
 
 def guarded(
-    record: R,
-    decide: Callable[[R], object],
-    refuse: Callable[[R, Exception], object],
-    outputs: Outputs = (),
+    record: R, decide: Callable[[R], object], refuse: Callable[[R, Exception], object], outputs: Outputs = ()
 ) -> None:
     """Decide a record; if that fails, remove its output and refuse the record. No record stops a job.
 
