@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+from unittest import mock
+
 from ackstream.observe import overview as module
 from ackstream.observe.outcomes import read_entry
 from ackstream.observe.overview import FailureEntry, LabelCounts, LabelTally
+from ackstream.settings import Settings
 from tests.observe.test_stories import LAMP, ack, outcome
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def take(into: LabelCounts, name: str, value: bytes, at: int) -> None:
@@ -56,3 +64,24 @@ def test_the_latest_failure_comes_first() -> None:
     failures = counts.failures()
     assert len(failures) == module.FAILURES
     assert failures[0] == FailureEntry("c-51", LAMP, 424, "timeout", ["audit:kept"], 251, 151)
+
+
+def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = read_entry("c-1", outcome(424, "timeout"), module.epoch_milliseconds())
+    batches = iter([[entry], [entry]])
+    feed, read = mock.MagicMock(), threading.Event()
+
+    def records() -> list[object]:
+        found = next(batches, None)
+        if found is None:
+            read.set()
+        return found or []
+
+    feed.records = records
+    feed.warning.return_value = ""
+    monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
+    with module.Live(Settings()) as live:
+        assert read.wait(10)
+        view = live.view()
+    assert [tally.missing for tally in view.labels] == [1, 1, 1]
+    assert len(view.failures) == 1
