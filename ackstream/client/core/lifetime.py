@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from ackstream.client.errors import ThreadDiedError
@@ -19,7 +20,7 @@ from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from typing_extensions import Self
 
@@ -69,6 +70,20 @@ class Lifetime:
         self._state: ConnectionState = "disconnected"
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._here = threading.local()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is a handler that the client calls, in a thread of its own or of its producer."""
+        return bool(getattr(self._here, "calls", 0))
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        self._here.calls = getattr(self._here, "calls", 0) + 1
+        try:
+            yield
+        finally:
+            self._here.calls -= 1
 
     @property
     def alive(self) -> bool:
@@ -87,7 +102,8 @@ class Lifetime:
         finally:
             self._over.set()
         log.error("The client has ended: %s", error)
-        call_handler(self._on_error, error)
+        with self._calling():
+            call_handler(self._on_error, error)
 
     def enter(self, state: ConnectionState) -> None:
         """Note the state of the connection; report a change to the application."""
@@ -112,10 +128,11 @@ class Lifetime:
         """Return a thread that ends the client if ``run`` raises."""
         return threading.Thread(target=self.guard, args=(run,), name=name, daemon=True)
 
-    def guard(self, run: Callable[[], None]) -> None:
+    def guard(self, run: Callable[[], object]) -> None:
         """Run the loop of a thread; its exception ends the client."""
         try:
-            run()
+            with self._calling():
+                run()
         except AckstreamError as error:
             self.fail(error)
         except BaseException as error:  # sys.exit() in a handler, too
@@ -124,6 +141,41 @@ class Lifetime:
             died = ThreadDiedError(f"The thread {name} died of {error!r}: close the client, and create a new one.")
             died.__cause__ = error
             self.fail(died)
+
+
+class Ending:
+    """Finishes a client behind its last handler: in the thread that closes it, or in that of the handlers.
+
+    A thread of the client that waited for the handlers would be waited for by them when they finish it.
+
+    :ivar closing: set once the client is closed
+    """
+
+    def __init__(self, life: Lifetime, finish: Callable[[], object]) -> None:
+        """Prepare; no handler runs before :meth:`begin`."""
+        self.closing = threading.Event()
+        self._life, self._finish = life, finish
+        self._lock = threading.Lock()
+        self._handles = False
+
+    def begin(self) -> None:
+        """Note that handlers are called from now on."""
+        self._handles = True
+
+    def handle(self, run: Callable[[], None], over: Callable[[], bool] = lambda: True) -> None:
+        """Run the loop that calls the handlers; ``over``: whether none is called any more once it has returned."""
+        self._life.guard(run)
+        with self._lock:
+            self._handles = not over()
+            last = not self._handles and self.closing.is_set()
+        if last:
+            self._life.guard(self._finish)
+
+    def close(self) -> bool:
+        """Note that the client is closed; return whether the thread of the handlers finishes it."""
+        with self._lock:
+            self.closing.set()
+            return self._handles
 
 
 class Client(Closing):

@@ -11,7 +11,7 @@ import msgspec
 
 from ackstream.client.core.arguments import check_word, handler_of, takes
 from ackstream.client.core.connection import connection_of
-from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import AckMode, after_handler, takes_call
@@ -106,9 +106,9 @@ class QueueConsumer(Client):
         self._queue, self._mode = options.queue, options.mode
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()
-        self._closing = threading.Event()
         self._finished = False
         self._life = Lifetime(lambda _: self._link.stop(), options.on_error)
+        self._ending = Ending(self._life, self._finish)
         link = connection.queue_link or partial(QueueLink, connection)
         self._link: QueueLink = link(options, self._life, self._settle_call)
         self._handling: Loop | None = None
@@ -119,7 +119,10 @@ class QueueConsumer(Client):
             raise
         if handling is not None:
             step, name = partial(self._handle_all, *handling), "ackstream-queue-handler"
-            self._handling = connection.loop(step, name, self._link.stopped, self._life.guard, lambda: None)
+            stopped = self._link.stopped
+            guard = partial(self._ending.handle, over=stopped.is_set)
+            self._handling = connection.loop(step, name, stopped, guard, lambda: None)
+            self._ending.begin()
             self._handling.start()
 
     # -- for the application ------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class QueueConsumer(Client):
         if previous is not None:
             self._settle_or_warn(previous, "accepted")
         message = self._link.next(timeout)
-        if message is None and self._life.error is not None and not self._closing.is_set():
+        if message is None and self._life.error is not None and not self._ending.closing.is_set():
             raise self._life.error
         if self._mode != "client":
             self._previous.message = message
@@ -177,14 +180,16 @@ class QueueConsumer(Client):
     def close(self) -> None:
         """Let the handler finish, send the settlements, and release all other messages; may be called twice.
 
-        Called by the handler, it returns at once, and all this follows when the handler has returned.
+        Called by the handler, or meanwhile by ``on_error`` or ``on_refused``, it returns at once, and all this follows
+        when the handler has returned.
         """
-        self._closing.set()
+        handles = self._ending.close()
         self._link.stop()
-        if self._handling is not None and self._handling.inside:
-            return
         if self._handling is not None:
-            self._handling.join()
+            if not (self._life.inside or self._handling.inside):
+                self._handling.join()
+            elif handles:
+                return
         self._finish()
 
     def _finish(self) -> None:
@@ -212,9 +217,6 @@ class QueueConsumer(Client):
             if outcome is not None:
                 for message in messages:
                     self._settle_or_warn(message, outcome)
-        if self._closing.is_set():
-            # perhaps by the handler
-            self._finish()
 
     def _settle_call(self, message: QueueMessage, outcome: SampleOutcome) -> None:
         if takes_call(self._mode, outcome):

@@ -14,7 +14,7 @@ import msgspec
 from ackstream.client.core.arguments import handler_of, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
-from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks
 from ackstream.client.errors import HandlerFailedError, ReaderClosedError
 from ackstream.client.options import ReaderOptions
@@ -133,12 +133,14 @@ class SampleReader(Client):
             max_samples=options.max_samples,
             max_bytes=options.max_bytes,
         )
-        self._closed = threading.Event()
         self._life = Lifetime(self._end, options.on_error)
+        self._ending = Ending(self._life, self._finish)
         self._leave = False
         self._left: bool | None = None
         self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
-        self._handling = self._life.thread(self._handle_all, "ackstream-samples")
+        self._handling = threading.Thread(
+            target=self._ending.handle, args=(self._handle_all,), name="ackstream-samples", daemon=True
+        )
         with ExitStack() as stack:
             self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
@@ -156,6 +158,7 @@ class SampleReader(Client):
             self._link.begin(options.start_timeout)
             self._connected = stack.pop_all()
         if self._handler is not None:
+            self._ending.begin()
             self._handling.start()
 
     # -- for the application -----------------------------------------------------------------------------------------
@@ -230,7 +233,8 @@ class SampleReader(Client):
     def close(self, *, leave: bool = True) -> None:
         """Finish the current sample, report acknowledged samples (for at most 5 s), and release the labels.
 
-        Called by the handler, it returns at once, and all this follows when the handler has returned.
+        Called by the handler, or meanwhile by ``on_error``, it returns at once, and all this follows when the handler
+        has returned.
 
         :param leave: a temporary reader reports that it will not come back, so that no writer waits for it; otherwise
             its samples are kept until its lease expires
@@ -253,14 +257,15 @@ class SampleReader(Client):
             )
 
     def _close(self, *, leave: bool) -> bool:
-        if not self._closed.is_set():
+        if not self._ending.closing.is_set():
             self._leave = leave
-            self._closed.set()
-            self._history.end(ReaderClosedError("The reader is closed."))
-        if self._handling is threading.current_thread():
+        handles = self._ending.close()
+        self._history.end(ReaderClosedError("The reader is closed."))
+        if not self._life.inside:
+            if self._handling.ident is not None:
+                self._handling.join()
+        elif handles:
             return True
-        if self._handling.ident is not None:
-            self._handling.join()
         return self._finish()
 
     def _finish(self) -> bool:
@@ -292,8 +297,6 @@ class SampleReader(Client):
                 samples = self._history.loan(most, None)
             except ClientError:
                 # closed, perhaps by the handler, or ended by an error that was reported to the application
-                if self._closed.is_set():
-                    self._finish()
                 return
             try:
                 handler(samples)

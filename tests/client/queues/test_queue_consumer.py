@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from types import SimpleNamespace
@@ -177,6 +178,41 @@ def test_a_handler_that_closes_its_consumer_has_its_message_settled_before(
     assert isinstance(service.sent[-1], Unbind), "nothing is settled behind it"
 
 
+@pytest.mark.parametrize("callback", ["on_error", "on_refused"])
+def test_a_callback_that_closes_the_consumer_waits_for_no_handler(
+    service: Service, consume: Callable[..., QueueConsumer], callback: str
+) -> None:
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_message: object) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    def close(_news: object) -> None:
+        consumer.close()
+        closed.set()
+
+    consumer = consume(handler=handle, mode="auto", **{callback: close})
+    service.deliver(2)
+    assert begun.wait(PATIENCE_SECONDS)
+    news: dict[str, QueueAnswer] = {
+        "on_error": Unbound("q", "A", service.session, "replaced"),
+        "on_refused": NotSettled("q", "A", service.session, 3, "m0", "accepted", "not-held"),
+    }
+    service.answers.append(news[callback])
+    assert closed.wait(PATIENCE_SECONDS)
+    go_on.set()
+    eventually(lambda: not any(thread.is_alive() for thread in consumer._link._threads), "the end of the threads")
+
+
+def test_a_consumer_whose_handler_has_ended_it_is_closed_by_its_callback(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    consumer = consume(handler=lambda _message: sys.exit(1), mode="auto", on_error=lambda _error: consumer.close())
+    service.deliver(2)
+    eventually(lambda: isinstance(service.sent[-1], Unbind), "the end of the session")
+
+
 def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
     service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
@@ -192,7 +228,7 @@ def test_signs_of_life_are_sent_until_the_last_handler_has_ended(
     assert begun.wait(PATIENCE_SECONDS)
     closing = threading.Thread(target=consumer.close)
     closing.start()
-    eventually(consumer._closing.is_set, "the close")
+    eventually(consumer._ending.closing.is_set, "the close")
     before = len(service.sent)
     eventually(lambda: len(service.sent) > before + 1, "signs of life while closing")
     go_on.set()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections import Counter
 from types import SimpleNamespace
@@ -112,6 +113,33 @@ def test_a_handler_that_closes_its_reader_has_its_sample_acknowledged_before(mak
     assert reader.wait_closed(PATIENCE_SECONDS)
     reader.close()
     assert acknowledged == [1], "and the next sample is for the next run"
+
+
+def test_a_reader_whose_handler_has_ended_it_is_closed_by_its_callback(make: Callable[..., Any]) -> None:
+    reader = make(handler=lambda _sample: sys.exit(1), on_error=lambda _error: reader.close())
+    closed = threading.Event()
+    reader._link.closed = closed.set
+    _publish(reader, 1)
+    assert closed.wait(PATIENCE_SECONDS)
+
+
+def test_a_reader_that_another_thread_of_it_closes_is_finished_behind_its_handler(make: Callable[..., Any]) -> None:
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_sample: Sample) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    reader = make(handler=handle, on_error=lambda _error: reader.close())
+    reader._link.closed = closed.set
+    _publish(reader, 1)
+    assert begun.wait(PATIENCE_SECONDS)
+    failing = threading.Thread(target=reader._life.fail, args=(ReaderClosedError("gone"),))
+    failing.start()
+    failing.join(PATIENCE_SECONDS)
+    assert (failing.is_alive(), closed.is_set()) == (False, False)
+    go_on.set()
+    assert closed.wait(PATIENCE_SECONDS)
 
 
 def test_a_reader_that_is_closed_cannot_be_unregistered(make: Callable[..., Any]) -> None:
