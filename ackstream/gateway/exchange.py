@@ -22,7 +22,7 @@ from ackstream.gateway.errors import (
     shutting_down,
     unavailable,
 )
-from ackstream.gateway.middleware.admission import Admission
+from ackstream.gateway.middleware.admission import ClientAdmission
 from ackstream.gateway.middleware.audit import Audit, recording
 from ackstream.gateway.middleware.connections import check_transport
 from ackstream.gateway.streaming import Streaming, UnreadTotal
@@ -191,9 +191,9 @@ class Dependencies:
     audit: Audit = field(default_factory=Audit)
 
     @cached_property
-    def admission(self) -> Admission:
-        """Admits requests, and counts what a client has open."""
-        return Admission(self.settings, self.authenticator.admit, self.audit)
+    def admission(self) -> ClientAdmission:
+        """Admits requests, and counts the open requests, searches and sockets of clients."""
+        return ClientAdmission(self.settings, self.authenticator.admit, self.audit)
 
     @cached_property
     def unread(self) -> UnreadTotal:

@@ -89,8 +89,8 @@ def application(dependencies: Dependencies) -> ASGIApp:
 
     A request or WebSocket passes, in order: ``Doors`` (the number of connections), ``ResponseCounter``, ``ProxyCheck``
     (headers of a proxy), ``ResponseHeaders``, CORS, ``OriginCheck`` (Origin and Host), then in its route
-    ``Admission.admit`` (rate of its address, authentication, rate of its subject), ``Admission.socket`` (WebSockets
-    and event streams), ``Audit``, and for a command ``commands.admit`` (headers, rights, condition, order).
+    ``ClientAdmission.admit`` (rate of its address, authentication, rate of its subject), ``ClientAdmission.socket``
+    (WebSockets and event streams), ``Audit``, and for a command ``commands.admit`` (headers, rights, condition, order).
     """
     gateway = dependencies.settings.gateway
     app = Starlette(

@@ -247,7 +247,7 @@ class Identity(NamedTuple):
     stamp: bytes | None = None
 
 
-class Admission:
+class ClientAdmission:
     """Admits each request and WebSocket of a gateway; the audit has those that a limit refuses."""
 
     def __init__(

@@ -133,7 +133,7 @@ class Audit:
         self._failures, self._lock = FailureCounts(), threading.Lock()
 
     def store(self, take: Callable[[AuditRow], None], full: Callable[[], bool]) -> None:
-        """Give records to ``take`` from now on; ``full``: too many wait to be stored to allow what needs another."""
+        """Give records to ``take`` from now on; ``full``: too many wait to be stored for another one."""
         self._take, self._full = take, full
 
     def check(self) -> None:
@@ -154,7 +154,7 @@ class Audit:
         self._fail(SIGN_IN, connection, error, () if user is None else (f"user:{user}",))
 
     def refused(self, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...] = ()) -> None:
-        """Record, or count, what is refused unread: for its names, a label, or a limit; the sender may be unknown."""
+        """Record, or count, a request refused unread: for its names, a label, or a limit; its sender may be unknown."""
         self._fail(REQUEST, connection, error, subjects)
 
     @contextmanager
