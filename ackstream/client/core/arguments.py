@@ -1,7 +1,4 @@
-"""The arguments of a client: the options that its constructor takes as keywords, and the checks of all clients.
-
-An error names the argument, its value, and a value that is right.
-"""
+"""The options of a client's constructor, and checks whose errors name the argument, its value and a right value."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ M = TypeVar("M")
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
     """Let a method be called with the fields of a struct, which it receives as one object.
 
-    The struct's constructor is the method's signature, for type checkers and for ``help``. A field of the type
-    ``Callable`` is a function of the application, which is checked.
+    The struct's constructor is the signature, for type checkers and ``help``. A field of type ``Callable`` is checked.
     """
     known = inspect.signature(options).parameters
     functions = [name for name, field in known.items() if str(field.annotation).startswith("Callable")]
@@ -76,10 +72,7 @@ def encoded(argument: str, text: str) -> bytes:
 
 
 def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, ...]:
-    """Return the names in an argument, each one of ``words`` (a ``Literal``) or any text.
-
-    One text is refused: it would be read as names of one letter.
-    """
+    """Return the names in an argument, each in ``words`` (a ``Literal``) or any text; refuse a single text."""
     if isinstance(value, (str, bytes)):
         raise BadParameterError(f"{argument} is {value!r:.80}, which is one text: give a list, [{value!r:.80}].")
     try:
@@ -95,10 +88,7 @@ def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, 
 
 
 def check_callables(**given: Callable[..., Any] | None) -> None:
-    """Check functions of the application by the names of their arguments.
-
-    A function that has to be awaited is refused: it would not run, and its argument would be acknowledged.
-    """
+    """Check functions of the application; refuse a coroutine function: it would not run, and yet be acknowledged."""
     for argument, function in given.items():
         if function is None:
             continue

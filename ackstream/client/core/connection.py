@@ -1,7 +1,6 @@
 """The connection of a client: all that it reads and writes goes through one object, which is injected.
 
-Every client takes :data:`Brokers` as its first argument. A subclass of :class:`Connection` is used as it is:
-``ackstream.testing`` and tests put a system in memory in its place.
+Every client takes :data:`Brokers` first. Tests and ``ackstream.testing`` pass a subclass for a system in memory.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ class Loop:
 
 
 class Connection:
-    """Makes the readers and producers of a client at the brokers of the settings, and is its source of time.
-
-    :ivar kafka: the names of the topics, and the key with which senders are signed
-    """
+    """Makes a client's readers and producers, and is its clock; ``kafka`` has topic names and the signing key."""
 
     claim: Callable[[frozenset[str]], Callable[[], object]] | None = None
     """Claims labels for a client and returns the function that releases them, or raises ``LabelsTakenError``; ``None``:
@@ -91,7 +87,6 @@ class Connection:
     """Binds a consumer to a queue, with the parameters of ``QueueLink`` but the connection; ``None``: by records."""
 
     def __init__(self, kafka: Kafka) -> None:
-        """Connect to nothing yet."""
         self.kafka = kafka
 
     def now(self) -> float:
@@ -107,10 +102,7 @@ class Connection:
         return TopicReader.at_end(self.kafka, *topics, writes=writes, stop=stop)
 
     def consumer(self, *topics: str, writes: Iterable[str] = (), group: str | None = None, **config: Any) -> Any:
-        """Return a consumer of kafka-python that may read topics (real names), and is assigned none of them yet.
-
-        :raises UnreachableError: no broker, or a topic is missing
-        """
+        """Return an unassigned consumer of topics (real names); raise ``UnreachableError`` without broker or topic."""
         consumer = clients.connect_consumer(self.kafka, group, **{"auto_offset_reset": "earliest", **config})
         try:
             check_topics(consumer, self.kafka, reads=topics, writes=writes, group=group)
@@ -159,11 +151,9 @@ def connection_of(brokers: Brokers) -> Connection:
 class Sending:
     """A record that Kafka has not stored yet.
 
-    :ivar record: topic, key, value, headers and partition by name
-    :ivar finished: called in :meth:`ReliableSender.turn`, with ``None`` once Kafka has it, or with the final error
-    :ivar stored: called with the metadata as soon as Kafka has it, in the producer's thread
-    :ivar withdrawn: asked before it is sent, and sent again; returns the error that it ends with instead
-    :ivar give_up_at: the monotonic time after which a failure is final
+    ``stored`` is called with the metadata, in the producer's thread; ``finished`` in :meth:`ReliableSender.turn`, with
+    ``None`` once Kafka has the record, or with the final error. ``withdrawn`` is asked before each sending, and returns
+    the error to end with instead. After the monotonic time ``give_up_at`` a failure is final.
     """
 
     record: dict[str, Any]
@@ -174,13 +164,10 @@ class Sending:
 
 
 class ReliableSender:
-    """Sends each record until Kafka has stored it, or has refused it for good.
+    """Sends each record until Kafka has stored it, or has refused it for good; ``sending_bytes`` counts values.
 
     A record that failed for a reason that may pass is sent again after 0.2 s, behind those sent meanwhile. Times are
     seconds of a monotonic clock. ``submit`` may be called from any thread, the other methods from a single one.
-
-    :ivar sending: the number of records that are on their way
-    :ivar sending_bytes: the bytes of their values
     """
 
     def __init__(self, producer: Producer) -> None:

@@ -57,13 +57,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Declaration:
     """Declared labels. Times are seconds of the monotonic clock.
 
-    :ivar granted: whether the claim is valid as of the last record of it that was read
-    :ivar until: when the lease of that record ends at the latest: it began after the record was sent
-    :ivar lost: called when granted labels are lost
-    :ivar send_at: when to send the next renewal
-    :ivar sent: when the records were sent that were not read yet, by the end of the lease that each renews
-    :ivar future: ends when the first claim has been read back, or fails with a ``LabelsTakenError``, 409
-        ``acknowledgement:label.not.unique``
+    ``until`` is the latest end of the lease of the last record that was read: the lease began after that was sent.
+    ``sent`` has the times of records that were not read yet, by the end of the lease that each renews. ``lost`` is
+    called when granted labels are lost. ``future`` ends when the first claim has been read back, or fails with a
+    ``LabelsTakenError``, 409 ``acknowledgement:label.not.unique``.
     """
 
     labels: frozenset[str]
@@ -83,11 +80,10 @@ class Declaration:
 
 
 class Declarer(Closing):
-    """Declares labels and renews the claims, all in one thread. Safe to use from several threads.
+    """Declares labels and renews the claims in one thread; the rules are in ``protocol.ditto.labels``. Thread-safe.
 
-    The rules are in ``protocol.ditto.labels``; this class reads and writes the log. Leases are measured by the
-    broker's timestamps; the local clock decides when to send the next renewal, and when labels no longer count as held
-    because none was read back.
+    Leases are measured by the broker's timestamps; the local clock decides when to send the next renewal, and when
+    labels no longer count as held because none was read back.
     """
 
     def __init__(self, brokers: Brokers, *, lease_ms: int = LEASE_MS) -> None:
@@ -217,10 +213,9 @@ class Labels:
     def __init__(
         self, stack: ExitStack, brokers: Brokers, wanted: frozenset[str], group: str | None, *, required: bool = True
     ) -> None:
-        """Declare the labels; ``stack`` closes the declarer.
+        """Declare the labels; ``stack`` closes the declarer. Unless ``required``, ``keep`` declares taken labels again.
 
-        :param required: whether to raise if another client has one of them; otherwise ``keep`` declares them again
-        :raises DittoError: 409, another client has one of them; 400, one is invalid or built in
+        :raises DittoError: 409, another client has a label (if ``required``); 400, one is invalid or built in
         :raises UnreachableError: the broker did not store the declaration in time
         """
         self._again_at = 0.0

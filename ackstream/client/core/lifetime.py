@@ -52,10 +52,7 @@ def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
 
 
 class Lifetime:
-    """Whether a client works; it ends once, by ``close`` or with the error that was first. Safe in several threads.
-
-    :ivar error: the error that ended the client; ``None`` while it works, and after an ordinary close
-    """
+    """Whether a client works; ends once, by ``close`` (``error`` stays ``None``) or by the first error. Thread-safe."""
 
     def __init__(
         self,
@@ -189,18 +186,12 @@ class Client(Closing):
         return self._life.alive
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the client is closed, for at most ``timeout`` seconds; return whether it is.
-
-        :raises ClientError: the error that ended the client, which ``on_error`` was called with
-        """
+        """Wait at most ``timeout`` seconds for the end; return whether it came, or raise the error that caused it."""
         return self._life.wait(timeout)
 
 
 class Awaited:
-    """Base of a state that callers wait for, until an error ends all waits. Safe to use from several threads.
-
-    :ivar changed: guards the state, and is notified of changes that a wait may be for
-    """
+    """Base of a state that callers wait for, until an error ends all waits. ``changed`` guards it. Thread-safe."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -235,14 +226,12 @@ class Awaited:
 
 
 class Session(Generic[P]):
-    """One session of a client.
+    """One session of a client; it begins at ``position`` by the job's answer, or that of a later session of the name.
 
-    :ivar position: where the session begins, by the answer of the job; later for each session of the name; ``None``
-        until it has answered, and after the session was lost
+    ``position`` is ``None`` until the job has answered, and after the session was lost.
     """
 
     def __init__(self, again: float = AGAIN_SECONDS) -> None:
-        """Begin before the first answer; ``again`` is the pause between two beginnings."""
         self.position: P | None = None
         self._again = self._alive = again
         # when the next record is due; None: at once
@@ -273,11 +262,7 @@ class Session(Generic[P]):
 
 
 class Parts(Generic[R]):
-    """An answer that each shard of a job gives in one or more records.
-
-    A record has ``shard`` and ``shards``, and ``part`` and ``parts`` if there may be several. A later answer of a shard
-    replaces its earlier one.
-    """
+    """An answer of ``shards`` with ``parts`` each (by default one); a shard's later answer replaces its earlier one."""
 
     def __init__(self) -> None:
         # by shard: the number of its parts and which answer they are, and the parts by number

@@ -85,11 +85,7 @@ SWEEP = 1_000
 
 
 class OffsetProgress:
-    """Tracks the records of partitions.
-
-    An offset may be committed when all records before it have no remaining work: unfinished records are read again
-    after a restart.
-    """
+    """Tracks the records of partitions: an offset may be committed when no record before it has remaining work."""
 
     def __init__(self) -> None:
         self._next: dict[TopicPartition, int] = {}
@@ -140,16 +136,12 @@ MAX_WAITING = 10_000
 
 
 class Answers(ReliableSender):
-    """The answers of a client to the records that it reads.
-
-    ``send``, ``hold`` and ``release`` may be called from any thread, everything else from a single one.
-    """
+    """The answers of a client to its records. ``send``, ``hold``, ``release``: from any thread; the rest from one."""
 
     def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
         """Send with ``producer``.
 
-        While the lease of the labels has lapsed, answers wait until it is renewed; once another client has one of them,
-        acknowledgements are dropped.
+        Answers wait while the labels' lease has lapsed; acknowledgements are dropped once another client has a label.
         """
         super().__init__(producer)
         self.stored = self.lost = 0
@@ -214,14 +206,12 @@ _TAKEN = ClientError("Another client has the labels.")
 class LabelAcks:
     """Acknowledges the declared labels that a message requests, to the request with the message's correlation-id.
 
-    While their lease has lapsed, the acknowledgements wait in the outbox, which has the same labels.
-
-    The message has the record headers ``correlation-id`` and ``requested-acks`` (a JSON list of labels). Its thing is
-    named by the header ``ditto-entity-id``, or else by the key if that is an id (``namespace:name``).
+    While their lease has lapsed, the acknowledgements wait in the outbox, which has the same labels. Headers of the
+    message: ``correlation-id``, ``requested-acks`` (a JSON list), and ``ditto-entity-id`` unless the key is an id
+    (``namespace:name``).
     """
 
     def __init__(self, labels: Labels, outbox: Answers) -> None:
-        """Acknowledge ``labels`` through ``outbox``."""
         self._labels, self._outbox = labels, outbox
 
     def acknowledged(self, message: Message, response: bytes | None, auto: AutoReason | None) -> None:

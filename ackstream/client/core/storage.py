@@ -26,11 +26,10 @@ Synchronous: TypeAlias = Literal["normal", "full"]
 
 
 class StoreFile:
-    """The file of one client. Safe to use from several threads; one process at a time may open it.
+    """The file of one client; one process at a time may open it. Thread-safe; raises ``StoreError`` for a bad file.
 
     Each change is in the file when the call returns. If the machine itself fails, the last changes may be missing, but
-    the file is not damaged; with ``full`` none is missing. Every method raises ``StoreError`` for a file that cannot be
-    used.
+    the file is not damaged; with ``full`` none is missing.
     """
 
     def __init__(
@@ -159,8 +158,7 @@ WITHDRAWN = KeptMessage(b"", [], withdrawn=True)
 class MemoryMessages:
     """Unacknowledged messages in memory, which are lost with the process.
 
-    :ivar discarded: the number up to which all messages were dropped
-    :ivar last: the highest number ever used, or ``discarded`` if that is higher
+    All up to ``discarded`` were dropped; ``last`` is the highest number ever used, or ``discarded`` if that is higher.
     """
 
     def __init__(self) -> None:

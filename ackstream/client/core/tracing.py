@@ -38,11 +38,9 @@ def trace_sending(
     future: Future[Any],
     describe: Callable[[Any], tuple[dict[str, Any], str | None]],
 ) -> list[tuple[str, bytes]]:
-    """Begin the span of a record, which ends with its future, and return the record header that carries the trace.
+    """Begin a record's span, in the caller's if there is one; return the trace header. The span ends with the future.
 
-    It belongs to the span of the caller, if there is one.
-
-    :param describe: returns the attributes of an outcome of the future, and the reason if it is a failure
+    ``describe`` returns the attributes of an outcome of the future, and the reason if it is a failure.
     """
     tracer = _tracer()
     if tracer is None:

@@ -42,10 +42,7 @@ Start = Literal["latest", "earliest"]
 
 
 class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
-    """Follows the partitions that the group assigns to a consumer, and commits its progress once a second.
-
-    All methods but those of the listener run in the thread that polls the consumer.
-    """
+    """Follows a consumer's partitions and commits each second; all but the listener runs in the polling thread."""
 
     def __init__(
         self,
@@ -142,10 +139,8 @@ class Worker(Closing):
 
     With a group, an offset is committed when the work of all records up to it is done: after a crash or a restart some
     records are handled again, none is missed. If ``handle`` raises, the record is skipped and the error logged. If the
-    thread dies, its records go to the other members of the group.
-
-    :ivar reader: counts records that could not be unpacked
-    :ivar release: called when its last answers are stored, or its thread has died
+    thread dies, its records go to the other members of the group. ``release`` is called after the last answer, or that
+    death.
     """
 
     def __init__(
@@ -160,12 +155,11 @@ class Worker(Closing):
         labels: Labels | None = None,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Connect; no record is handled before ``run``.
+        """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 
-        :param topics: the topics to read, by names without the prefix; answers go to ``acks``
-        :param group: its name without the prefix; ``None``: alone, with all records from now on
-        :param turn: called after each poll, several times a second, with the monotonic time
-        :param labels: those of the answers: while their lease has lapsed, records and answers wait until it is renewed
+        Without a group all records from now on are read. ``turn`` is called after each poll, several times a second,
+        with the monotonic time. While the lease of ``labels`` has lapsed, records and answers wait.
+
         :raises UnreachableError: no broker, or a topic is missing
         """
         check_word("start", start, Start)
@@ -213,8 +207,7 @@ class Worker(Closing):
     def close(self) -> None:
         """Stop after the records already read, store their answers (for at most 5 s) and commit; may be called twice.
 
-        Delayed answers that are not due are dropped; a member of the group reads their records again. Called by a
-        handler, it returns at once, and all this comes after the records that were read with the present one.
+        The group reads records with delayed answers again. Called by a handler, this runs after the batch in progress.
         """
         self._closing.set()
         if not self._loop.inside:

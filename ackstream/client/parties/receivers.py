@@ -130,8 +130,7 @@ class _Receiver(Client):
     def close(self) -> None:
         """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
 
-        Delayed answers that are not due are dropped; a member of the group handles their signals again. May be called
-        twice. Called by the handler, it returns at once, and all this follows.
+        The group handles signals with delayed answers again. May be called twice; a handler's call returns at once.
         """
         self._worker.close()
 
@@ -157,31 +156,28 @@ class _Receiver(Client):
 class Responder(_Receiver):
     """Calls a handler for each signal and sends the answers that it returns, all in one thread.
 
-    The handler is called for commands and messages in the order of each partition, which keeps the signals of one
-    thing in order. It returns ``Ack``, ``Response`` (if live), a ``DittoError``, ``After`` one of these, several
-    in a list, or ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An
-    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
+    Commands and messages are handled in the order of each partition, which keeps the signals of one thing in order. The
+    handler returns ``Ack``, ``Response`` (if live), a ``DittoError``, ``After`` one of these, several in a list, or
+    ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An exception becomes
+    a nack with status 500 (a ``DittoError``: its own) and the error's text.
 
-    The labels belong to this responder, or to its group, as long as it runs and reaches the broker, as those of a
-    ``Subscriber``. If their lease could not be renewed in time, signals wait until it is renewed.
-
-    Invalid requests are skipped with a warning; the service answers them. With a group, offsets are committed when the
-    answers are stored: after a crash or a restart some signals are handled again, none is missed.
+    The labels belong to this responder, or to its group, as long as it runs and reaches the broker. If their lease
+    could not be renewed in time, signals wait until it is. Invalid requests are skipped with a warning; the service
+    answers them. With a group, offsets are committed when the answers are stored: after a crash or a restart some
+    signals are handled again, none is missed.
     """
 
     @takes(ResponderOptions)
     def __init__(self, options: ResponderOptions) -> None:
         """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings; without a broker ``BadParameterError``
         :param handler: called with each signal; returns the answer to send
         :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
-            all but that one are declared. The handler does not see a signal's other labels
-        :param group: the consumer group whose members share the work and exactly these labels; ``None``: alone, all
-            signals from now on
+            the others are declared. The handler does not see a signal's other labels
+        :param group: its members share the work and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
         :param on_error: called with the error that ends the responder, if one does
-        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
@@ -205,13 +201,11 @@ class Responder(_Receiver):
 class Subscriber(_Receiver):
     """Calls a handler for each signal that it subscribed to, and sends weak acknowledgements for all others.
 
-    The handler is called in the order of each partition, which keeps the signals of one thing in order. The ``labels``
-    of a signal are the requested ones that this subscriber declared. They are acknowledged with 200 when the handler
+    Signals are handled in the order of each partition, which keeps those of one thing in order. The ``labels`` of a
+    signal are the requested ones that this subscriber declared. They are acknowledged with 200 when the handler
     returns, unless it answered them with ``signal.ack(…)`` or returns an answer, such as ``Ack(204)``, or ``Response``
-    to a live command or message. If it raises, they get a nack.
-
-    Signals that its filter drops, that ``visible`` hides or that it has no subscription for are acknowledged weakly, so
-    that no requester waits for this subscriber in vain.
+    to a live command or message. If it raises, they get a nack. Signals that its filter drops, that ``visible`` hides
+    or that it has no subscription for are acknowledged weakly, so that no requester waits for this subscriber in vain.
 
     The labels belong to this subscriber, or to its group, as long as it runs and reaches the broker (see
     ``protocol.ditto.labels``). If their lease could not be renewed in time, signals wait until it is; if another client
@@ -222,7 +216,7 @@ class Subscriber(_Receiver):
     def __init__(self, options: SubscriberOptions) -> None:
         """Connect, declare the labels and begin; when this returns, every signal sent from now on will be handled.
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings; without a broker ``BadParameterError``
         :param handler: called with each signal that it subscribed to; returns the answer to send
         :param subscriptions: made by ``ackstream.client.subscription``, one per stream
         :param labels: those that this subscriber issues
@@ -233,7 +227,6 @@ class Subscriber(_Receiver):
         :param visible: the access rules; signals for which it returns false are hidden
         :param extra: returns the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
         :param on_error: called with the error that ends the subscriber, if one does
-        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """

@@ -1,7 +1,4 @@
-"""Signals (commands, messages and events) as receivers get them, and the answers of a handler.
-
-Source of the forms: Eclipse Ditto, protocol specification of acknowledgements, responses and errors.
-"""
+"""Signals as receivers get them, and a handler's answers (Eclipse Ditto, specification of the protocol)."""
 
 from __future__ import annotations
 
@@ -84,9 +81,8 @@ class Signal:
 
 
 def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:
-    """Return a consumed record as a command or message; ``key`` signs who sent it.
+    """Return a record as a command or message; the responder issues ``labels``, ``key`` signs the sender.
 
-    :param labels: those the responder issues, with ``live-response`` if it responds
     :raises DittoError: the record is not a valid request; the service answers the requester
     """
     if record.value is None:
@@ -180,10 +176,9 @@ Delayed: TypeAlias = tuple[float, Envelope]
 
 
 def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed]:
-    """Return the messages of an answer.
+    """Return the messages of an answer; raise ``TypeError`` for another object.
 
     :raises DittoError: a label is invalid or built in, or it is a response to a command that the twin answers
-    :raises TypeError: it is not an answer
     """
     match answer:
         case None:
@@ -203,10 +198,9 @@ def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed
 
 
 def failure(signal: Signal, error: Exception) -> list[Delayed]:
-    """Return the answers to a signal whose handler raised an error: a nack for each label, the error as its payload.
+    """Return a failed handler's answers: a nack for each label, and the response if one is wanted, with the error.
 
-    A ``DittoError`` gives its own status and texts, anything else 500. A receiver that is to respond responds with the
-    error, too.
+    A ``DittoError`` gives its own status and texts, anything else 500.
     """
     if not isinstance(error, DittoError):
         text = str(error) or type(error).__name__

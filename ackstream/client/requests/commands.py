@@ -1,7 +1,4 @@
-"""Ditto Protocol commands and messages as values: making them, addressing them, and queries for extra fields.
-
-Source of the forms: Eclipse Ditto, things protocol specification.
-"""
+"""Ditto Protocol commands and messages, their addresses and queries (Eclipse Ditto, things protocol specification)."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class Command:
     def of(
         topic: str | TopicPath, path: str = "/", value: Any = UNSET, headers: Mapping[str, Any] | None = None
     ) -> Envelope:
-        """Return any command or message.
-
-        :raises DittoError: the topic path is unknown
-        """
+        """Return any command or message; raise ``DittoError`` for an unknown topic path."""
         parsed = TopicPath.parse(topic) if isinstance(topic, str) else topic
         return Envelope(parsed, dict(headers or {}), path, json_value(value))
 
@@ -47,10 +41,7 @@ class Command:
     def on_thing(
         action: Action, thing_id: str, path: str = "/", value: Any = UNSET, *, channel: Channel = "twin"
     ) -> Envelope:
-        """Return a command on a thing, or on the part of it at ``path``.
-
-        :raises ValueError: the thing id is not ``namespace:name``
-        """
+        """Return a command on a thing, or its part at ``path``; raise ``ValueError`` for an id without a namespace."""
         namespace, name = split_id(thing_id)
         headers = {"content-type": MERGE_PATCH} if action == "merge" else {}
         return Envelope(
@@ -128,13 +119,10 @@ def address(
     response_required: bool | None = None,
     correlation_id: str | None = None,
 ) -> tuple[Envelope, str]:
-    """Return a copy of the command with its headers set, and its correlation-id; ``None`` leaves a header unchanged.
+    """Return a copy of the command with its headers set (``None``: unchanged), and its correlation-id.
 
-    The correlation-id defaults to that of the command's headers, else to a new one.
-
-    :raises DittoError: a negative number of seconds
-    :raises BadParameterError: ``acks`` is one text
-    :raises ValueError: a correlation-id that the service would refuse for its length
+    The correlation-id defaults to that of the command's headers, else to a new one; ``ValueError``: it is too long for
+    the service. ``DittoError``: a negative number of seconds. ``BadParameterError``: ``acks`` is one text.
     """
     headers = dict(command.headers)
     # a program may have written the name in any case

@@ -1,7 +1,4 @@
-"""Replies, and the open requests that they answer: which belongs to which, and when a request has failed.
-
-Times are seconds of a monotonic clock, given by the caller.
-"""
+"""Replies and the open requests that they answer. Times are seconds of a monotonic clock, given by the caller."""
 
 from __future__ import annotations
 
@@ -42,9 +39,8 @@ Verdict = Literal["not_sent", "no_reply"]
 class Reply:
     """One reply: its record headers, and the message itself, which is decoded on first access.
 
-    ``status`` is an HTTP status. ``completed_by`` is the reason why the wait ended: ``acknowledgements`` (all arrived),
-    ``response``, ``timeout``, ``error`` or ``invalid``. ``timestamp`` is the broker's time of the reply, in epoch
-    milliseconds.
+    ``status`` is of HTTP, ``timestamp`` the broker's time in epoch milliseconds. ``completed_by`` is why the wait
+    ended: ``acknowledgements`` (all arrived), ``response``, ``timeout``, ``error`` or ``invalid``.
     """
 
     correlation_id: str
@@ -66,18 +62,13 @@ class Reply:
 
     @cached_property
     def envelope(self) -> Envelope:
-        """The message.
-
-        :raises DittoError: it is not a protocol message
-        """
+        """The message; raises ``DittoError`` if the reply is not a protocol message."""
         return decode(self.data)
 
     def answers(self, command: TopicPath) -> bool:
-        """Whether it is of the thing and of the channel of a command, and a response to such a command if it is one.
+        """Whether it is of the thing and channel of a command, and a response to such a command if it is one.
 
-        A header may have made a command of the twin's channel live.
-
-        :raises DittoError: it is not a protocol message
+        A header may have made a twin's command live. Raises ``DittoError`` if it is not a protocol message.
         """
         topic, channel = self.envelope.topic, command.channel
         if topic.thing_id != command.thing_id or topic.channel not in (channel, "live", channel or "twin"):
@@ -192,12 +183,9 @@ def described(outcome: Reply | Stored) -> tuple[dict[str, Any], str | None]:
 class OpenRequest:
     """An open request.
 
-    :ivar wait: seconds to wait for a reply once the request is stored; ``None``: it is complete as soon as it is stored
-    :ivar give_up_at: the time by which it has to be stored
-    :ivar topic: that of the command
-    :ivar on_stored: called when the broker has stored it
-    :ivar reply_id: that of its reply, which follows from where it is stored
-    :ivar early: replies under its correlation-id that may be to it: known once it is stored
+    After storage, which has to come by ``give_up_at`` and is reported to ``on_stored``, it waits ``wait`` seconds for a
+    reply; ``None``: storage completes it. ``reply_id`` follows from where it is stored; replies that may be to it are
+    ``early`` until then.
     """
 
     correlation_id: str
@@ -272,10 +260,9 @@ class OpenRequests:
         return None if key is None else self._open.get(key)
 
     def accepts(self, request: OpenRequest, reply: Reply) -> bool:
-        """Return whether a reply under its correlation-id is to this request, and not to another one of the same id.
+        """Return whether a reply is to this request, and not to another one of the same correlation-id.
 
-        A request that could not be read is refused without naming its thing; its reply is known by its id alone, which
-        may have to wait in ``early``.
+        The reply to an unreadable request names no thing: its id alone shows that, and it may wait in ``early``.
         """
         if reply.reply_id == request.reply_id:
             return True

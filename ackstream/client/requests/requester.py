@@ -43,11 +43,9 @@ MAX_TIMEOUT_MS = 86_400_000
 
 
 class Requester(Client):
-    """Sends commands and messages, and returns a future for each reply.
+    """Sends commands and messages, and returns a future for each reply. Safe to use from several threads.
 
-    Thousands may be in flight: one thread reads the replies of all. Safe to use from several threads. Done callbacks of
-    futures run in that thread and should be quick.
-
+    Thousands may be in flight: one thread reads all replies and runs the futures' callbacks, which should be quick.
     While the broker is away, requests are kept and sent when it is back; duplicates of a reply are dropped. Every
     future ends, with the reply or with an error that names the correlation-id, at the latest when the request's timeout
     and ``grace`` have passed since the broker stored it.
@@ -57,14 +55,13 @@ class Requester(Client):
     def __init__(self, options: RequesterOptions) -> None:
         """Connect. Replies are read from now on, before the first request can be sent.
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
-        :param reply_to: a separate reply topic (its real name), which the service has to allow
-            (``correlate.reply_topics``); for many requesters, each of which would otherwise read all replies
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings; without a broker ``BadParameterError``
+        :param reply_to: a separate reply topic (its real name, allowed by ``correlate.reply_topics``); with many
+            requesters each would otherwise read all replies
         :param default_timeout: seconds, for requests without a timeout: the service's ``correlate.default_timeout``
         :param grace: seconds to wait for a reply after the request's timeout
         :param delivery_timeout: seconds within which the broker has to store a request
         :param on_error: called with the error that ends the requester, if one does
-        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._options, self._connection = options, connection_of(options.bootstrap_servers)
@@ -104,10 +101,9 @@ class Requester(Client):
         correlation_id: str | None = None,
         on_stored: Callable[[], None] | None = None,
     ) -> Future[Reply]:
-        """Send a request; the future ends with its reply.
+        """Send a request; the future ends with its reply. The service answers an invalid request with an error.
 
-        The parameters set the command's headers; ``None`` leaves a header unchanged. The service validates the request,
-        and answers an invalid one with an error.
+        The parameters set the command's headers; ``None`` leaves a header unchanged.
 
         :param timeout: seconds, or a duration such as ``"500ms"``
         :param acks: labels of the acknowledgements to wait for
@@ -271,10 +267,7 @@ def _not_sent(request: OpenRequest, error: BaseException | None = None) -> NotSe
 
 
 def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:
-    """Return the ``extra`` argument of a ``Subscriber``: a function that queries the twin for the fields of a thing.
-
-    :param timeout: of each query: seconds, or a duration of the protocol
-    """
+    """Return a ``Subscriber``'s ``extra``: queries the twin for fields, for ``timeout`` seconds or a duration each."""
 
     def extra(thing_id: str, fields: str) -> dict[str, Any]:
         return fields_in(requester.request(retrieval(thing_id, fields), timeout=timeout), thing_id)
@@ -290,10 +283,7 @@ def retrieval(thing_id: str, fields: str) -> Envelope:
 
 
 def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
-    """Return the fields in the reply to such a query; an unknown thing has none.
-
-    Source of the error: Eclipse Ditto, ``SignalEnrichmentFailedException``.
-    """
+    """Return the fields in a query's reply; an unknown thing has none (Ditto's ``SignalEnrichmentFailedException``)."""
     if reply.ok and isinstance(reply.value, dict):
         return reply.value
     if reply.status == NOT_FOUND:
