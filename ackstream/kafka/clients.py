@@ -108,13 +108,9 @@ def may_pass(error: BaseException | None) -> bool:
 def connect_producer(
     kafka: Kafka, topic: str | None, *, delivery_timeout: float = DELIVERY_SECONDS, linger_ms: int = 0
 ) -> Any:
-    """Return a producer that neither loses nor duplicates records while the broker is away for a while.
-
-    :param topic: the real name of an existing topic, whose partitions are looked up so that sending does not block;
-        ``None``: the topics are not known yet
-    :param delivery_timeout: seconds after which a record that the broker does not accept fails
-    :raises UnreachableError: no broker answers
-    """
+    """Return a producer that neither loses nor duplicates records while the broker is away for a while."""
+    # ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block; None:
+    # not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
     milliseconds = round(delivery_timeout * 1000)
     config = {
         "acks": "all",
@@ -141,12 +137,8 @@ def connect_producer(
 
 
 def look_up(producer: Any, topic: str) -> None:
-    """Wait until a producer knows the partitions of a topic, for as long as for the first connection to a broker.
-
-    The library itself waits ``max_block_ms``, which is short: a busy broker may need longer for its first answer.
-
-    :raises KafkaTimeoutError: the broker did not answer in time
-    """
+    """Wait for a producer's partitions of a topic, as for a first connection, or raise a KafkaTimeoutError."""
+    # the library itself waits ``max_block_ms``, which is short: a busy broker may need longer for its first answer
     end = monotonic_ms() + BOOTSTRAP_MS
     while True:
         try:
@@ -165,10 +157,8 @@ def send(
     topic: str,
     **record: Any,
 ) -> None:
-    """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed.
-
-    The report may come at once, or in the producer's thread.
-    """
+    """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed."""
+    # the report may come at once, or in the producer's thread
     try:
         sent = producer.send(topic, **record)
     except (KafkaError, ValueError) as error:
@@ -179,10 +169,8 @@ def send(
 
 
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
-    """Send the buffered records for at most ``timeout`` seconds, after which the rest has failed.
-
-    :return: whether that is done: in a callback of the producer this returns at once, and another thread does it
-    """
+    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether that is done."""
+    # in a callback of the producer this returns False at once, and another thread does it
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
         # the thread would wait for itself
@@ -199,11 +187,8 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
 
 
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
-    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``.
-
-    :raises UnreachableError: no broker answers
-    :raises SettingsError: ``kafka.options`` are wrong
-    """
+    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``."""
+    # raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong
     return _connect(KafkaConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
 
@@ -245,12 +230,9 @@ def _unfit(error: Exception) -> SettingsError:
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
-    """Return the ``known`` options of ``kafka.options.python`` in kafka-python's spelling and types.
-
-    ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts.
-
-    :raises SettingsError: no client knows the option, or its value has the wrong type
-    """
+    """Return the ``known`` ones of ``kafka.options.python`` in kafka-python's spelling and types."""
+    # request.timeout.ms is request_timeout_ms there; numbers and booleans are read from their texts; raises
+    # SettingsError: no client knows the option, or its value has the wrong type
     result = {}
     for key, text in kafka.options.python.items():
         name = key.replace(".", "_")
@@ -284,13 +266,9 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
 
 
 def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
-
-    Every record written after this returns will be read. The consumer needs ``auto_offset_reset`` ``earliest``: a new
-    partition has been empty.
-
-    :raises UnreachableError: the broker went away
-    """
+    """Read topics from now on: all partitions, without a group; partitions added later from their beginning."""
+    # Every record written after this returns will be read; raises UnreachableError. The consumer needs
+    # auto_offset_reset earliest: a new partition has been empty.
     consumer.subscribe(list(topics))
     try:
         # fetches metadata, which assigns the partitions

@@ -48,12 +48,10 @@ class ClientConnection(TopicReader):
     ) -> None:
         """Connect; every record written after this returns will be read. Topics are named without the prefix.
 
-        :param sends: the topic that ``send`` writes to
+        :param sends: the topic that ``send`` writes to; ``writes`` are further ones, which are checked at once
         :param addressed: the topic with the records for this client; other records in its partition are ignored
         :param whole: topics of which all partitions are read
-        :param writes: further topics that the client writes to, which are checked at once
-        :param group: the consumer group of committed offsets; the client does not join it
-        :raises UnreachableError: no broker, or a topic is missing
+        :param group: of committed offsets; the client does not join it. UnreachableError: no broker, a topic is missing
         """
         self.name = name.encode()
         self._topic, self._addressed = kafka.topic(sends), kafka.topic(addressed)
@@ -71,11 +69,8 @@ class ClientConnection(TopicReader):
             stack.pop_all()
 
     def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
-        """Send a record, and return the producer's future; safe to call from any thread.
-
-        :raises KafkaError: Kafka rejected it at once
-        :raises ValueError: the partitions of the topic are unknown for a moment
-        """
+        """Send a record, from any thread, and return the producer's future."""
+        # raises KafkaError: Kafka rejected it at once; ValueError: the partitions of the topic are unknown for a moment
         return self.producer.send(self._topic, value, self.name, headers)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
@@ -102,10 +97,8 @@ _SLACK_MS = 60_000
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return each partition's offset of the first record of a broker's time (epoch ms) or later, or its end.
-
-    :raises KafkaError: the broker does not answer
-    """
+    """Return each partition's offset of the first record of a broker's time (epoch ms) or later, or its end."""
+    # raises KafkaError: the broker does not answer
     wanted = list(partitions)
     if not wanted:
         return {}
@@ -123,13 +116,9 @@ class PartitionAssignment:
     """
 
     def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str], addressed: str) -> None:
-        """Begin at the ends: every record written after this returns will be read. Topics have their real names.
-
-        :param consumer: with ``auto_offset_reset`` ``earliest``
-        :param whole: topics of which all partitions are read
-        :param addressed: the topic of which only the partition of the name is read
-        :raises KafkaError: the broker went away
-        """
+        """Begin at the ends: every record written after this returns will be read. Topics have their real names."""
+        # ``consumer``: with auto_offset_reset earliest; ``addressed``: the topic of which only the partition of the
+        # name is read; raises KafkaError: the broker went away
         self._consumer = consumer
         self._name = name
         self._whole = tuple(whole)
@@ -185,11 +174,8 @@ class Outbox:
         self._lock = threading.Lock()
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send records, in order by key; after an error, some of them may have been sent, or may still be.
-
-        :raises UnreachableError: no broker answers
-        :raises KafkaError: the broker does not accept a record, or not in time
-        """
+        """Send records, in order by key; after an error, some of them may have been sent, or may still be."""
+        # raises UnreachableError: no broker answers; KafkaError: the broker does not accept a record, or not in time
         with self._lock:
             if self._producer is None:
                 self._producer = clients.connect_producer(

@@ -30,8 +30,7 @@ logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 class Sockets(selectors.DefaultSelector):
     """Waits for sockets, without a description of unknown ones.
 
-    The library looks up each socket before it waits for it, which fails every time; the text of that error needs the
-    addresses of the socket from the system, which takes longer than the wait.
+    The library looks up each socket first, which fails; the text of that error takes longer to make than the wait.
     """
 
     def __init__(self) -> None:
@@ -127,11 +126,9 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 
 
 def keep_identity(producer: Any) -> None:
-    """Let a producer always get an id from the broker again, without which it sends nothing.
-
-    kafka-python 3.0.12 never requests another one after it has given up a record that may have been sent, nor if the
-    broker does not answer in time.
-    """
+    """Let a producer always get an id from the broker again, without which it sends nothing."""
+    # kafka-python 3.0.12 never requests another one after it has given up a record that may have been sent, nor if the
+    # broker does not answer in time
     # there is no public way
     manager = producer._transaction_manager  # noqa: SLF001
     reset, enqueue = manager.reset_producer_id, manager._enqueue_request  # noqa: SLF001

@@ -44,11 +44,9 @@ _accepted: set[tuple[str, KafkaSecurity]] = set()
 
 
 def check_login(bootstrap: str, security: KafkaSecurity) -> None:
-    """Log in, unless this process did before.
-
-    :raises AccessRefusedError: the broker refuses, or is not trusted; with the remedy
-    :raises UnreachableError: the authorisation server does not answer
-    """
+    """Log in, unless this process did before."""
+    # raises AccessRefusedError, with the remedy: the broker refuses, or is not trusted; UnreachableError: the
+    # authorisation server does not answer
     if (bootstrap, security) in _accepted:
         return
     options = python_security(security)
@@ -174,11 +172,8 @@ def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
 
 
 def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], groups: Iterable[str] = ()) -> set[str]:
-    """Return the topics that exist; raise an AccessRefusedError if an operation or a group is not allowed.
-
-    :param wanted: topics (real names) by operations, such as ``READ``
-    :param groups: consumer groups to join or to commit to
-    """
+    """Return the topics that exist; raise an AccessRefusedError if an operation or a group is not allowed."""
+    # ``wanted``: topics (real names) by operations, such as READ; ``groups``: to join or to commit to
     named = [(topic, operation) for operation, topics in wanted.items() for topic in topics]
     found = {topic["name"]: topic for topic in admin.describe_topics(sorted({topic for topic, _ in named}))}
     for topic, operation in named:

@@ -35,13 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """The needs of one kind of program. Topics and groups are named without the prefix.
+    """The needs of one kind of program (``about``: a noun phrase). Topics and groups are named without the prefix.
 
-    :ivar about: a noun phrase for the docs
-    :ivar looks_up: further topics whose ends it looks up
-    :ivar job: whether it is a job, which checks the configuration of its topics
-    :ivar groups: the beginnings of the names of its consumer groups
-    :ivar watches: the groups whose offsets it shows
+    ``looks_up``: further topics whose ends it looks up; ``job``: it checks the configuration of its topics; ``groups``:
+    the beginnings of its consumer groups' names; ``watches``: groups whose offsets it shows.
     """
 
     about: str
@@ -174,11 +171,9 @@ CLUSTER = "kafka-cluster"
 
 
 class Grant(NamedTuple):
-    """A right of a principal: an operation on a resource.
+    """A right of a principal: an operation, such as ``READ``, on a ``topic``, ``group`` or ``cluster``.
 
-    :ivar resource: ``topic``, ``group`` or ``cluster``
-    :ivar name: of the resource; if ``prefixed``, the beginning of the names of several
-    :ivar operation: the name in Kafka's protocol, such as ``READ``
+    ``name``: of the resource; if ``prefixed``, the beginning of the names of several.
     """
 
     resource: str
@@ -220,10 +215,8 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def principals(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and the party's name.
-
-    :raises SettingsError: a party is unknown, or a principal has no type
-    """
+    """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and its name."""
+    # raises SettingsError: a party is unknown, or a principal has no type
     chosen(given)
     for name, principal in given.items():
         if ":" not in principal:
@@ -250,11 +243,8 @@ def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str])
     """Add the missing ACLs of the principals of parties; return their number, and further rights of those principals.
 
     A broker receives ACLs from its controller with a delay: they hold when this returns, so that the next program that
-    starts is not refused.
-
-    :raises AccessRefusedError: the login may not set ACLs
-    :raises SettingsError: the broker has no authorizer
-    :raises UnreachableError: the broker does not receive the ACLs from its controller
+    starts is not refused. Raises AccessRefusedError (the login may not set ACLs), SettingsError (the broker has no
+    authorizer), UnreachableError (the broker does not receive the ACLs).
     """
     wanted: dict[str, set[ACL]] = {}
     for name in names:

@@ -53,11 +53,8 @@ class TopicReader(Closing):
     def at_end(
         cls, kafka: Kafka, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None
     ) -> Self:
-        """Connect a consumer; every record written to the topics (real names) from now on will be read.
-
-        :param writes: topics that the client writes to, which are checked at once
-        :raises UnreachableError: no broker, or a topic is missing
-        """
+        """Connect a consumer; every record written to the topics (real names) from now on will be read."""
+        # ``writes``: checked at once; raises UnreachableError: no broker, or a topic is missing
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
             check_topics(consumer, kafka, reads=topics, writes=writes)
@@ -113,10 +110,8 @@ class TopicReader(Closing):
         poll_ms: int = POLL_MS,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """Handle each record until the client stops, and log exceptions.
-
-        :param after_poll: called after the records of each poll with the monotonic time in seconds
-        """
+        """Handle each record until the client stops, and log exceptions."""
+        # ``after_poll``: called after the records of each poll with the monotonic time in seconds
         while not self.stop.is_set():
             for record in self.read(poll_ms, max_records):
                 try:
@@ -132,22 +127,18 @@ class TopicReader(Closing):
                 self.stop.wait(BACKOFF_SECONDS)
 
     def _resume_rebalance(self) -> None:
-        """Make the next poll finish a rebalance in progress.
-
-        If a poll ends between the assignment and its confirmation, the library forgets a rebalance that the leader of a
-        group began because partitions had changed: the member then has no heartbeat and commits nothing. A poll without
-        a timeout would never see the confirmation.
-        """
+        """Make the next poll finish a rebalance in progress."""
+        # If a poll ends between assignment and confirmation, the library forgets a rebalance that a leader began for
+        # changed partitions: the member has no heartbeat and commits nothing. A poll without a timeout never sees the
+        # confirmation.
         coordinator = self.consumer._coordinator  # noqa: SLF001 - there is no public way
         if coordinator.rebalance_in_progress():
             coordinator.request_rejoin()
 
     def _resume_paused(self) -> None:
-        """Make records readable that were fetched before their partition was paused, once it is resumed.
-
-        The library makes them the current records, but does not replace current records that are all read: of several
-        partitions, a resumed one might never be read again.
-        """
+        """Make records readable that were fetched before their partition was paused, once it is resumed."""
+        # The library makes them the current records, but does not replace current records that are all read: of several
+        # partitions, a resumed one might never be read again.
         fetcher = self.consumer._fetcher  # noqa: SLF001 - there is no public way
         if not fetcher._next_partition_records:  # noqa: SLF001
             fetcher._next_partition_records = None  # noqa: SLF001
@@ -184,12 +175,9 @@ def check_topics(
     looks_up: Iterable[str] = (),
     group: str | None = None,
 ) -> None:
-    """Check that topics (real names) exist, and may be read and written, before a program waits for them.
-
-    :param looks_up: topics of which only the ends are looked up
-    :raises UnreachableError: a topic does not exist, or the broker went away
-    :raises AccessRefusedError: the broker does not allow an operation, or the group
-    """
+    """Check that topics (real names) exist, and may be read and written, before a program waits for them."""
+    # ``looks_up``: only the ends; raises UnreachableError: a topic does not exist, or the broker went away;
+    # AccessRefusedError: the broker does not allow an operation, or the group
     wanted = {"READ": tuple(reads), "WRITE": tuple(writes), "DESCRIBE": tuple(looks_up)}
     try:
         if kafka.security.protocol == "PLAINTEXT":

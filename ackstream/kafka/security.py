@@ -43,10 +43,7 @@ _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
 def python_security(security: KafkaSecurity) -> dict[str, Any]:
-    """Return the options of kafka-python.
-
-    :raises ValueError: a certificate or a key has changed since the settings were read
-    """
+    """Return the options of kafka-python; raise a ValueError if a certificate or key changed since the settings."""
     found: dict[str, Any] = {"security_protocol": security.protocol}
     if security.encrypted:
         found["ssl_context"] = security.tls.client_context()
@@ -160,11 +157,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         self._token: Token | None = None
 
     def token(self) -> str:
-        """Return the text of the token; fetch one if it is missing or due for renewal.
-
-        :raises AccessRefusedError: the server refuses the client
-        :raises UnreachableError: the server does not answer, or not with a token
-        """
+        """Return the text of the token; fetch one if it is missing or due for renewal."""
+        # raises AccessRefusedError: the server refuses the client; UnreachableError: it does not answer, or without a
+        # token
         with self._lock:
             now, known = self._clock(), self._token
             if known is not None and now < known.renewal:

@@ -38,10 +38,9 @@ SEGMENTS = 24
 
 @dataclass(frozen=True)
 class Topic:
-    """The properties of a topic.
+    """The properties of a topic; ``partitions`` ``None`` for ``kafka.partitions`` of the settings.
 
-    :param partitions: ``None`` for ``kafka.partitions`` of the settings
-    :param compacted: only the last record of a key is kept, but all records for the time of ``history``
+    ``compacted``: only the last record of a key is kept, but all records for the time of ``history``.
     """
 
     partitions: int | None = None
@@ -106,11 +105,8 @@ def system_topics(kafka: Kafka) -> frozenset[str]:
 
 
 def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str]:
-    """Create the missing ones of topics without the prefix; return the real names of the created ones.
-
-    :raises LocalError: Kafka refuses to create a topic
-    :raises UnreachableError: no broker answers
-    """
+    """Create the missing ones of topics without the prefix; return the real names of the created ones."""
+    # raises LocalError: Kafka refuses to create a topic; UnreachableError: no broker answers
     with connect_admin(settings.kafka) as admin:
         return _create(admin, settings.kafka, names)
 
@@ -121,13 +117,9 @@ OF_TWIN = ("twin-acks", "events")
 
 
 def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | None = None) -> None:
-    """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts.
-
-    :param party: its access to the topics is checked
-    :raises AccessRefusedError: the broker does not allow an operation
-    :raises StartError: the records of a topic have their producer's time, may be accepted by only one of several
-        brokers, or are refused for their size; with the command that corrects it
-    """
+    """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts."""
+    # AccessRefusedError: the broker does not allow ``party`` an operation; StartError, with the command that corrects
+    # it: records have their producer's time, may be accepted by one broker alone, or are refused for their size
     names, kafka = list(names), settings.kafka
     try:
         with connect_admin(kafka) as admin:
@@ -184,11 +176,8 @@ def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
 
 
 def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int, needed: int = 0) -> None:
-    """Raise a StartError, with the command that corrects it, for an unsuitable configuration of a topic (real name).
-
-    :param copies: the number of its replicas
-    :param needed: the bytes of its largest record
-    """
+    """Raise a StartError, with the command that corrects it, for an unsuitable configuration of a topic (real name)."""
+    # ``copies``: the number of its replicas; ``needed``: the bytes of its largest record
 
     def refuse(key: str, why: str, wanted: str, or_else: str = "") -> None:
         raise StartError(
@@ -206,10 +195,8 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
 
 
 def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]]:
-    """Return the partitions of topics (real names), and the assigned brokers of each.
-
-    :raises KafkaError: a topic does not exist, or its partitions are unknown for a moment
-    """
+    """Return the partitions of topics (real names), and the assigned brokers of each."""
+    # raises KafkaError: a topic does not exist, or its partitions are unknown for a moment
     found = {}
     for topic in admin.describe_topics(list(topics)):
         if topic["error_code"] or not topic["partitions"]:
@@ -250,10 +237,8 @@ def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
 
 
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition; raise a KafkaError if the broker went away.
-
-    An admin client finds all of them; a consumer's own ``end_offsets()`` omits partitions whose leader has moved.
-    """
+    """Return the next offset of each partition; raise a KafkaError if the broker went away."""
+    # an admin client finds all of them; a consumer's own end_offsets() omits partitions whose leader has moved
     found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     return {partition: entry.offset for partition, entry in found.items()}
 
