@@ -90,14 +90,10 @@ def fold(
     part_bytes: int = PART_BYTES,
     usage: QuotaUsage | None = None,
 ) -> Iterator[TwinResult]:
-    """Apply the twin commands among the records to the things; yield the result in parts, the last one maybe empty.
-
-    Signals that are not for the twin are ignored, and so are those that correlate rejects and answers itself.
-
-    :param records: in order (:func:`ordered`)
-    :param things: gets the changes of a part when the next one is asked for: until then that part may fail
-    :param usage: of the quotas by the things, which gets them at the same time; counted if it is left out
-    """
+    """Apply the twin commands among the records to the things; yield the result in parts, the last one maybe empty."""
+    # Records are in order (see ordered()). Signals that are not for the twin are ignored, and so are those that
+    # correlate rejects and answers itself. ``things`` and ``usage`` (of the quotas; counted if left out) get the
+    # changes of a part when the next one is asked for: until then that part may fail.
     usage = usage or QuotaUsage(settings.quotas, things)
     folding = _TwinBatch(things, usage.copy(), settings)
     for record in records:
@@ -277,10 +273,8 @@ def _row(command: TwinCommand, request: Request, result: CommandResult, event: s
 def response(
     command: Envelope, request: Request, status: int, value: Any, *, revision: int | None = None, tag: str | None = None
 ) -> Envelope:
-    """Return the response to a successful command or query: its own topic and path, with a status.
-
-    A query over many things has neither ``revision`` nor tag.
-    """
+    """Return the response to a successful command or query: its own topic and path, with a status."""
+    # a query over many things has neither ``revision`` nor tag
     headers = {
         ENTITY_REVISION: revision,
         ETAG: tag,
@@ -297,10 +291,8 @@ def response(
 
 
 def event(command: Envelope, request: Request, result: CommandResult) -> Envelope:
-    """Return the event of a change, which requests only the acknowledgements of subscribers.
-
-    If no requested one is left, the header is omitted; an explicit ``[]`` stays.
-    """
+    """Return the event of a change, which requests only the acknowledgements of subscribers."""
+    # if no requested one is left, the header is omitted; an explicit [] stays
     topic = command.topic
     custom = [label for label in request.awaited if label not in BUILT_IN]
     acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
@@ -315,11 +307,8 @@ def event(command: Envelope, request: Request, result: CommandResult) -> Envelop
 
 
 def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visible: bool | None) -> TwinMessage:
-    """Return the acknowledgement of a change in the search index, a weak one if it is invisible there.
-
-    :param reply_id: of the reply to the command that made the change
-    :param visible: ``None``: indexing failed
-    """
+    """Return the acknowledgement of a change in the search index, a weak one if it is invisible there."""
+    # ``visible``: None: indexing failed; ``reply_id``: of the reply to the command that made the change
     status = {None: 500, True: 204, False: 200}[visible]
     ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
     envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})

@@ -253,11 +253,9 @@ def _tag(part: Resource, found: Any, thing: Thing) -> str | None:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch (RFC 7396; Ditto, ``JsonMergePatch``) to a copy of the target.
-
-    DittoError 400 ``things:merge.invalid``: ``{{/expression/}}: null`` removes matching keys in Ditto, would remove
-    none here.
-    """
+    """Apply a JSON merge patch (RFC 7396; Ditto, ``JsonMergePatch``) to a copy of the target."""
+    # DittoError 400 things:merge.invalid: ``{{/expression/}}: null`` removes matching keys in Ditto, would remove none
+    # here
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}

@@ -222,11 +222,9 @@ def load(spark: SparkSession, settings: Settings, query_id: str, batch_id: int) 
 
 
 def commands(signals: DataFrame, settings: Settings) -> DataFrame:
-    """Return the possible twin commands of the signals topic, in the columns of :class:`SignalRecord`.
-
-    ``small`` has small values, ``value`` all, ``size`` their bytes; applied to the stream: analysed once, not per
-    batch.
-    """
+    """Return the possible twin commands of the signals topic, in the columns of :class:`SignalRecord`."""
+    # ``small`` has small values, ``value`` all, ``size`` their bytes; applied to the stream: analysed once, not per
+    # batch
     value = F.col("value")
     marked = reduce(or_, [F.contains(value, F.lit(mark)) for mark in COMMAND_MARKS])
     spring = F.coalesce(F.length(header(record_headers.SPRING_CORRELATION_ID)), F.lit(0))

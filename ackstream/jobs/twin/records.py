@@ -52,10 +52,10 @@ _TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
 
 
 class TwinCommand(msgspec.Struct, frozen=True):
-    """A command for one thing.
+    """A command for one thing; ``timestamp`` is the broker's, epoch milliseconds.
 
-    ``value``: decoded JSON, ``UNSET`` for retrieve and delete; ``timestamp``: the broker's, epoch milliseconds;
-    ``fields``: a retrieve's selector; ``if_equal``: how to treat a change without effect.
+    ``value``: decoded JSON, ``UNSET`` for retrieve and delete; ``fields``: a retrieve's selector; ``if_equal``: how to
+    treat a change without effect.
     """
 
     thing_id: str
@@ -71,10 +71,8 @@ class TwinCommand(msgspec.Struct, frozen=True):
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:
-    """Reject headers with unsupported demands: DittoError 501, 405 ``things:live.channelcondition.notallowed``.
-
-    A query with a live-channel-condition never gets here: correlate refuses it.
-    """
+    """Reject headers with unsupported demands: DittoError 501, 405 ``things:live.channelcondition.notallowed``."""
+    # a query with a live-channel-condition never gets here: correlate refuses it
     check_available(headers)
     if LIVE_CHANNEL_CONDITION in headers:
         raise live_channel_condition_unfit()
@@ -171,12 +169,9 @@ def read_tags(header: str, text: str) -> tuple[str, ...]:
 def check_tags(
     if_match: tuple[str, ...] | None, if_none_match: tuple[str, ...] | None, tag: str | None, *, action: str
 ) -> None:
-    """Compare the entity tags of a command with the tag of its resource.
-
-    :param tag: the entity tag; ``None`` if the resource is missing
-    :param action: the command's; without a resource, a retrieve or a delete fails with another error later
-    :raises DittoError: 412 ``things:precondition.failed``; for a retrieve 304 ``things:precondition.notmodified``
-    """
+    """Compare the entity tags of a command with the ``tag`` of its resource, ``None`` if that is missing."""
+    # DittoError 412 things:precondition.failed; for a retrieve 304 things:precondition.notmodified. Without a resource,
+    # a retrieve or a delete fails with another error later.
     if tag is None and action in ("retrieve", "delete"):
         return
     # the tags of things are strong: if-match takes no weak one; a cache or proxy may weaken what if-none-match returns
@@ -197,10 +192,9 @@ MAX_TOPIC = 249
 
 
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record of the signals topic; ``timestamp`` is the broker's, in epoch milliseconds.
+    """A record of the signals topic; ``timestamp``: the broker's, epoch ms; record headers choose the ``reply_topic``.
 
-    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it; ``reply_topic``
-    is the one that the record headers choose.
+    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it.
     """
 
     timestamp: int
@@ -214,8 +208,8 @@ class SignalRecord(msgspec.Struct, frozen=True, gc=False):
 class JournalRow(msgspec.Struct, frozen=True, gc=False):
     """A change of a thing and the command that made it; JSON is text, times are epoch milliseconds.
 
-    ``visible``: the thing's content changed; ``search_persisted``: that acknowledgement is awaited. The ``last`` row
-    of a thing in a batch holds the whole ``thing``, unless it is deleted.
+    ``visible``: the thing's content changed; ``search_persisted``: that acknowledgement is awaited. The ``last`` row of
+    a thing in a batch holds the whole ``thing``, unless it is deleted.
     """
 
     thing_id: str
@@ -242,8 +236,7 @@ ETAG, ENTITY_REVISION = "etag", "entity-revision"
 class TwinMessage(msgspec.Struct, frozen=True, gc=False):
     """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`.
 
-    ``reply_id`` is that of the reply to the command, for an answer that is awaited: other commands may have the same
-    correlation-id.
+    ``reply_id``: of the reply to the command, for an answer that is awaited: others may have the same correlation-id.
     """
 
     topic: str

@@ -63,13 +63,8 @@ class _Scope(NamedTuple):
 
 
 def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes: int) -> Any:
-    """Answer a query over many things.
-
-    :param things: all things by id, including deleted ones
-    :param now: the value of ``time:now``, epoch milliseconds
-    :param max_bytes: the limit of the answer; a page that would be larger ends earlier
-    :raises DittoError: 400 for an invalid filter, option, path or value, or a search that takes too much effort; 413
-    """
+    """Answer a query over ``things``, all by id with the deleted ones; ``now``: epoch ms; larger pages end earlier."""
+    # DittoError 400 for an invalid filter, option, path or value, or a search that takes too much effort; 413
     if envelope.topic.action != "retrieve" or envelope.path not in ("/", SEARCH, COUNT):
         raise unknown_path(envelope.path)
     if envelope.path == "/":
