@@ -51,10 +51,7 @@ class _SyncDestination:
 
 
 class Backlog:
-    """The batches whose acks wait until every destination that is waited for has their messages.
-
-    The contract with the destinations is that of ``protocol.messages``.
-    """
+    """The batches whose acks wait until each awaited destination has their messages (see ``protocol.messages``)."""
 
     def __init__(
         self,
@@ -69,11 +66,9 @@ class Backlog:
     ) -> None:
         """Start after a restart, waiting for all sync destinations.
 
-        :param acknowledged: the batch up to which all acks were sent
-        :param stored: the newest batch with messages, -1 for none
-        :param written: the newest batch with states, -1 for none
-        :param deferred: the batches whose acks are in the table and were not sent, ascending
-        :param replayed: the batch that will be replayed, if one will: it waits once it is committed
+        Batches: ``acknowledged`` up to which all acks were sent; ``stored`` and ``written`` the newest with messages
+        and with states, -1: none; ``deferred`` with unsent acks, ascending; ``replayed`` the one to replay: it waits
+        once committed.
         """
         self.acknowledged = acknowledged
         self._written, self._deferred = written, frozenset(deferred)
@@ -90,10 +85,8 @@ class Backlog:
             self.add(batch, now, stored=False)
 
     def defers(self, batch: int) -> bool:
-        """Return whether the acks of a batch wait: for a sync destination, or for acks before them that still do.
-
-        Those of a replayed batch wait only if its row has them.
-        """
+        """Return whether the acks of a batch wait: for a sync destination, or for acks before them that still do."""
+        # those of a replayed batch wait only if its row has them
         if batch <= self.acknowledged or (batch <= self._written and batch not in self._deferred):
             return False
         return bool(self._destinations or self._waiting)
@@ -165,10 +158,8 @@ class Backlog:
             tally.set(DESTINATION_SYNC, name, value=destination.sync)
 
     def ready(self, most: int) -> list[int]:
-        """Return the batches, at most ``most``, whose acks may be sent now.
-
-        Between them there may be one that does not wait, as its messages are missing.
-        """
+        """Return the batches, at most ``most``, whose acks may be sent now."""
+        # between them there may be one that does not wait, as its messages are missing
         reported = (one.reported for one in self._destinations.values() if one.sync)
         durable = min(reported, default=MAX_NUMBER)
         waiting = islice(self._waiting, most)
@@ -195,10 +186,9 @@ class PacedAck(NamedTuple):
 
 @dataclass
 class _Waiting:
-    """The acks of one publisher, in order.
+    """The acks of one publisher, in order; the first ``ready`` are sent at any time.
 
-    :ivar ready: how many of the first ones are sent at any time
-    :ivar count: how many numbers have been decided since the last third of a window
+    ``count``: how many numbers have been decided since the last third of a window.
     """
 
     acks: list[PacedAck] = field(default_factory=list)
@@ -216,12 +206,9 @@ class AckPacing:
     def add(
         self, client: str, acks: Sequence[CommandAck], *, batch: int, due: int, window: int = 0, urgent: bool = False
     ) -> None:
-        """Add acks of a publisher behind those that wait.
-
-        :param due: when to send them at the latest
-        :param window: of the publisher: there is an ack for each third of it; 0: it has none
-        :param urgent: send them with the next :meth:`take`; an ack that is not merged with others always is
-        """
+        """Add acks of a publisher behind those that wait; ``due``: when to send them at the latest."""
+        # ``window``: of the publisher, with an ack for each third of it; 0: it has none. ``urgent``: send them with the
+        # next take(); an ack that is not merged always is
         waiting = self._waiting.setdefault(client, _Waiting())
         for ack in acks:
             for part in _thirds(waiting, ack, window):
@@ -258,10 +245,8 @@ def _numbers(paced: PacedAck) -> int:
 
 
 def _thirds(waiting: _Waiting, ack: CommandAck, window: int) -> Iterator[CommandAck]:
-    """Divide an ack where a third of the window ends, rounded down, at least one; count its numbers.
-
-    A client with more than its window under way does not wait for thirds: it gets one ack for all of them.
-    """
+    """Divide an ack where a third of the window ends, rounded down, at least one; count its numbers."""
+    # a client with more than its window under way does not wait for thirds: it gets one ack for all of them
     if ack.ack_type != "persisted" or ack.first is None or ack.seq is None:
         yield ack
         return

@@ -43,7 +43,7 @@ MAX_TOPIC_BYTES = 1_024
 class Verdict:
     """The reason to reject a message; without one, whether it is stored or acknowledged and dropped.
 
-    :ivar logged: whether its topic has a log; its ack is merged with others only then
+    ``logged``: its topic has a log; its ack is merged with others only then.
     """
 
     reason: str | None = None
@@ -128,12 +128,9 @@ class Conflation:
     """Merges the outcomes of one publisher's messages, which may be decided in any order."""
 
     def __init__(self, expected: int, *, failed: dict[int, str] | None = None, unknown_through: int = -1) -> None:
-        """Start with nothing decided.
-
-        :param expected: the first number to acknowledge
-        :param failed: known failures of earlier numbers, with their reasons; those that follow are added
-        :param unknown_through: up to this number, failures may have been forgotten
-        """
+        """Start with nothing decided; ``expected`` is the first number to acknowledge."""
+        # ``failed``: failures of earlier numbers with their reasons; those that follow are added. ``unknown_through``:
+        # up to this number, failures may have been forgotten
         self.unknown_through = unknown_through
         self.absent = Intervals(start=expected)
         """The decided numbers that are in no table: failed, withdrawn, skipped, or acknowledged without a row."""
@@ -214,12 +211,9 @@ class Conflation:
     def decide(
         self, seq: int, reason: str | None, *, asked: bool = True, single: str | None = None, stored: bool = True
     ) -> None:
-        """Mark a number as durable, or as failed with a reason.
-
-        :param asked: whether the publisher requested the acknowledgement; runs without any request are not reported
-        :param single: the command id, if the acknowledgement is not to be merged with others
-        :param stored: whether a message that does not fail has a row
-        """
+        """Mark a number as durable, or as failed with a reason; runs of which no ack was ``asked`` are not reported."""
+        # ``single``: the command id of an ack that is not merged; ``stored``: whether a message that does not fail has
+        # a row
         repeated = seq in self._decided
         if repeated:
             reason = self.repeated(seq)

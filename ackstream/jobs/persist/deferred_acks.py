@@ -134,12 +134,8 @@ class DeferredAcks:
     def committed(
         self, batch: int, acks: Mapping[str, Sequence[CommandAck]], result: PersistResult, *, stored: bool, began: int
     ) -> None:
-        """Take over the acks of a batch that is in the tables, and send those that are due.
-
-        :param acks: by client, in order
-        :param stored: whether the batch added messages
-        :param began: the time of its beginning, in monotonic milliseconds
-        """
+        """Take over the acks (by client, in order) of a batch that is in the tables, and send those that are due."""
+        # ``stored``: whether it added messages; ``began``: the time of its beginning, in monotonic milliseconds
         with self._lock:
             states, urgent = result.changed, result.urgent
             own = [

@@ -114,13 +114,9 @@ def fold(
     floor_ms: int,
     batch: int,
 ) -> PersistResult:
-    """Apply a batch of records to the states of their publishers; the given states stay as they are.
-
-    A publisher whose records fail has them all refused.
-
-    :param records: those of each partition in the order of their offsets
-    :param floor_ms: the shortest interval of merged acks
-    """
+    """Apply the records of a batch to copies of the publishers' states."""
+    # ``floor_ms``: the shortest interval of merged acks; records are each partition's in the order of their offsets; a
+    # publisher whose records fail has them all refused
     clients, newest = _by_client(records)
     result = PersistResult([], [], [], {}, set())
 

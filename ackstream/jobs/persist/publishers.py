@@ -249,12 +249,10 @@ class PublisherBatch:
         self.rejected.append(RejectedRecord(message.partition, message.offset, reason))
 
     def _log_on(self, message: MessageMetadata) -> None:
-        """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps.
-
-        A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
-        it. One that keeps nothing cannot fill a hole: the hole is skipped at once, and the session begins behind
-        everything that was received.
-        """
+        """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps."""
+        # A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
+        # it. One that keeps nothing cannot fill a hole: it is skipped at once, and the session begins behind all
+        # received.
         # these are still for the session before
         self._acknowledge_decided()
         self.urgent = True

@@ -108,12 +108,8 @@ def members(item: MessageMetadata | MessageRun) -> list[MessageMetadata]:
 
 
 def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
-    """Return single messages and runs; those of one client and partition in the order of their offsets.
-
-    Most messages equal the one before but for the next number.
-
-    :param table: the fields of :class:`MessageMetadata`, as :func:`metadata_table` returns them
-    """
+    """Return single messages and runs; those of one client and partition in the order of their offsets."""
+    # most messages equal the one before but for the next number
     if not table.num_rows:
         return
     order = [("client", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -176,13 +172,9 @@ def _messages(table: pa.Table, start: int, count: int) -> list[MessageMetadata]:
 
 
 def projected(records: DataFrame) -> DataFrame:
-    """Lay out Kafka's records for both readings of a batch: the columns of its rows, and ``metadata`` for the driver.
-
-    It is applied to the stream: in a batch each of these expressions would be a call to the JVM.
-
-    :return: the columns of ``messages``, of which those are null that :func:`message_rows` gives; and ``metadata`` with
-        the fields of :class:`MessageMetadata`
-    """
+    """Lay out Kafka's records for both readings of a batch: columns of ``messages``; ``metadata`` for the driver."""
+    # applied to the stream: in a batch each of these expressions would be a call to the JVM; columns that
+    # message_rows() gives are null
     service = sorted(record_headers.PUBLISHER)
     count = sum((F.col("found")[name].isNotNull().cast("int") for name in service), F.lit(0))
     own = F.transform(

@@ -36,17 +36,12 @@ class PublisherState(msgspec.Struct):
 
     :ivar watermark: the number up to which all are decided
     :ivar begins: the first number announced by the last logon; it takes effect with the next message
-    :ivar held: runs of decided, unacknowledged numbers behind a hole
-    :ivar absent: runs of them that are not in the table
-    :ivar refused: reasons of rejections, by number
-    :ivar unknown_through: up to this number, reasons of rejections may have been forgotten
-    :ivar asked: the runs of ``held`` whose acknowledgement was requested
-    :ivar withdrawn: the runs of ``held`` that will never arrive
+    :ivar held: runs of decided, unacknowledged numbers behind a hole; ``absent`` runs of them are not in the table,
+        those ``asked`` have a requested acknowledgement, those ``withdrawn`` will never arrive
+    :ivar refused: reasons of rejections, by number; up to ``unknown_through`` some may have been forgotten
     :ivar flushes: pending flush commands: the number each waits for, and its command id
-    :ivar day: the UTC day of ``stored``, counted from 1970
-    :ivar stored: bytes stored on that day
-    :ivar session: that of the newest logon; empty for a publisher that names none
-    :ivar began: when it began, in epoch milliseconds
+    :ivar stored: bytes stored on the UTC ``day``, counted from 1970
+    :ivar session: that of the newest logon, empty if it named none; it ``began`` in epoch milliseconds
     :ivar superseded: those before it, of which no message is accepted any more
     :ivar read: by partition: the last record that was read, its offset and the latest timestamp
     :ivar conflation: the interval of its merged acks, in milliseconds, as its last logon asked for
@@ -75,10 +70,8 @@ class PublisherState(msgspec.Struct):
     single: dict[int, str] = {}
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
-        """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer.
-
-        A topic that was made anew has the same offsets again, but not the same times.
-        """
+        """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer."""
+        # a topic that was made anew has the same offsets again, but not the same times
         last, newest = self.read.get(partition, (-1, -1))
         return offset <= last and timestamp <= newest
 
@@ -87,13 +80,10 @@ class PublisherState(msgspec.Struct):
         self.read[partition] = (offset, max(timestamp, self.read.get(partition, (-1, -1))[1]))
 
     def begin_session(self, session: str | None, partition: int) -> bool:
-        """Begin the session that a logon names, which supersedes all before it; return whether it is the latest.
-
-        A later one may have been read before, from another partition. As everywhere, a record counts with the latest
-        time of its partition: a clock that was set back makes no logon earlier than the one before.
-
-        :param partition: of the logon, which is noted already
-        """
+        """Begin the session that a logon names, which supersedes all before it; return whether it is the latest."""
+        # A later one may have been read before, from another partition. As everywhere, a record counts with the latest
+        # time of its partition (that of the logon is noted already): a clock that was set back makes no logon earlier
+        # than the one before.
         text = (session or "")[:MAX_SESSION_CHARACTERS]
         _, at = self.read[partition]
         latest = at >= self.began or "" in (text, self.session)
@@ -105,10 +95,8 @@ class PublisherState(msgspec.Struct):
         return latest
 
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
-        """Take over the interval and the window that a logon names; return the interval in force if it is another one.
-
-        ``floor_ms`` is the shortest interval.
-        """
+        """Take over the interval and the window that a logon names; return the interval in force if it changes."""
+        # ``floor_ms`` is the shortest interval
         # digits alone are milliseconds, which earlier producers name
         wanted = read_number(conflation) if (conflation or "").isdecimal() else read_duration(conflation or "")
         self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
@@ -133,13 +121,9 @@ _decode = msgspec.json.Decoder(PublisherState).decode
 
 
 def earlier_batches(publishers: DataFrame, messages: DataFrame, query_id: str | None) -> tuple[int, int]:
-    """Return the last batch with states of other queries, and the last one from there on with messages; -1 for none.
-
-    If no messages are as late as the states, that batch was interrupted before it had written its messages. The next
-    checkpoint reads them again: neither its states nor its acks count.
-
-    :param query_id: ``None``: this query has written nothing yet
-    """
+    """Return the last batch with states of other queries, and the last one from there on with messages; -1 for none."""
+    # If no messages are as late as the states, that batch was interrupted before it had written its messages. The next
+    # checkpoint reads them again: its states and acks do not count. ``query_id`` None: it has no rows yet.
     own = F.lit(False) if query_id is None else F.col("query_id") == query_id  # noqa: FBT003 - Spark's way
     batch = F.col("batch")
     last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
@@ -150,30 +134,23 @@ def earlier_batches(publishers: DataFrame, messages: DataFrame, query_id: str | 
 
 
 def first_batch(spark: SparkSession, lake: Lake, query_id: str, earlier: tuple[int, int]) -> int:
-    """Return the number of a query's first batch: it follows all that other queries have ever written.
-
-    Rows may have been erased since, so the versions of the appends count; in tables that were made as a copy, without
-    versions, the rows count.
-
-    :param earlier: :func:`earlier_batches`
-    """
+    """Return the number of a query's first batch: it follows all that other queries (:func:`earlier_batches`) wrote."""
+    # rows may have been erased, so the versions of the appends count; the rows in a table copied without versions
     begin, _ = tables.first_and_newest(tables.newest_versions(spark, lake, TABLES), query_id)
     return max(begin, *(batch + 1 for batch in earlier))
 
 
 class StoredStates:
-    """The publishers' states in the table.
+    """The publishers' states in the table; ``first`` is the number of the query's first batch.
 
-    :ivar first: the number of the query's first batch; the batches of earlier checkpoints precede those of this one
-    :ivar complete: whether all clients of the table were in what :meth:`before` returned for all
+    The batches of earlier checkpoints precede those of this one. ``complete``: whether all clients of the table were in
+    what :meth:`before` returned for all.
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, query_id: str) -> None:
-        """Find out where the batches of other checkpoints end.
-
-        The last of them may have written no state, because no client was named in its records or because it was
-        interrupted; or states alone, and its messages are read again.
-        """
+        """Find out where the batches of other checkpoints end."""
+        # the last one may have no state (no client was named, or it was interrupted), or no messages: these are read
+        # again
         self.complete = True
         self._spark, self._lake = spark, settings.lake
         publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
@@ -199,12 +176,9 @@ class StoredStates:
         return found
 
     def prune(self) -> None:
-        """Remove the rows that no batch is ever restored from again; the table grows by a row per client and batch.
-
-        The newest batch may be replayed: it starts from the newest row of each client before it. The first and the
-        last row of each query mark where its batches begin and end, and acks that wait for destinations have yet to be
-        sent.
-        """
+        """Remove the rows that no batch is ever restored from again; the table grows by a row per client and batch."""
+        # The newest batch may be replayed: it starts from the newest row of each client before it. The first and last
+        # row of each query mark where its batches begin and end; acks that wait for destinations have yet to be sent.
         rows = tables.read(self._spark, self._lake, "publishers")
         newest, told = rows.agg(F.max("batch"), F.max("told")).collect()[0]
         if newest is None:
