@@ -230,10 +230,8 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
 
 
 def withdraw(state: QueryState, objection: Callable[[LogSubscription], str | None]) -> dict[str, str]:
-    """End the sessions with a subscription that must not go on; return the reasons by client.
-
-    Such a client learns it by its next heartbeat, as one does whose session was forgotten.
-    """
+    """End the sessions with a subscription that must not go on; return the reasons by client."""
+    # such a client learns it by its next heartbeat, as one does whose session was forgotten
     reasons: dict[str, str] = {}
     for subscription in state.subscriptions:
         if why := objection(subscription):
@@ -245,11 +243,8 @@ def withdraw(state: QueryState, objection: Callable[[LogSubscription], str | Non
 
 
 def prune(spark: SparkSession, lake: Lake) -> None:
-    """Remove the states that no batch is ever restored from again; the table grows by a row per batch.
-
-    The newest batch may be replayed: it starts from the state before. The last row of each query marks where its
-    batches end.
-    """
+    """Remove the states that no batch is ever restored from again; the table grows by a row per batch."""
+    # the newest batch may be replayed: it starts from the state before; the last row of each query marks where it ends
     table = DeltaTable.forPath(spark, tables.location(lake, "subscriptions"))
     rows = table.toDF().select("batch", "query_id")
     newest = [row.batch for row in rows.orderBy(F.col("batch").desc()).limit(2).collect()]

@@ -46,10 +46,9 @@ MAX_SUBSCRIPTIONS = 1_000
 class ClientSession(msgspec.Struct):
     """A client's session, and the time of its last record (epoch milliseconds).
 
-    :ivar cid: the id of the command that began it, "" for one without an id; the same logon repeated does not begin
-        another session. ``None``: a subscription alone began it, so that its client may have lost an earlier one
-    :ivar interval_ms: the minimum time between bookmarks
-    :ivar lease_ms: how long it may be silent; 0: as long as :data:`SILENT_MS`
+    ``cid``: of the command that began it, "" without an id; the same logon repeated begins no other session. ``None``:
+    a subscription alone began it, so its client may have lost an earlier one. ``interval_ms``: between bookmarks, at
+    least; ``lease_ms``: how long it may be silent, 0: :data:`SILENT_MS`.
     """
 
     cid: str | None = None
@@ -69,13 +68,9 @@ class SubscriptionPlan:
     """Plans a batch: first :meth:`deliver`, then each command (:func:`execute`), then :meth:`close`."""
 
     def __init__(self, state: QueryState, *, known: int, newest: int, now: int) -> None:
-        """Begin without steps.
-
-        :param state: modified in place
-        :param known: the batch of the log up to which subscriptions have received everything
-        :param newest: the last batch of the log
-        :param now: the broker's time of the newest record, epoch milliseconds
-        """
+        """Begin without steps; ``now`` is the broker's time of the newest record, epoch milliseconds."""
+        # ``state`` is modified in place; ``known``: the batch of the log up to which subscriptions have received
+        # everything; ``newest``: its last one
         self.steps: list[Step] = []
         self.changed = False
         """Whether the state has changed in a way that the next start must know."""
@@ -193,11 +188,8 @@ EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 
 
 def execute(plan: SubscriptionPlan, request: QueryRequest, limits: Query, topics: tuple[str, ...] = ()) -> None:
-    """Add a command's steps to a plan, or the acknowledgements that reject it.
-
-    ``limits``: rights, and minimum time between bookmarks, which a client cannot lower; ``topics``: existing patterns,
-    any if empty.
-    """
+    """Add a command's steps to a plan, or the acknowledgements that reject it."""
+    # clients cannot lower the minimum time between bookmarks in ``limits``; ``topics``: existing patterns, any if empty
     _Execution(plan, request).run(limits, topics)
 
 

@@ -65,15 +65,11 @@ class OrderKey(NamedTuple):
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """One command of a client.
+    """One command of a client; ids of its results begin with ``origin``, the record's ``partition-offset``.
 
-    :param origin: the record's ``partition-offset``; ids of its results begin with it
-    :param time: the record's timestamp, epoch milliseconds
-    :param bookmark: as the client wrote it
-    :param options: by name, those that are intervals in milliseconds: ``ack_conflation`` is the requested time between
-        bookmarks, ``heartbeat`` that between heartbeats (0: none any more)
-    :param reason: why the command is refused, as far as the record alone shows
-    :param detail: a sentence about it
+    ``time``: the record's timestamp, epoch milliseconds; ``bookmark``: as the client wrote it; ``options``: intervals
+    in milliseconds by name, ``ack_conflation`` between bookmarks, ``heartbeat`` between heartbeats (0: none any more);
+    ``reason``, and a sentence about it, ``detail``: why the record alone shows that the command is refused.
     """
 
     client: str
@@ -218,10 +214,7 @@ MAX_COMMAND_BYTES = 64_000
 
 
 class QueryRecord(NamedTuple):
-    """A record of Kafka; ``time`` is the broker's, epoch milliseconds.
-
-    :ivar oversized: it was too large to be brought here; of its headers there are those that name it
-    """
+    """A record of Kafka; ``time`` is the broker's, epoch ms; an ``oversized`` one has only the headers that name it."""
 
     time: int
     partition: int
@@ -309,10 +302,8 @@ UNSOUND = "The types of what it compares or calculates do not fit."
 
 @lru_cache(maxsize=1024)
 def _sound(session: Any, text: str) -> bool:
-    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit.
-
-    ``session`` is the JVM's, which lasts; each batch has a session of Python of its own.
-    """
+    """Return whether Spark accepts a filter that has been parsed: the types of its functions may not fit."""
+    # ``session`` is the JVM's, which lasts; each batch has a session of Python of its own
     spark = SparkSession(SparkContext.getOrCreate(), session)
     try:
         found = spark.createDataFrame([], "value STRING").where(fits(spark.sparkContext, text))

@@ -85,10 +85,8 @@ class Deleted(NamedTuple):
 class LogSubscription(msgspec.Struct):
     """A subscription to new messages; the fields are the JSON in the table ``subscriptions``.
 
-    :ivar origin: of the command that began it
-    :ivar bookmarked: whether its client requested bookmarks of the log's position
-    :ivar acknowledged_through: the last batch whose bookmark was sent
-    :ivar due: when the next bookmark may be sent, epoch milliseconds
+    ``origin``: of the command that began it; ``acknowledged_through``: the last batch whose bookmark was sent; ``due``:
+    when the next bookmark may be sent, epoch milliseconds.
     """
 
     client: str
@@ -119,13 +117,8 @@ Step: TypeAlias = "Acknowledged | GroupMark | Selected | Counted | Deleted | Log
 def records(
     spark: SparkSession, lake: Lake, tail: Tail, steps: Sequence[Step], newest: int, start: Moment
 ) -> DataFrame:
-    """Return the records of the steps, in order: key, value, headers.
-
-    :param tail: of the table ``messages``
-    :param steps: without :class:`Counted`, which the job has turned into acknowledgements
-    :param newest: the last batch of the log
-    :param start: that of the first step
-    """
+    """Return the records of the steps, in order: key, value, headers; ``start`` is the position of the first step."""
+    # ``tail``: of the table messages; ``steps``: without Counted, which the job has turned into acknowledgements
     parts = []
     for number, step in enumerate(steps):
         if isinstance(step, Selected):
@@ -224,10 +217,8 @@ def _messages(tail: Tail, step: LogDelivered, number: int) -> DataFrame:
 
 @lru_cache(maxsize=64)
 def _receivers(context: SparkContext, wanted: tuple[tuple[str, str | None, str], ...]) -> Column:
-    """Return who gets a message, one by one; kept, since subscriptions last and each part of it is a call to the JVM.
-
-    ``wanted``: topic, filter, and the receivers of matching messages, as JSON.
-    """
+    """Return who gets a message, one by one; kept: subscriptions last, and each part of it is a call to the JVM."""
+    # ``wanted``: topic, filter, and the receivers of matching messages, as JSON
     # the subscribers are a constant: no join
     matching = [
         F.when((F.col("subject") == topic) & fits(context, text), F.from_json(F.lit(who), _SUBSCRIBERS))
