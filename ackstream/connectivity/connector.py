@@ -49,11 +49,7 @@ log = logging.getLogger(__name__)
 
 
 def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
-    """Return the access rules for the subjects of connections; without rules and subjects all is permitted.
-
-    :raises SettingsError: there are rules but a source or target has no subjects, or the other way round; or there are
-        neither, and other hosts could command all things
-    """
+    """Return the access rules if they fit the connections' subjects, else SettingsError; without both all is permitted."""
     rules = with_access_file(settings.gateway).access
     subjects = [
         (each.id, kind, part.subjects)
@@ -117,12 +113,7 @@ class Connector(Runner):
     """Runs connections; one that cannot be opened is retried after 0.1 to 60 s while the others continue."""
 
     def __init__(self, settings: Settings, connections: Sequence[Connection]) -> None:
-        """Connect to the system's Kafka, and begin to open the connections.
-
-        :raises UnreachableError: no broker, or a topic is missing
-        :raises MissingExtraError: a transport needs an extra that is not installed
-        :raises SettingsError: as :func:`access_of` and :func:`check_addresses` do
-        """
+        """Begin to open the connections; raise as :class:`System`, :func:`access_of`, :func:`check_addresses` do."""
         for each in connections:
             transport(each.type)
             if isinstance(each, KafkaConnection):
@@ -212,10 +203,7 @@ class _Link:
             FIGURES.set(CONNECTION_OPEN, self.id, value=False)
 
     def turn(self) -> bool:
-        """Open the connection, or its targets, if they are closed and due; return whether both are open, and connected.
-
-        A client that connects again by itself, as MQTT's does, is not opened again meanwhile.
-        """
+        """Open the connection, or its targets, if closed and due; return whether both are open, and connected."""
         try:
             self._turn(self._clock())
         except Exception as error:
@@ -226,6 +214,7 @@ class _Link:
             self._retry(str(error))
         is_open = self._stack is not None and (self._worker is not None or not self._publishes)
         parts = [part for part in (self._publisher, *self._sources) if part is not None]
+        # a client that connects again by itself, as MQTT's does, is not opened again meanwhile
         self.is_open = is_open and all(part.connected for part in parts)
         return self.is_open
 
@@ -323,10 +312,8 @@ class _Link:
             )
 
     def _rests(self) -> bool:
-        """Return whether sources take nothing: too many replies wait, or the connection is not open.
-
-        If a later source cannot be opened, each attempt would execute the messages of the earlier ones again.
-        """
+        """Return whether sources take nothing: too many replies wait, or the connection is not open."""
+        # if a later source cannot be opened, each attempt would execute the messages of the earlier ones again
         return self._stack is None or self._replies.full
 
     def _close_worker(self) -> None:

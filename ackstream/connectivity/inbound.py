@@ -55,15 +55,12 @@ class InboundRequest(msgspec.Struct, frozen=True):
 
 
 class RejectedSignal(msgspec.Struct, frozen=True):
-    """A signal that is not sent, and why.
-
-    ``rejects`` if the message is rejected because its headers contradict each other, or the labels of the connection
-    are taken; after any other error it is settled, since redelivery would fail again.
-    """
+    """A signal that is not sent, and why; ``rejects`` if its message is rejected, too."""
 
     error: DittoError
     topic: TopicPath | None
     headers: dict[str, Any]
+    # its headers contradict each other, or labels are taken; after other errors redelivery would fail again
     rejects: bool
 
 
@@ -119,11 +116,9 @@ class Inbound:
         return InboundRequest(envelope, request)
 
     def _made(self, message: ExternalMessage, template: PayloadTemplate) -> Envelope:
-        """Build a command or message with the payload as its value: JSON as is, anything else as a string.
-
-        A placeholder of topic or path becomes one part of it: the message never decides which command it is.
-        """
+        """Build a command or message with the payload as its value: JSON as is, anything else as a string."""
         context = self._context(message)
+        # a placeholder becomes one part of topic or path: the message never decides which command it is
         topic = _resolved(template.topic, context, _segment)
         found = TopicPath.parse_whole(topic)
         wanted = TopicPath.parse(Template.parse(template.topic).filled("x"))
@@ -136,15 +131,13 @@ class Inbound:
         return Context(message.headers, self._connection_id, topic, message.address)
 
     def _enforce(self, topic: TopicPath, message: ExternalMessage) -> None:
-        """Reject a message about an entity that its sender may not send messages about.
-
-        A placeholder that does not resolve is not equal to anything. Source: Eclipse Ditto, ``EnforcementFilter``.
-        """
+        """Reject a message whose sender may not send about its entity (Eclipse Ditto, ``EnforcementFilter``)."""
         wanted = self._source.enforcement
         if wanted is None:
             return
         context = self._context(message, topic)
         sender = Template.parse(wanted.input).resolve(context)
+        # a placeholder that does not resolve is not equal to anything
         if sender is None or all(Template.parse(text).resolve(context) != sender for text in wanted.filters):
             raise id_enforcement_failed(topic.thing_id)
 
@@ -159,10 +152,10 @@ class Inbound:
         restrict(self._access, self._source.subjects, kind, command)
 
     def _answer(self, answer: Envelope) -> Envelope:
-        """Return an acknowledgement or live response to forward.
+        """Return an acknowledgement or live response to forward; only one that may have received the signal may answer.
 
-        Only a sender that may have received the signal may answer it. For an acknowledgement some part of the thing
-        must be readable, for a live response its path, for the response to a message the box of its subject.
+        For an acknowledgement some part of the thing must be readable, for a live response its path, for the response
+        to a message the box of its subject.
         """
         check_answer(answer, self._declared, _NOT_ACCEPTED)
         thing_id, subjects = answer.topic.thing_id, self._source.subjects

@@ -259,10 +259,7 @@ class Collector:
 def published_reply(
     answer: Envelope, asked: Mapping[str, Any], target: ReplyTarget | None, connection_id: str
 ) -> OutgoingMessage | None:
-    """Convert an answer for the reply target; ``None`` without a target or if its kind is not expected.
-
-    :param asked: headers of the request: source of the correlation-id and of placeholders
-    """
+    """Convert an answer to a request with headers ``asked``; ``None`` without a reply target that expects its kind."""
     if target is None or response_kind(answer) not in target.expected:
         return None
     headers = dict(answer.headers)

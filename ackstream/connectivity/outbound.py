@@ -224,11 +224,10 @@ class OutboundWorker(Closing):
         away: AloneAway,
         access: Access,
     ) -> None:
-        """Connect to the system's Kafka and start; once this returns, every further signal is published.
+        """Start; once this returns, every further signal is published. Raises ``UnreachableError``: no Kafka, or topic.
 
         :param labels: acknowledgements are rejected while another client holds one of them
         :param away: the failures that earlier workers of the connection met
-        :raises UnreachableError: no broker, or a topic is missing
         """
         self._id = connection.id
         self._outbound = Outbound(connection, access, publisher.quoted)

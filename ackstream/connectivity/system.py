@@ -1,7 +1,4 @@
-"""The Kafka side of connections: requests go to ``signals``, acknowledgements and live responses to ``acks``.
-
-Unusable messages go to ``dead-letters``.
-"""
+"""The Kafka side of connections: requests go to ``signals``, answers to ``acks``, unusable ones to ``dead-letters``."""
 
 from __future__ import annotations
 
@@ -78,10 +75,8 @@ class System(Closing):
         self._stack.close()
 
     def ask(self, asked: InboundRequest, *, redelivered: bool, replied: Replied, received: Received) -> None:
-        """Send a request.
+        """Send a request, perhaps ``redelivered``; ``replied`` is called with its reply, if one is required.
 
-        :param redelivered: it may have been sent before
-        :param replied: called with the reply if a response is required
         :param received: called once: with the answer for the requesting message, with ``None`` if no answer will
             arrive, or with the error of a request that can never be sent; if no answer is awaited, as soon as the
             broker has the request
@@ -115,10 +110,7 @@ class System(Closing):
         received: Received,
         answer: SettlementAnswer | SourceFailure = STORED,
     ) -> None:
-        """Store an unusable message among the dead letters, with the reason and the message's identity.
-
-        :param received: called with ``answer`` once that is stored, or with ``None``
-        """
+        """Store an unusable message with the reason as a dead letter; ``received`` gets ``answer``, or ``None`` if that fails."""
         log.warning("A message is a dead letter (%s): %s", message.identity, reason)
 
         def failed(error: BaseException) -> None:
@@ -159,16 +151,13 @@ class System(Closing):
 
 
 def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
-    """Return the meaning of an answer for the settlement of the requesting message.
-
-    :param completed_by: the reason why the wait ended, from the record headers of the reply
-    :param live: the request was a live command or message, so any response counts as processed
-    """
+    """Return what an answer, or the end of the wait (``completed_by``), means for the settlement of its message."""
     if answer.topic.criterion == "acks":
         return SettlementAnswer(statuses(answer))
     status = answer.status or 500
     if completed_by != "response":
         return SourceFailure(status)
+    # any response to a live command or message counts as processed
     return SettlementAnswer((status,), live=live)
 
 
@@ -222,10 +211,10 @@ REMEMBERED = 100_000
 
 
 class Identities:
-    """Assigns each signal a correlation-id that was not used recently.
+    """Assigns each signal a correlation-id that was not used recently: correlate takes a repeated one for a retry.
 
-    correlate treats a repeated correlation-id as a producer's retry. A redelivered message, or one that reuses an id,
-    needs an answer of its own, so its signal gets a suffix (``AcknowledgementForwarderActorStarter``, ditto.md 2).
+    A redelivered message, or one that reuses an id, needs an answer of its own, so its signal gets a suffix
+    (``AcknowledgementForwarderActorStarter``, ditto.md 2).
     """
 
     def __init__(self) -> None:
@@ -243,8 +232,7 @@ class Identities:
 
 
 ROUNDS = 20
-"""Rounds in a row in which a message may fail alone: about ten minutes with the pauses in between, in which a full
-queue gets room again."""
+"""Rounds in a row in which a message may fail alone: about ten minutes with pauses, in which a full queue gets room."""
 
 
 class Place(NamedTuple):

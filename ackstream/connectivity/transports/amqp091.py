@@ -296,11 +296,9 @@ _PROPERTIES = (CONTENT_TYPE, CORRELATION_ID, "reply-to")
 
 
 def external_message(method: Any, properties: BasicProperties, body: bytes) -> ExternalMessage:
-    """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``.
-
-    ``user-id`` is the property alone: brokers check that it is the user of the sender.
-    """
+    """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``."""
     found = {property_text(name).lower(): value for name, value in (properties.headers or {}).items()}
+    # the property alone: brokers check that it is the user of the sender
     found["user-id"] = None
     named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, "message-id", "user-id")}
     found |= {name: value for name, value in named.items() if value}

@@ -140,11 +140,7 @@ def condition_text(found: Any) -> str:
 
 
 def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, bool]:
-    """Decode and convert a message; return whether it may have been delivered before, too.
-
-    The payload of one that cannot be read is its bytes, and it names the reason: an error here would end the
-    connection, and the broker would deliver the message again.
-    """
+    """Decode and convert a message; return whether it may have been delivered before, too."""
     message = Message()
     try:
         if encoded and not encoded.startswith(b"\x00"):
@@ -153,16 +149,15 @@ def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, boo
         message.decode(encoded)
         return external_message(message, address), message.delivery_count > 0
     except Exception as error:  # noqa: BLE001 - proton and Python raise many kinds for bytes of a peer
+        # an error here would end the connection, and the broker would deliver the message again
         return ExternalMessage(str(uuid.uuid4()), {"amqp.address": address}, encoded, repr(error)), False
 
 
 def external_message(message: Message, address: str) -> ExternalMessage:
-    """Convert a message: its application properties, its properties, and ``amqp.address``.
-
-    ``user-id`` is the property alone: brokers check that it is the user of the sender.
-    """
+    """Convert a message: its application properties, its properties, and ``amqp.address``."""
     named = {name.lower(): value for name, value in (message.properties or {}).items()}
     named |= {header: getattr(message, attribute) for header, attribute in _PROPERTIES.items()}
+    # the property alone: brokers check that it is the user of the sender
     named["user-id"] = message.user_id or None
     # proton reads a missing content type as the symbol None
     headers = {name: property_text(value) for name, value in named.items() if value not in (None, "", symbol("None"))}

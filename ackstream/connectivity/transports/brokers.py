@@ -45,20 +45,14 @@ def unreachable(connection: Any, reason: str | BaseException) -> UnreachableErro
 
 
 class BrokerLink(ABC):
-    """A connection to a broker, all in one thread: ``turn`` exchanges data and calls the handlers.
-
-    :ivar reason: why the connection ended
-    """
+    """A connection to a broker, all in one thread: ``turn`` exchanges data; ``reason`` is why it has ended."""
 
     def __init__(self, connection: Any) -> None:
         self.reason: BaseException | str | None = None
         self._settings = connection
 
     def wait(self, until: Callable[[], bool], seconds: float = CONNECT_SECONDS) -> None:
-        """Exchange data until a condition holds; otherwise disconnect.
-
-        :raises UnreachableError: not within ``seconds``, or the broker refuses
-        """
+        """Exchange data until a condition holds; after ``seconds`` disconnect and raise ``UnreachableError``."""
         limit = time.monotonic() + seconds
         try:
             while not until():
@@ -89,12 +83,10 @@ class BrokerLink(ABC):
 
 
 class Redelivery:
-    """Decides when rejected messages go back to a broker that would deliver them again at once.
-
-    Those of one wait go back together. Each wait without a settled message since the last one is twice as long.
-    """
+    """Decides when rejected messages go back, those of a wait together: a broker delivers them again at once."""
 
     def __init__(self) -> None:
+        # each wait without a settled message since the last one is twice as long
         self._attempts = 0
         self._until = 0.0
 
@@ -273,10 +265,7 @@ def _remember(names: dict[str, None], name: str) -> None:
 
 
 class ConfirmingPublisher(TargetPublisher):
-    """Publishes in a thread of its own, and reports each message once the broker has confirmed or refused it.
-
-    It ends with its connection: messages that are not confirmed then are reported as not published.
-    """
+    """Publishes in a thread of its own; reports what the broker confirms or refuses, and the rest once it is gone."""
 
     _link: BrokerLink
 

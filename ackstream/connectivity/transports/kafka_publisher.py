@@ -149,10 +149,7 @@ class KafkaPublisher(TargetPublisher):
             del self._refused[next(iter(self._refused))]
 
     def _attempt(self, where: TargetAddress, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> Any:
-        """Return the future of a record, or ``None`` while the producer knows no partitions of its topic.
-
-        :raises Exception: nothing can be published there, or the producer has known none for 30 s
-        """
+        """Return the future of a record, ``None`` while its topic is unknown; raise after 30 s or if it is refused."""
         if time.monotonic() > self._closed_at:
             raise KafkaTimeoutError("The connection was closed before the message was sent.")
         try:
@@ -172,10 +169,8 @@ class KafkaPublisher(TargetPublisher):
         return None
 
     def _is_unknown(self, topic: str) -> bool:
-        """Ask the cluster whether it has no such topic; raise if nothing can be published to it.
-
-        The producer does not know: it forgets the partitions of a topic, too, when they have no leader for a moment.
-        """
+        """Ask the cluster whether it has no such topic; raise if nothing can be published to it."""
+        # the producer does not know: it forgets the partitions of a topic, too, that have no leader for a moment
         try:
             if self._admin is None:
                 self._admin = clients.connect_admin(self._kafka)

@@ -70,11 +70,7 @@ class _Unacknowledged:
 
 
 class MqttSource(MessageSource):
-    """Consumes the topics of a source.
-
-    From QoS 1 on the broker keeps messages while the connection is down and redelivers unacknowledged ones on the next
-    connection.
-    """
+    """Consumes topics; from QoS 1 on the broker keeps messages while it is away, and redelivers unacknowledged ones."""
 
     def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
         """Prepare the client; ``index`` is part of its id."""

@@ -88,12 +88,7 @@ class MqttClient(Client):
     """
 
     def __init__(self, connection: MqttConnection, name: str, *, persistent: bool, in_flight: int = 20) -> None:
-        """Create the client without connecting it.
-
-        :param name: distinguishes the clients of a connection
-        :param persistent: the broker keeps the session while the client is offline
-        :param in_flight: how many messages the broker may send unacknowledged (MQTT 5)
-        """
+        """Create the client ``name``; the broker keeps its session if ``persistent``, and has ``in_flight`` unacknowledged."""
         self._five = connection.type == "mqtt-5"
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -167,16 +162,13 @@ class MqttClient(Client):
             self.loop_stop()
 
     def receipt(self, message: MQTTMessage, *, accepted: bool) -> None:
-        """Acknowledge a message: PUBACK with QoS 1, PUBREC with QoS 2; in MQTT 5 a rejection has its reason.
-
-        Nothing is sent while the client connects: the broker accepts no packet before CONNECT, and sends the message
-        again. That of an accepted one of QoS 2 is not handed over.
-        """
+        """Acknowledge a message: PUBACK with QoS 1, PUBREC with QoS 2; in MQTT 5 a rejection has its reason."""
         command = PUBACK if message.qos == 1 else PUBREC
         rejects = self._five and not accepted
         if command == PUBREC and not rejects:
             self._unreleased.add(message.mid)
         if not self.is_connected():
+            # the broker accepts no packet before CONNECT, and sends it again; an accepted one is not handed over
             return
         if rejects:
             packet = struct.pack("!BBHB", command, 3, message.mid, REJECTED)
@@ -189,12 +181,9 @@ class MqttClient(Client):
         self._unreleased.clear()
 
     def reconnect(self) -> MQTTErrorCode:
-        """Connect again, and report the messages of QoS 0 that were not written: paho drops them silently.
-
-        Nothing is published before the broker has accepted the connection: paho would send new messages at once, before
-        those that have waited.
-        """
+        """Connect again, and report the messages of QoS 0 that were not written: paho drops them silently."""
         with self._out_message_mutex:
+            # until the broker accepts it: paho would send new messages at once, before those that have waited
             self._accepts = False
             queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
         try:
@@ -306,11 +295,7 @@ class MqttClient(Client):
 
 
 def external_message(message: MQTTMessage) -> ExternalMessage:
-    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos`` and ``mqtt.retain``.
-
-    With MQTT 5 also its user properties, ``correlation-id`` (correlation data), ``reply-to`` (response topic) and
-    ``content-type``.
-    """
+    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos``, ``mqtt.retain`` and its properties of MQTT 5."""
     headers = {TOPIC: message.topic, QOS: str(message.qos), RETAIN: str(message.retain).lower()}
     properties = message.properties
     if properties is not None:
@@ -325,10 +310,7 @@ def external_message(message: MQTTMessage) -> ExternalMessage:
 
 
 def publish_properties(headers: dict[str, str]) -> Properties:
-    """Return the properties of a message to publish with MQTT 5; the inverse of :func:`external_message`.
-
-    :raises Exception: MQTT cannot carry a value, since it has more than 65,535 bytes
-    """
+    """Return the properties of a message to publish with MQTT 5; raise if a value has more than 65,535 bytes."""
     others = {name: value for name, value in headers.items() if name not in (TOPIC, QOS, RETAIN)}
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # of paho
     if correlation_id := others.pop(CORRELATION_ID, ""):

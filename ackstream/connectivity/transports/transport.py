@@ -133,14 +133,12 @@ def outgoing(
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The result of publishing a message: status, payload and further headers of the acknowledgement to issue.
-
-    ``away``: the other system accepts nothing now. A signal whose requester is not informed of that is published again.
-    """
+    """The result of publishing a message: status, payload and further headers of the acknowledgement to issue."""
 
     status: int
     payload: Raw | UnsetType = UNSET
     headers: Mapping[str, str] = {}
+    # the other system accepts nothing now: a signal whose requester is not informed is published again
     away: bool = False
 
     @property
@@ -156,19 +154,13 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: bool | None = None) -> Published:
-    """Return the result of a message that failed with an error of the client.
-
-    :param away: by default true unless the fault is that of the message itself (400): a message that is published again
-        in vain is noticed, a dropped one is lost
-    """
+    """Return the result of a message that failed in the client; ``away`` unless the message is at fault (400)."""
+    # a message that is published again in vain is noticed, a dropped one is lost
     return Published(status, raw(failure(error)), away=status != BAD_REQUEST if away is None else away)
 
 
 class TargetPublisher(Closing):
-    """Publishes messages to another system; thread-safe and never blocking.
-
-    Messages that are not confirmed before it is closed are published again at the next start.
-    """
+    """Publishes to another system, never blocking, in any thread; what is unconfirmed at its end is published again."""
 
     @property
     def alive(self) -> bool:
@@ -236,10 +228,7 @@ def backoff(attempt: int) -> float:
 
 
 def redelivers(settlement: Settlement, qos: int, *, able: bool = True) -> bool:
-    """Return whether a settlement makes a message be delivered again; never with ``qos`` 0 (ditto.md 7).
-
-    :param able: the transport can have it redelivered
-    """
+    """Return whether a settlement redelivers: never with ``qos`` 0 (ditto.md 7), or if the transport is not able to."""
     return qos > 0 and able and settlement == "reject-with-redelivery"
 
 
@@ -251,10 +240,7 @@ class Receiver(Protocol):
         """How many more messages it accepts now."""
 
     def take(self, message: ExternalMessage, done: Callable[[Settlement], None], *, redelivered: bool = False) -> None:
-        """Accept a message; ``done`` is called once, in the thread of the source, with its settlement.
-
-        :param redelivered: it may have been delivered before
-        """
+        """Accept a message, perhaps ``redelivered``; ``done`` is called once, in the source's thread, to settle it."""
 
     def turn(self, timeout: float = 0.0) -> None:
         """Settle answered messages, waiting up to ``timeout`` seconds for the first answer; called regularly."""
@@ -282,10 +268,7 @@ class MessageSource(Closing):
 
     @abstractmethod
     def start(self) -> None:
-        """Connect; once this returns, every message that arrives is consumed.
-
-        :raises AckstreamError: the other system is unreachable or refuses
-        """
+        """Connect, or raise ``AckstreamError``; once this returns, every message that arrives is consumed."""
 
     def close(self) -> None:
         """Stop; unsettled messages are delivered again at the next start. May be called before ``start``, and twice."""
@@ -299,10 +282,7 @@ class MessageSource(Closing):
 
     @abstractmethod
     def _turn(self) -> None:
-        """Take messages and settle others; called again and again in the thread.
-
-        :raises AckstreamError: the other system is gone; the connection is opened again
-        """
+        """Take and settle messages, again and again in the thread; raise ``AckstreamError`` to be opened again."""
 
     @abstractmethod
     def _disconnect(self) -> None:
@@ -341,9 +321,6 @@ MODULES = {
 
 
 def transport(kind: str) -> Transport:
-    """Return the transport of a type of connections.
-
-    :raises MissingExtraError: it needs an extra that is not installed
-    """
+    """Return the transport of a type of connections; raise ``MissingExtraError`` if its extra is not installed."""
     found: Transport = import_module(f"ackstream.connectivity.transports.{MODULES[kind]}").TRANSPORT
     return found
