@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
-    """Return the access rules if they fit the connections' subjects, else SettingsError; without both all is permitted."""
+    """Return the access rules, if they fit the connections' subjects (SettingsError); without both all is permitted."""
     rules = with_access_file(settings.gateway).access
     subjects = [
         (each.id, kind, part.subjects)

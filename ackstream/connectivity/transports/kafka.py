@@ -160,7 +160,7 @@ class Deliveries(OffsetProgress):
         self._attempts: dict[TopicPartition, tuple[int, int]] = {}
 
     def start(self, partition: TopicPartition, offset: int, seen: int = 0) -> None:
-        """Track a partition from an offset unless tracked; a previous owner may have received records below ``seen``."""
+        """Track a partition from an offset unless tracked; a previous owner may have had records below ``seen``."""
         super().start(partition, offset)
         self._seen.setdefault(partition, seen)
 

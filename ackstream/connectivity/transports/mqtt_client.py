@@ -88,7 +88,11 @@ class MqttClient(Client):
     """
 
     def __init__(self, connection: MqttConnection, name: str, *, persistent: bool, in_flight: int = 20) -> None:
-        """Create the client ``name``; the broker keeps its session if ``persistent``, and has ``in_flight`` unacknowledged."""
+        """Create one of the clients of a connection.
+
+        :param persistent: the broker keeps the session while the client is offline
+        :param in_flight: how many messages the broker may send unacknowledged (MQTT 5)
+        """
         self._five = connection.type == "mqtt-5"
         super().__init__(
             CallbackAPIVersion.VERSION2,
