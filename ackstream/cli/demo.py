@@ -65,8 +65,7 @@ POLL_SECONDS = 0.2
 def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
     """Run the demo with a number of commands, ``rate`` per second; return whether all counts add up.
 
-    :param secure: with TLS, and each party with a login and ACLs of its own
-    :raises AckstreamError: a prerequisite is missing; the sentence names the remedy
+    :raises AckstreamError: a prerequisite is missing, with the remedy
     :raises KeyboardInterrupt: interrupted; nothing is left running
     """
     with Interrupts() as interrupts:
@@ -200,13 +199,12 @@ def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[
 
 @contextmanager
 def environment(settings: Settings, console: Console, *, secure: bool = False) -> Iterator[Settings]:
-    """Provide Kafka and empty directories for the duration of the block; yield the settings that use them.
+    """Provide Kafka and empty directories for a block, and yield their settings; LocalError has the remedy.
 
     A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards: these settings have
     a topic prefix. Otherwise one is started and stopped again. The lake is kept.
 
     :param secure: start one with TLS, and a login and ACLs for each party; the settings have the operator's login
-    :raises LocalError: no Java, no jars, a port in use, or another demo is running; names the remedy
     """
     home = settings.local.data / "demo"
 

@@ -39,12 +39,10 @@ def quick_start() -> str:
 
 @contextmanager
 def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """Start Spark for the duration of the block; an active session is used instead and left running.
+    """Start Spark for a block, or use an active session and leave it running; raise LocalError with the remedy.
 
     The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. If the
     block raises, the JVM is killed.
-
-    :raises LocalError: no Java, a jar that cannot be fetched, Spark does not start; with the remedy
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -100,10 +98,8 @@ def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
 
 @contextmanager
 def _launching(output: IO[bytes]) -> Iterator[list[subprocess.Popen[Any]]]:
-    """Redirect the output of the JVM that PySpark starts, and yield its process.
-
-    PySpark forgets a JVM whose start was interrupted, and that JVM would never end.
-    """
+    """Redirect the output of the JVM that PySpark starts, and yield its process."""
+    # PySpark forgets a JVM whose start was interrupted, and that JVM would never end
     launched: list[subprocess.Popen[Any]] = []
 
     def launch(command: list[str], **options: Any) -> subprocess.Popen[Any]:

@@ -277,10 +277,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Interrupts:
-    """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt`` for a block; for the main thread.
-
-    :ivar seen: whether a signal was received
-    """
+    """Turns SIGINT, SIGTERM and SIGHUP into ``KeyboardInterrupt`` for a block; for the main thread."""
 
     def __init__(self) -> None:
         self.seen = False

@@ -110,7 +110,7 @@ class System(Closing):
         received: Received,
         answer: SettlementAnswer | SourceFailure = STORED,
     ) -> None:
-        """Store an unusable message as a dead letter; then give ``answer`` to ``received``, or ``None`` if that fails."""
+        """Store an unusable message as a dead letter; ``received`` gets ``answer``, or ``None`` if that fails."""
         log.warning("A message is a dead letter (%s): %s", message.identity, reason)
 
         def failed(error: BaseException) -> None:

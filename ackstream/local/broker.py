@@ -37,12 +37,9 @@ _LAST_LINES = 5
 
 
 class Broker:
-    """One Kafka node in its own process, which outlives this one.
+    """One Kafka node in its own process, which outlives this one, by the ``local`` part of the settings.
 
-    It uses the ``local`` part of the settings. Data are in ``DATA/kafka``, the logs of this run and of the previous one
-    are ``DATA/logs/kafka.log`` and ``kafka.log.1``.
-
-    :cvar HOME: the directory of its data below ``DATA``
+    Data are in ``DATA/kafka``, the logs of this run and of the previous one in ``DATA/logs``.
     """
 
     HOME = "kafka"
@@ -71,10 +68,7 @@ class Broker:
         return []
 
     def start(self, console: Console | None = None) -> bool:
-        """Start the broker and wait until it answers; return ``False`` if it was running already.
-
-        :raises LocalError: no Java, no jars, a port in use, foreign data, a failed start; with the remedy
-        """
+        """Start the broker, wait until it answers, and return whether it was not running; LocalError has the remedy."""
         program = installation.find_java().program
         console = console or Console(quiet=True)
         class_path = jars.resolve("broker", console)

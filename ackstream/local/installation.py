@@ -69,11 +69,7 @@ def shared_with_tests(path: str) -> ModuleType:
 
 
 def spark_home() -> Path:
-    """Return the directory of Spark: that of ``SPARK_HOME``, else the installed PySpark.
-
-    :raises LocalError: ``SPARK_HOME`` has no Spark, or one of another release
-    :raises MissingExtraError: PySpark is not installed
-    """
+    """Return ``SPARK_HOME``, else where PySpark is installed; raise LocalError without the release of this product."""
     if named := os.environ.get("SPARK_HOME"):
         found = sorted(Path(named).glob("jars/spark-core_*.jar"))
         if not found or not found[0].stem.rpartition("-")[2].startswith(f"{SPARK}."):
@@ -104,10 +100,7 @@ class JavaProgram(NamedTuple):
 
 
 def find_java() -> JavaProgram:
-    """Find Java where Spark looks for it: in ``JAVA_HOME``, then on the ``PATH``.
-
-    :raises LocalError: there is no Java, it does not run, or its release is not from 17 to 25; with the remedy
-    """
+    """Find Java 17 to 25 where Spark looks: in ``JAVA_HOME``, then on the ``PATH``; LocalError has the remedy."""
     program = _program()
     text = _version_text(program)
     found = _VERSION.search(text)

@@ -39,7 +39,7 @@ _REASON = re.compile(r"^\s+(?:\[FAILED +\] \S+: (.+) \(\d+ms\)|Server access err
 
 
 def resolve(configuration: str, console: Console | None = None, module: Path | None = None) -> list[Path]:
-    """Return the jars of a configuration; fetch those that the user's cache lacks.
+    """Return the jars of a configuration; fetch those that the user's cache lacks. LocalError has the remedy.
 
     The SHA-256 of each is compared with ``jars.sha256``; later calls only read a listing and compare sizes and times,
     without a JVM. A file lock makes processes take turns. A truncated jar (an interrupted download, a full disk) and
@@ -47,7 +47,6 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
 
     :param configuration: ``spark`` (the jars of a Spark job, without Spark's own) or ``broker`` (the one-node Kafka)
     :param module: an Ivy file with other configurations; ``None`` for ``conf/ivy.xml``
-    :raises LocalError: no Java, a jar cannot be fetched, or is another file than the listed one; with the remedy
     """
     module = module or installation.conf("ivy.xml")
     if jars := present(configuration, module):

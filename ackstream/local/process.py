@@ -29,9 +29,8 @@ def java_text(text: str, plain: re.Pattern[str]) -> str:
 def locked(path: Path, remedy: str, busy: Callable[[], object]) -> Iterator[None]:
     """Hold a file lock; the system releases it when the process ends, however it ends.
 
-    :param remedy: the advice if the directory cannot be written
+    :param remedy: the advice of the ``LocalError`` if the directory cannot be written
     :param busy: called before waiting for another process that holds the lock; may raise
-    :raises LocalError: the directory cannot be written
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -173,10 +173,7 @@ _BEFORE = timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates for this machine; it is made once.
-
-    :ivar ca: the file with its own certificate
-    """
+    """Signs certificates for this machine; it is made once, and ``ca`` is the file with its own certificate."""
 
     def __init__(self, directory: Path, name: str = "ackstream local authority") -> None:
         """Take the authority of a directory, or make one."""

@@ -82,9 +82,7 @@ def submit_command(
     over those of the user's own ``spark-defaults.conf``, which Spark reads as well.
 
     :param script: the program; ``None``: ``jobs/JOB.py``
-    :raises InputError: there is no such job, or the master and the mode do not fit
-    :raises LocalError: no Java, or a jar cannot be fetched
-    :raises SettingsError: a secret would be in the command line of the JVM; or a cluster would get no settings
+    :raises AckstreamError: there is no such job, no Java or jar, or master, mode and settings do not fit
     """
     script, master = script or installation.entry_point(job), settings.spark.master
     remote = deploy_mode == "cluster"
@@ -129,9 +127,8 @@ def is_local(master: str) -> bool:
 
 
 def check_settings(master: str, *, remote: bool = False) -> Path | None:
-    """Return the settings file that a job on a master uses, if there is one.
+    """Return the settings file that a job on a master uses, if any; a ``remote`` driver does not have this environment.
 
-    :param remote: the driver runs on another machine, whose environment is not this one
     :raises SettingsError: a job on a cluster would silently run with the defaults of a laptop
     """
     file = settings_file()
@@ -165,12 +162,10 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
 
 
 def local_files(fetched: Sequence[Path]) -> dict[str, str]:
-    """Return the entries that replace Hadoop's access to local files, which starts processes for each file.
-
-    Spark loads these classes before it adds the jars of ``--jars``.
-    """
+    """Return the entries that replace Hadoop's access to local files, which starts processes for each file."""
     found = [str(jar) for jar in fetched if jar.name.startswith(BASES)]
     if len(found) < len(BASES):
+        # too few: Spark loads these classes before it adds the jars of ``--jars``
         return {}
     return {
         CLASS_PATH: os.pathsep.join([*found, str(LOCAL_FILES_JAR)]),
@@ -207,11 +202,9 @@ def log_configuration(log_format: str) -> str:
 
 
 def submit_environment(master: str = "local", deploy_mode: str = "client", log_format: str = "text") -> dict[str, str]:
-    """Return the environment of ``spark-submit``: Spark, and on this machine the interpreter and the quiet log.
-
-    ``PYSPARK_PYTHON`` is respected; without it, workers run this interpreter here, and the cluster's there.
-    """
+    """Return the environment of ``spark-submit``: Spark, and on this machine the interpreter and the quiet log."""
     own = {"SPARK_HOME": str(installation.spark_home())}
+    # ``PYSPARK_PYTHON`` is respected; without it, workers run this interpreter here, and the cluster's there
     if deploy_mode == "client":
         own["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if not is_local(master):
@@ -258,11 +251,7 @@ def archive() -> Path:
 
 
 def archive_classes() -> bool:
-    """Write the archive unless it exists: 40 seconds, and 200 MB of the user's cache; one process at a time.
-
-    :returns: whether there is an archive now; a Java without class-data sharing has none
-    :raises LocalError: no Java, or a jar cannot be fetched
-    """
+    """Write the archive (40 s, 200 MB of the user's cache) unless it exists; return whether the Java has one."""
     found = archive()
     if found.is_file():
         return True

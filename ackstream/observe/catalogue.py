@@ -19,18 +19,14 @@ HTTP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 
 
 class Metric(NamedTuple):
-    """One metric, with the names of its labels in the order of their values.
-
-    :ivar buckets: upper bounds of a histogram, without infinity
-    :ivar merge: how the values of a gauge that several shards report become one
-    """
+    """One metric, with the names of its labels in the order of their values."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    merge: Merge = "sum"
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, without infinity
+    merge: Merge = "sum"  # how the values of a gauge that several shards report become one
 
 
 METRICS: dict[str, Metric] = {}

@@ -80,16 +80,11 @@ def registry(figures: Figures) -> CollectorRegistry:
 
 
 class Pulse(NamedTuple):
-    """A sign that is expected again and again.
-
-    :ivar limit: seconds without a sign after which the process is unhealthy
-    :ivar vital: the process does not work without it, once it has begun
-    :ivar last: time of the last sign, ``None`` before the first
-    """
+    """A sign that is expected again and again, at least every ``limit`` seconds."""
 
     limit: float
-    vital: bool
-    last: float | None = None
+    vital: bool  # the process does not work without it, once it has begun
+    last: float | None = None  # time of the last sign, ``None`` before the first
 
 
 def probe_answer(problems: tuple[str, ...]) -> tuple[int, bytes]:
@@ -213,10 +208,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
 
 @contextmanager
 def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health: Health = HEALTH) -> Iterator[int]:
-    """Serve the endpoint until the block ends, if the settings give it a port; give the port, or 0.
-
-    Raises ``MissingExtraError``, or ``SettingsError``: the port is in use, or the address is not of this machine.
-    """
+    """Serve the endpoint during a block, if the settings have a port that is free (SettingsError); yield it, or 0."""
     figures.set(INFO, program, __version__, value=1)
     if not settings.port:
         yield 0

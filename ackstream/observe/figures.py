@@ -25,15 +25,12 @@ Key = tuple[str, ...]
 
 
 class MetricSample(NamedTuple):
-    """One series: a counter's or gauge's value, or a histogram's sum and counts.
-
-    :ivar counts: not cumulative, one more than the metric has bounds
-    """
+    """One series: a counter's or gauge's value, or a histogram's sum and counts."""
 
     metric: Metric
     labels: tuple[str, ...]
     value: float = 0.0
-    counts: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()  # not cumulative, one more than the metric has bounds
 
 
 class Tally:

@@ -105,10 +105,7 @@ REPEAT_SECONDS = 10.0
 
 
 class _Repetitions(logging.Filter):
-    """Lets each statement of the Kafka library log once per period; the next line has the number of dropped ones.
-
-    Lines are compared by statement: their texts have a socket or a number that differs each time.
-    """
+    """Lets each statement of the Kafka library log once per period; the next line has the number of dropped ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,6 +115,7 @@ class _Repetitions(logging.Filter):
         """Return whether to log a record."""
         if record.name.partition(".")[0] != "kafka":
             return True
+        # not the text, which has a socket or a number that differs each time
         place = (record.pathname, record.lineno, record.levelno)
         until, left_out = self._seen.get(place, (0.0, 0))
         if record.created < until:
@@ -130,11 +128,7 @@ class _Repetitions(logging.Filter):
 
 
 def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:
-    """Let this process log to standard error or ``stream``, in place of any earlier configuration.
-
-    Libraries log one level higher than the product, because their INFO lines are about their own internals. The
-    ``fields`` are the context of all lines, such as ``program``.
-    """
+    """Let this process log to standard error or ``stream`` alone; ``fields`` are the context of all lines."""
     level = LEVELS[settings.level]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter((JsonFormatter if settings.format == "json" else TextFormatter)(fields))
@@ -143,6 +137,7 @@ def configure(settings: Log, stream: IO[str] | None = None, **fields: object) ->
     for former in list(root.handlers):
         root.removeHandler(former)
     root.addHandler(handler)
+    # libraries one level higher than the product: their INFO lines are about their own internals
     root.setLevel(min(logging.ERROR, level + 10))
     logging.getLogger("ackstream").setLevel(level)
     logging.captureWarnings(capture=True)

@@ -115,11 +115,8 @@ REMEMBERED = 50_000
 
 
 def verdict(status: int, completed_by: str) -> Verdict:
-    """Return how a request ended for its sender.
-
-    ``timed out``: something was missing at the deadline; ``answered``: everything arrived and succeeded; ``failed``: a
-    party or the system refused.
-    """
+    """Return how a request ended for its sender; ``failed``: a party or the system refused."""
+    # something was missing at the deadline
     if completed_by == "timeout":
         return "timed out"
     return "answered" if is_success(status) else "failed"

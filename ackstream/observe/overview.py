@@ -62,22 +62,19 @@ class LabelTally(msgspec.Struct, frozen=True):
 
 
 class View(Snapshot, frozen=True):
-    """The content of the page at one moment; durations and epoch times are in milliseconds.
-
-    ``labels`` and ``parties`` are those with most failures; ``labels_in_all`` and ``parties_in_all`` count all of them.
-    ``newest`` is the broker's time of the newest decision, ``trends`` those of ten minutes in bars of ten seconds.
-    ``jobs`` and ``planes`` are for those who may read everything.
-    """
+    """The content of the page at one moment; durations and epoch times are in milliseconds."""
 
     now: int
+    # of labels and parties those with most failures, and how many there are in all
     labels: list[LabelTally]
     parties: list[LabelTally]
     labels_in_all: int
     parties_in_all: int
     failures: list[FailureEntry]
     note: str
-    newest: int | None
-    trends: dict[Verdict, list[int]]
+    newest: int | None  # the broker's time of the newest decision
+    trends: dict[Verdict, list[int]]  # of ten minutes in bars of ten seconds
+    # for those who may read everything
     jobs: list[JobSign]
     planes: PlanesView | None
 

@@ -57,23 +57,17 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class PlanesView(msgspec.Struct, frozen=True):
-    """All planes at one moment.
-
-    :ivar in_all: total numbers of publishers, readers and queues
-    :ivar trends: counts of the last ten minutes in bars of ten seconds, the oldest first
-    :ivar newest: the time of the newest record of each plane that has one
-    :ivar changes: changes of things in the window
-    """
+    """All planes at one moment."""
 
     publishers: list[PublisherLine]
     readers: list[ReaderLine]
     queues: list[QueueLine]
     destinations: list[DestinationLine]
     dead_letters: list[DeadLetter]
-    changes: int
-    in_all: dict[str, int]
-    trends: dict[str, list[int]]
-    newest: dict[str, int]
+    changes: int  # changes of things in the window
+    in_all: dict[str, int]  # total numbers of publishers, readers and queues
+    trends: dict[str, list[int]]  # counts of the last ten minutes in bars of ten seconds, the oldest first
+    newest: dict[str, int]  # the time of the newest record of each plane that has one
 
 
 class Planes:

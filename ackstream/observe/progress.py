@@ -46,19 +46,15 @@ class PublisherLine(msgspec.Struct, frozen=True):
 
 
 class ReaderLine(msgspec.Struct, frozen=True):
-    """A reader: the writers it has acknowledged messages of, acknowledgements in the window, and its lag.
-
-    :ivar behind: stored messages not acknowledged, as far as the feed goes back; ``None``: unknown
-    :ivar at: its last record
-    """
+    """A reader: the writers it has acknowledged messages of, acknowledgements in the window, and its lag."""
 
     reader: str
     role: str | None
     durable: bool
     writers: int
     acknowledged: int
-    behind: int | None
-    at: int
+    behind: int | None  # stored messages not acknowledged, as far as the feed goes back; ``None``: unknown
+    at: int  # its last record
 
 
 class _Publisher:
@@ -171,24 +167,18 @@ class SampleProgress:
 
 
 class QueueLine(msgspec.Struct, frozen=True):
-    """A queue: messages that its consumers hold, and events in the window.
-
-    :ivar held: messages delivered to a consumer and not yet settled
-    :ivar oldest: milliseconds since the oldest held message was delivered, ``None`` without one
-    :ivar most: highest number of deliveries of a held message
-    :ivar at: time of its last record
-    """
+    """A queue: messages that its consumers hold, and events in the window."""
 
     queue: str
     consumers: int
-    held: int
-    oldest: int | None
-    most: int
+    held: int  # messages delivered to a consumer and not yet settled
+    oldest: int | None  # milliseconds since the oldest held message was delivered, ``None`` without one
+    most: int  # highest number of deliveries of a held message
     delivered: int
     redelivered: int
     settled: int
     dead: int
-    at: int
+    at: int  # time of its last record
 
 
 class _Held(msgspec.Struct):

@@ -38,22 +38,18 @@ STORY_BYTES = 8_000_000
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON.
-
-    For a message the ``label`` is the publisher, reader or consumer. A request has the ``traceparent`` it came with.
-    ``request`` is the correlation-id on the wire: different for two requests whose clients chose the same id.
-    """
+    """One event of a request or a message; ``at`` is in epoch milliseconds, ``content`` is JSON."""
 
     at: int
     event: str
     id: str
-    label: str | None = None
+    label: str | None = None  # of a message: the publisher, reader or consumer
     status: int | None = None
     detail: str | None = None
     thing_id: str | None = None
-    traceparent: str | None = None
+    traceparent: str | None = None  # that a request came with
     content: Raw | UnsetType = UNSET
-    request: str = ""
+    request: str = ""  # the correlation-id on the wire: different for two requests whose clients chose the same id
 
 
 class TracedRequest(msgspec.Struct, frozen=True):

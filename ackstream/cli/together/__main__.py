@@ -1,7 +1,4 @@
-"""The program of ``ackstream run``: jobs in one Spark session.
-
-It has a directory of its own, in which Python looks for modules first.
-"""
+"""The program of ``ackstream run``, jobs in one Spark session; Python looks for modules in its directory first."""
 
 from __future__ import annotations
 
