@@ -116,9 +116,8 @@ class QueueLink:
             if not self._ready or not self.working or self._halted:
                 return None
             message = self._pop_ready()
-            now = monotonic_ms()
-            report = self._session.report(now) if self._session.hand_out(message.delivery, now) else None
-            sent = None if report is None else self._send([report])
+            records = self._session.hand_out(message.delivery, monotonic_ms())
+            sent = self._send(records) if records else None
         if sent is not None:
             with suppress(KafkaError):
                 sent.get(timeout=REPORT_SECONDS)

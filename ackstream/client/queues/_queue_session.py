@@ -103,7 +103,7 @@ class QueueSession:
         self._held: dict[str, MessageDelivered] = {}
         # when leases end: they begin with the report of the delivery, and anew with that of the handing out
         self._lease_ends: dict[str, int] = {}
-        self._handed_out = self._reported_out = 0
+        self._handed_out = self._reported_out = self._handings = 0
         self._batches = batches
         self._counts = counts
         self._outcomes = {"accepted", *bind.outcomes}
@@ -160,15 +160,24 @@ class QueueSession:
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
 
-    def hand_out(self, delivery: MessageDelivered, now_ms: int) -> bool:
-        """Note that the application gets a delivery; return whether Kafka should have the report of that before."""
-        if delivery.session != self._bind.session:
-            return False
+    def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[QueueRequest]:
+        """Note that the application gets a delivery; return the records that Kafka should have before.
+
+        Those are acceptances and the report of this, for the first, second, fourth, eighth … delivery of a session. So
+        if a message always ends its process, those before it are settled after a few sessions, and it is the first.
+        """
+        if delivery.session != self._bind.session or self.over is not None:
+            return []
         self._since = self._since if self._news else now_ms
-        before, self._handed_out = self._handed_out, delivery.number
+        self._handed_out = delivery.number
+        self._handings += 1
         left = self.lease_left(delivery, now_ms)
-        # a message that always ends its process is the first of some session; and a lease may end before a later report
-        return before == 0 or (left is not None and self.bound is not None and left < self.bound.lease_ms / 2)
+        if self._handings.bit_count() == 1:
+            return [*self._batches.flush(), self.report(now_ms)]
+        if left is not None and self.bound is not None and left < self.bound.lease_ms / 2:
+            # the lease may end before a later report
+            return [self.report(now_ms)]
+        return []
 
     def _forget(self, delivery: MessageDelivered) -> None:
         del self._held[delivery.message]
