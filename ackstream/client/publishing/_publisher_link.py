@@ -1,7 +1,6 @@
 """A publisher's connection: its logon, its records, and the answers to them, in one thread.
 
-A session begins with a logon, which ends every earlier one of the name. All its records name it, so that persist can
-refuse records that an earlier publisher of the name still sends.
+A logon ends the name's earlier sessions. Records name theirs: persist refuses those an earlier publisher still sends.
 """
 
 from __future__ import annotations
@@ -47,11 +46,7 @@ HURRY_SECONDS = 2.0
 
 
 class PublisherLink:
-    """Connects a publisher's messages with Kafka.
-
-    :ivar order: a message is numbered and sent under this lock
-    :ivar readers: the acknowledgements of readers, if they are tracked
-    """
+    """Connects a publisher's messages with Kafka; numbers and sends under ``order``; may track ``readers``."""
 
     def __init__(
         self,
@@ -177,10 +172,7 @@ class PublisherLink:
             log.warning("Kafka did not store a query about %s, which is sent again: %s", question.writer, error)
 
     def close(self, timeout: float) -> list[int]:
-        """Send buffered records for at most ``timeout`` seconds, then fail the open futures; may be called twice.
-
-        :return: the messages that were not stored by Kafka
-        """
+        """Send records for at most ``timeout`` seconds, fail futures; return unstored messages. May be repeated."""
         with self.order:
             if self._closed.is_set():
                 return []

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ASK_SECONDS = 3.0
 SETTLE_TIMEOUT = 30.0
 ROLES_AGAIN_SECONDS = 600.0
-"""How often a publisher names the roles that it requires although it has nothing to ask: settle forgets those of
-writers that were silent for ``settle.durable_lease``. Each third of that, if it is more often."""
+"""How often a publisher without a question names its required roles again (or each third of ``settle.durable_lease``,
+after which settle forgets those of silent writers, if that is more often)."""
 
 
 class Callback(msgspec.Struct, frozen=True):
@@ -55,7 +55,6 @@ class WriterAcknowledgements(Awaited):
         ask: Callable[[WriterStateRequest], None],
         handler: Callable[[Callback], None] | None,
     ) -> None:
-        """Set up without samples; :meth:`begin` follows."""
         super().__init__()
         # the number of the last sample
         self.written = 0

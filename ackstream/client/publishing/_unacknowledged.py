@@ -43,18 +43,12 @@ class Logon(NamedTuple):
 
 
 class UnacknowledgedMessages(Awaited):
-    """Decides when messages are sent and when they are done; the publisher sends them.
-
-    Futures and handlers are called without the lock.
-    """
+    """Decides when messages are sent and when they are done. Futures and handlers are called without the lock."""
 
     def __init__(
         self, messages: MemoryMessages, options: PublisherOptions, clock: Callable[[], int] = monotonic_ms
     ) -> None:
-        """Take over the messages of an earlier run; they are not sent before :meth:`logged_on`.
-
-        A window is 1 to 255 in Solace, and may be larger here.
-        """
+        """Take over an earlier run's messages, unsent until :meth:`logged_on`; windows may exceed Solace's 1 to 255."""
         super().__init__()
         self._window, self._window_bytes = options.window, options.window_bytes
         if self._window < 1 or self._window_bytes < 1:
@@ -100,10 +94,8 @@ class UnacknowledgedMessages(Awaited):
     def logged_on(self, last: int, begin: int = 0) -> Logon:
         """Drop the messages up to the service's last one; return those to send again now, and the holes.
 
-        The others follow when the window has room. Numbers between those that are kept, and up to the first new one,
-        are holes: their messages were lost with a file, or were never published.
-
-        :param begin: use no number up to this one for a new message
+        The others follow when the window has room. Holes are numbers between those that are kept, and up to the first
+        new one (above ``begin``): their messages were lost with a file, or were never published.
         """
         with self.changed:
             if self._options.error_on_gap and last < self._messages.discarded:

@@ -1,7 +1,6 @@
-"""Messages of a publisher: the arguments of an application, records in ``messages``, receipts, and retransmission.
+"""A publisher's messages: an application's arguments, records in ``messages``, receipts, and retransmission.
 
-Arguments are checked before a message has a number. The headers of the service come last: of a repeated name the last
-one counts.
+Arguments are checked before a message has a number. The service's headers come last: a repeated name's last one counts.
 """
 
 from __future__ import annotations
@@ -208,10 +207,7 @@ class Publications:
         return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
 
     def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None) -> Headers:
-        """Return the headers of a logon; the service acknowledges each third of ``window``.
-
-        :param first: the first number that the publisher keeps or will use; ``None``: it has none
-        """
+        """Return a logon's headers; ``first`` is the first number kept or next; each third of ``window`` is acked."""
         headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
         if first is not None:
             headers.append((FIRST, b"%d" % first))
@@ -285,10 +281,7 @@ class Retransmission:
             self._mean += (duration_ms - self._mean) / 8
 
     def due(self, sent: Mapping[int, int], now: int) -> list[int]:
-        """Return the messages to send again now, oldest first.
-
-        :param sent: all unanswered ones by number, ascending, and when each was sent last
-        """
+        """Return those of ``sent`` (all unanswered, ascending, with when each was sent last) to send again now."""
         oldest = next(iter(sent.values()), None)
         timeout = self.timeout_ms
         pause = max(timeout, min(timeout * self._factor, MAX_PAUSE_MS))

@@ -46,36 +46,32 @@ class Publisher(Client):
 
     Each message gets a future that ends with its receipt, or with a ``RefusedError`` that has the reason; a refused
     message is not sent again. Unanswered messages are; the service recognizes duplicates by client and number. All
-    messages of a client go to one partition, so that they keep their order. One that Kafka refuses for good fails, and
-    its number is withdrawn.
-
-    A later publisher of the same name ends this one, and the service accepts no message of it any more.
+    messages of a client go to one partition, which keeps their order. One that Kafka refuses for good fails, and its
+    number is withdrawn. A later publisher of the same name ends this one, and the service accepts no more of its
+    messages.
 
     With ``writer_qos`` the publisher also tracks the acknowledgements of readers (see :class:`SampleReader`): it can
-    wait for them, calls back for each, and blocks while readers are too far behind.
-
-    Safe to use from several threads. Handlers and callbacks of futures run in the threads that read and send: they
-    should be quick and must not publish.
+    wait for them, calls back for each, and blocks while readers are too far behind. Safe to use from several threads.
+    Handlers and callbacks of futures run in the threads that read and send: they should be quick and must not publish.
     """
 
     @takes(PublisherOptions)
     def __init__(self, options: PublisherOptions) -> None:
         """Connect, log on, and send the messages that are still in the store.
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
         :param name: the one that sequence numbers belong to; unique, and the same in every run
         :param store: a file that survives the process; ``None``: memory
-        :param stage: when a message counts as acknowledged: ``accepted``, Kafka has stored it (milliseconds, and it has
-            not been checked), or ``persisted``, it is in the tables (a batch later)
+        :param stage: a message counts as acknowledged when Kafka has stored it, unchecked (``accepted``, milliseconds),
+            or when it is in the tables (``persisted``, a batch later)
         :param synchronous: ``full``: each message is on the disk before it is sent; a failure of the machine loses none
         :param window: the number of messages that may be sent and not acknowledged, 1 or more
         :param window_bytes: the bytes that they may have together; a larger message is sent alone
         :param block: whether ``publish`` waits for room in the window, or raises ``WouldBlockError``
         :param windowed: ``on_receipt`` is called only for the last message of an ack, which covers all from ``first``
-        :param ack_timeout: seconds without an answer after which the oldest message is sent again; longer where
-            answers usually take longer (``client.retransmission``)
-        :param conflation_ms: the interval of merged acks; ``None``: a second. The answer to the logon names another one
-            (``effective_conflation_ms``)
+        :param ack_timeout: seconds without an answer until the oldest message is sent again; more if answers usually
+            take it
+        :param conflation_ms: the interval of merged acks (``None``: a second); granted: ``effective_conflation_ms``
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
         :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
         :param on_receipt: called with each receipt
@@ -84,8 +80,8 @@ class Publisher(Client):
         :param writer_qos: flow control by readers, whose acknowledgements are tracked with it or with a handler alone
         :param on_application_acknowledgment: called once in a run for each message and reader that acknowledged it
         :param on_error: called with the error that ends the publisher, if one does; open futures have failed with it
-        :param on_connection: called when the publisher is ``connected``, and ``disconnected``: Kafka did not store a
-            message, or the service has not answered one in time; both are retried
+        :param on_connection: called when ``connected``, or ``disconnected``: a message was not stored or answered in
+            time; retried
         :raises BadParameterError: the name is empty or too long, or ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
@@ -155,11 +151,10 @@ class Publisher(Client):
         headers: Iterable[tuple[str, bytes]] = (),
         ttl_ms: int | None = None,
     ) -> list[Future[Receipt]]:
-        """Keep messages and send them, in their order; with a ``store`` as many as fit are one change of the file.
+        """Keep messages and send them, in order; with a ``store`` as many as fit are one change of the file.
 
-        The parameters are those of each message, as in :meth:`publish`. Where that would raise while a message is kept
-        or has to wait for room, that error ends the futures of this message and of those after it; those before it are
-        published.
+        The parameters are those of :meth:`publish`. An error of keeping a message, or of waiting for room, ends the
+        futures of that message and of all after it; those before it are published.
 
         :return: a future for each message
         :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
@@ -288,14 +283,12 @@ class Publisher(Client):
         return self._unacknowledged.statistics
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Wait until Kafka has every message, then fail the futures that are still open; may be called twice.
+        """Wait at most ``timeout`` seconds until Kafka has all messages, then fail open futures; may be called twice.
 
         Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables. Within a callback it waits for
         nothing. If an exception leaves the ``with`` block, ``FlushTimeout`` is logged alone.
 
-        :param timeout: seconds to wait
-        :raises FlushTimeout: Kafka has not stored some messages, and they are lost, since there is no ``store``;
-            ``on_failed_write`` was called with each (``closed``)
+        :raises FlushTimeout: unsent messages are lost without a ``store``; ``on_failed_write`` got each (``closed``)
         """
         left = self._link.close(timeout)
         self._store.close()

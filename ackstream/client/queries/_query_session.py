@@ -1,7 +1,4 @@
-"""The session of a query client: the subscriptions to resume once it was lost, and how far it reads.
-
-Decisions are here, threads and commands in the link.
-"""
+"""A query client's session, without I/O: the subscriptions to resume once it was lost, and how far it reads."""
 
 from __future__ import annotations
 
@@ -28,11 +25,7 @@ SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 
 
 class QuerySession:
-    """Whether the session is lost, and which of its subscriptions have to be resumed.
-
-    :ivar unresumed: the subscriptions of a lost session that the present one does not have yet
-    :ivar answered_at: when the service last answered anything
-    """
+    """Whether the session is lost, since when it was silent, and which subscriptions are ``unresumed`` in this one."""
 
     def __init__(self, heartbeat: float) -> None:
         """Begin with a heartbeat each ``heartbeat`` seconds."""

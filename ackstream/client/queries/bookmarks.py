@@ -61,10 +61,7 @@ class SubscriptionProgress:
         return False
 
     def discard(self, position: Position) -> tuple[bool, list[Position]]:
-        """Record that the application has discarded a message.
-
-        :return: whether to keep its position, and the kept ones that are implied by :attr:`resume_after` from now on
-        """
+        """Record a discarded message; return whether to keep it, and kept ones that :attr:`resume_after` implies."""
         if position > self._start:
             self._discarded.add(position)
             self._advance()
@@ -99,10 +96,9 @@ class SubscriptionProgress:
 
 
 class Bookmarks:
-    """Bookmarks by subscription, in memory or in a file. Safe to use from several threads.
+    """Bookmarks by subscription, in memory or in a file; a file that fails raises ``StoreError``. Thread-safe.
 
-    The file survives the end of the process, even a crash: a discarded message is in it when ``discard`` returns. Every
-    method raises ``StoreError`` for a file that cannot be used.
+    The file survives the end of the process, even a crash: a discarded message is in it when ``discard`` returns.
     """
 
     def __init__(self, client: str, path: Path | None = None) -> None:

@@ -35,8 +35,7 @@ class LogMessage(Message):
     :ivar command: ``sow``, a record that a query has found; ``publish``, a message of a subscription
     :ivar bookmark: its place in the log, after which a subscription can begin
     :ivar sub_id: the subscription that it belongs to; ``None`` in the answer to a query
-    :ivar omitted: bytes that were left out, value and headers, because Kafka would have refused the copy (the table
-        ``messages`` has them)
+    :ivar omitted: bytes of value and headers left out, for Kafka's limit; the table ``messages`` has them
     """
 
     command: str
@@ -46,10 +45,7 @@ class LogMessage(Message):
     omitted: int = 0
 
     def discard(self) -> None:
-        """Mark the message as processed: a subscription that resumes does not deliver it again.
-
-        :raises StoreError: the bookmark store cannot be written
-        """
+        """Mark the message as processed: no resumed subscription repeats it; ``StoreError`` if the file fails."""
         if self.bookmarks is not None and self.sub_id is not None:
             self.bookmarks.discard(self.sub_id, self.bookmark)
 
@@ -82,13 +78,9 @@ class MessageStream(Iterator[LogMessage]):
     The iteration of a query ends with its last record, that of a subscription with the subscription. It holds a limited
     number of bytes: while it is full, further messages are not taken, and the client reads them again later.
 
-    :ivar request: the headers of the command
-    :ivar requested: the types of acknowledgement that it requested
-    :ivar begun: the service has carried the command out
-    :ivar live: it does not end with the acknowledgements of its command
-    :ivar position: the last message that was taken
-    :ivar behind: where the first message is that was not taken; nothing after it is taken before it
-    :ivar waiting: the number of threads that wait for an answer
+    ``request`` are the headers of the command, ``requested`` its types of acknowledgement, with which a ``live`` stream
+    does not end; ``begun``: the service has carried it out. ``position`` is the last message taken, ``behind`` where
+    the first one is that was not (none after it is taken before it), ``waiting`` how many threads wait for an answer.
     """
 
     def __init__(
@@ -101,11 +93,9 @@ class MessageStream(Iterator[LogMessage]):
         bookmarks: Bookmarks | None,
         handler: Callable[[LogMessage], None] | None,
     ) -> None:
-        """Wait for answers.
+        """Wait for answers until all ``awaited`` types have come; ``bookmarks``, if any, keep the progress.
 
-        :param awaited: the types of acknowledgement after which the stream has ended
-        :param bookmarks: where the application's progress is kept, if it is
-        :param handler: called with each message in the thread that reads, instead of an iteration
+        A ``handler`` gets each message in the thread that reads, instead of an iteration.
         """
         self.cid, self.sub_id = cid, sub_id
         self.request: dict[str, str] = {}
@@ -136,10 +126,7 @@ class MessageStream(Iterator[LogMessage]):
     # -- for the application -------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> LogMessage | None:
-        """Return the next message; ``None`` if none arrives within ``timeout`` seconds, or the stream has ended.
-
-        :raises ClientError: the stream has ended with that error
-        """
+        """Return the next message; ``None`` after ``timeout`` seconds or at the stream's end, whose error is raised."""
         with self._changed:
             self._wait_for(lambda: self._messages or self.over, timeout)
             if self._messages:

@@ -39,7 +39,7 @@ class QueryClient(Client):
     def __init__(self, options: QueryOptions) -> None:
         """Connect and log on; the subscriptions of an earlier client of this name end.
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings; without a broker ``BadParameterError``
         :param name: the one that results are addressed to, the same in every run
         :param bookmarks: a file in which the progress of subscriptions survives the process; ``None``: memory
         :param timeout: seconds that a command waits for ``processed``
@@ -49,7 +49,6 @@ class QueryClient(Client):
         :param on_error: called with the error that ends the client, if one does
         :param on_connection: called when the client is ``connected``, ``disconnected`` (no answer for two heartbeats,
             or the session was lost), and when its subscriptions are ``resubscribed`` after that
-        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
@@ -96,8 +95,7 @@ class QueryClient(Client):
         :param filter: such as ``/order/price > 10 AND /state = 'open'``, or RQL: ``gt(order/price,10)``
         :param order_by: paths, ``/price DESC, /id``; by default in the order of the log
         :param top_n: the most records to return; 0 to only count them (``stats``)
-        :param keys: only records with these keys
-        :raises InconsistentQosError: a key contains a comma
+        :param keys: only records with these keys; ``InconsistentQosError`` if one contains a comma
         """
         headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sow_keys=_joined(keys))
         return self._link.execute("sow", _QUERY, headers, timeout)
@@ -187,10 +185,7 @@ class QueryClient(Client):
     def execute(
         self, command: str, requested: Iterable[str], *, timeout: float | None = None, **headers: str | int
     ) -> MessageStream:
-        """Send any command and request any acknowledgements; prefer the other methods.
-
-        :param headers: of the record, such as ``topic``, ``filter``, ``seq``
-        """
+        """Send any command with record ``headers`` such as ``topic`` or ``seq``; prefer the other methods."""
         return self._link.execute(command, {*requested, "processed"}, _headers(**headers), timeout)
 
     def close(self) -> None:
@@ -204,10 +199,7 @@ def _headers(**headers: str | int | None) -> dict[str, str]:
 
 
 def _joined(keys: Iterable[str]) -> str:
-    """Return keys as the protocol has them, with commas between.
-
-    :raises InconsistentQosError: a key contains one: it would select other records
-    """
+    """Join keys by commas; ``InconsistentQosError`` if one has a comma, as it would select other records."""
     found = [keys] if isinstance(keys, str) else list(keys)
     for key in found:
         if "," in key:

@@ -45,11 +45,9 @@ REPORT_SECONDS = 1.0
 class QueueLink:
     """One consumer at one queue; binds again after the loss of a session.
 
-    Two threads: one reads and fetches; the other sends binds and signs of life meanwhile, and
-    until the application has finished with its last message.
-
-    :ivar changed: the lock of the session and of the ready messages; notified when they change
-    :ivar stopped: set once no message is handed out any more
+    Two threads: one reads and fetches; the other sends binds and signs of life meanwhile, and until the application has
+    finished with its last message. ``changed`` is notified of the session and the ready messages; after ``stopped`` no
+    message is handed out any more.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""A consumer's session at a queue: its messages, which may be settled, and the records to send. No I/O.
-
-Times are milliseconds of any clock that only goes forward.
-"""
+"""A consumer's session at a queue: its messages and the records to send. No I/O; times in ms of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ class QueueSession:
         self.over: Unbound | None = None
 
     def receive(self, record: QueueAnswer, now_ms: int = 0) -> MessageDelivered | NotSettled | None:
-        """Receive an answer of the service; return it if it concerns the application.
-
-        Duplicates, and answers to other sessions and queues, are ignored.
-        """
+        """Receive an answer; return it if it concerns the application. Duplicates and foreign answers are ignored."""
         if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
             return None
         if isinstance(record, Unbound):

@@ -51,7 +51,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 
 
 class QueueConsumer(Client):
-    """Receives messages of a queue, one by one, and settles them.
+    """Receives messages of a queue, one by one, and settles them. Safe to use from several threads.
 
     With a ``handler`` each message is given to it in a thread of the consumer's own; without one the application
     iterates over the consumer, or calls ``receive``. The ``mode`` defines who settles:
@@ -61,21 +61,19 @@ class QueueConsumer(Client):
       requests the next one; one whose handler raised stays with the consumer until that is closed (as in Solace)
     - ``auto-cancel``: likewise, but a message whose handler raised is failed (as in AMPS)
 
-    No delivery is handed out twice, and none whose lease has ended. When a session expires, the messages it held are
-    given to others; settling them raises ``NotConnectedError``, and the consumer binds again by itself. A message that
-    it cannot read goes back to the queue, for others. Safe to use from several threads.
+    No delivery is handed out twice, and none whose lease has ended. When a session expires, others get its messages;
+    settling them raises ``NotConnectedError``, and the consumer binds again. An unreadable message goes back.
     """
 
     @takes(QueueOptions)
     def __init__(self, options: QueueOptions) -> None:
         """Connect and bind.
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings; without a broker ``BadParameterError``
         :param queue: the queue, one of ``[[queues]]`` of the service's settings
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
         :param handler: called with each message, in a thread of its own; ``None``: the application receives them
-        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are settled
-            together
+        :param batch_handler: instead of ``handler``: gets a list of those at hand, which are settled together
         :param max_batch: how many it is called with at most
         :param mode: who settles a message, as above
         :param backlog: messages it wants to hold at once; ``None``: 255; the queue may allow fewer
@@ -87,12 +85,11 @@ class QueueConsumer(Client):
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
         :param on_error: called with the error that ends the consumer, if one does
-        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
-        :raises InconsistentQosError: a backlog below 1, a name without or with too many characters, batches of
-            acceptances that might never be full, or a flow that reports nothing
+        :raises InconsistentQosError: a backlog below 1, a name that is empty or too long, batches of acceptances that
+            might never be full, or a flow that reports nothing
         """
         connection = connection_of(options.bootstrap_servers)
         for text in (options.queue, options.name):
@@ -150,10 +147,7 @@ class QueueConsumer(Client):
             yield message
 
     def stop(self) -> None:
-        """Hand out no further messages, and let the queue deliver none here, until :meth:`start`.
-
-        Messages that it holds stay its own, and can be settled.
-        """
+        """Hand out and accept no further messages until :meth:`start`; those it holds can be settled."""
         self._link.halt(halted=True)
 
     def start(self) -> None:

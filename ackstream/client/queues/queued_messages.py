@@ -1,7 +1,6 @@
 """Messages of a work queue as an application receives them, and the reading of messages.
 
-A delivery names the coordinates of its message. It is read from Kafka, or from the table ``messages`` if Kafka has
-deleted it or its record cannot be unpacked here.
+A delivery names the coordinates of its message, which the table ``messages`` has if it is gone or unreadable.
 """
 
 from __future__ import annotations
@@ -113,10 +112,7 @@ class FlowQos(msgspec.Struct, frozen=True):
     ack_time: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        :raises InconsistentQosError: nothing would be reported, or not in time
-        """
+        """Check the values; raise ``InconsistentQosError`` if nothing would be reported, or not in time."""
         if self.window < 1 or not 1 <= self.threshold_percent <= 100 or self.ack_time <= 0:  # noqa: PLR2004
             raise InconsistentQosError(
                 f"A flow with a window of {self.window}, {self.threshold_percent} % and {self.ack_time:g} s reports"
@@ -145,23 +141,16 @@ def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
 
 
 def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
-    """Return whether a call of the application settles a message; where the library settles, ``accepted`` does not.
-
-    :raises OutcomeNotEnabledError: another outcome where the library settles
-    """
+    """Return whether a call settles a message; in the library's modes only ``accepted`` is allowed, without effect."""
     if mode != "client" and outcome != "accepted":
         raise OutcomeNotEnabledError(f"A message cannot be settled as {outcome} where the library acknowledges.")
     return mode == "client"
 
 
 class MessageFetcher:
-    """Reads records by their offsets, nearby ones in one request. For one thread.
-
-    :ivar absence: why a message is not among the fetched ones, as a sentence without its subject
-    """
+    """Reads records by offset, nearby ones in one request; ``absence`` is why one is not there. For one thread."""
 
     def __init__(self, connection: Connection, lake: Lake | None) -> None:
-        """Connect."""
         self._lake = lake
         self._reader = TopicReader(connection.consumer(connection.kafka.topic("messages"), fetch_max_wait_ms=50))
         self.absence = (
@@ -175,10 +164,7 @@ class MessageFetcher:
         self._reader.close()
 
     def fetch(self, deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
-        """Return the messages by their ids, without those that cannot be read now or later (:attr:`absence`).
-
-        :raises Exception: the broker or the lake does not answer; to be retried
-        """
+        """Return the messages by id, without those that cannot be read (:attr:`absence`); an error is to be retried."""
         wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
         found = self._from_kafka(wanted)
         if self._lake is not None and len(found) < len(wanted):
@@ -226,10 +212,7 @@ class MessageFetcher:
         return sum(map(len, pending.values())) < before
 
     def _give_up_missing(self, pending: dict[Any, list[int]]) -> None:
-        """Drop offsets beyond the ends of their partitions, as after the loss of a broker's disk.
-
-        :raises KafkaError: the broker does not answer, or does not send the records that it has
-        """
+        """Drop offsets beyond the partitions' ends, as after a lost disk; raise ``KafkaError`` of the broker."""
         ends = self._reader.consumer.end_offsets(list(pending))
         for partition, offsets in pending.items():
             offsets[:] = [offset for offset in offsets if offset < ends[partition]]
