@@ -46,10 +46,8 @@ _MAX_CHARACTERS = 100
 
 
 def read_duration(text: str) -> int | None:
-    """Read an amount with its unit, or a duration of ISO 8601; a fraction of a millisecond is cut off.
-
-    Return milliseconds, not negative, perhaps more than ``MAX_MS``; ``None`` if the text is neither.
-    """
+    """Read an amount with its unit, or a duration of ISO 8601; return milliseconds, ``None`` if the text is neither."""
+    # a fraction of a millisecond is cut off; not negative, perhaps more than MAX_MS
     # int() takes long for very many digits
     if len(text) > _MAX_CHARACTERS:
         return None
@@ -93,10 +91,8 @@ class Duration(msgspec.Struct, frozen=True):
 
     @property
     def milliseconds(self) -> int:
-        """The length in milliseconds.
-
-        :raises OverflowError: it does not fit into a signed 64-bit number (Ditto fails too when it uses such a value)
-        """
+        """The length in milliseconds."""
+        # OverflowError: it does not fit into a signed 64-bit number (Ditto fails too when it uses such a value)
         amount = self.amount
         if self.unit in _NARROW:
             amount = (amount + 2**31) % 2**32 - 2**31

@@ -86,10 +86,8 @@ def error_factory(
     headers: Mapping[str, str] = MappingProxyType({}),
     **extra: str,
 ) -> Callable[..., DittoError]:
-    """Return a function that makes an error; its arguments fill the ``{}`` of message and description, texts cut.
-
-    :param headers: of an HTTP response; ``{0}`` is the first argument
-    """
+    """Return a function that makes an error; its arguments fill the ``{}`` of message and description, texts cut."""
+    # ``headers``: of an HTTP response; ``{0}`` is the first argument
     in_message = message.count("{")
     expected = in_message + (description or "").count("{")
 

@@ -23,18 +23,13 @@ class TooManyHolesError(ValueError):
 class Intervals:
     """A set of whole numbers from ``start`` on; smaller numbers count as members. It only grows.
 
-    Adding costs a binary search, and moving the runs after an inserted one; memory is two integers per run, whatever
-    its length.
+    Adding costs a binary search, and moving the later runs; memory is two integers per run, whatever its length.
     """
 
     __slots__ = ("_firsts", "_lasts", "max_holes", "start")
 
     def __init__(self, intervals: Iterable[Interval] = (), *, start: int = 1, max_holes: int | None = None) -> None:
-        """Hold the given intervals, which may overlap, in any order; raises as :meth:`add`.
-
-        :param start: the first expected number
-        :param max_holes: the maximum number of holes; ``None`` for no limit
-        """
+        """Hold intervals, in any order, which may overlap, or raise as :meth:`add`; no ``max_holes``: no limit."""
         self.start = start
         self.max_holes = max_holes
         # disjoint, ascending, with at least one missing number between two runs
@@ -44,11 +39,9 @@ class Intervals:
             self.add(first, last)
 
     def add(self, first: int, last: int | None = None) -> list[Interval]:
-        """Add the numbers ``first`` to ``last`` (one number without it); return the new runs, ascending.
-
-        :raises ValueError: ``last`` is before ``first``
-        :raises TooManyHolesError: more holes than ``max_holes``; an interval that opens none is always accepted
-        """
+        """Add the numbers ``first`` to ``last`` (one number without it); return the new runs, ascending."""
+        # ValueError: ``last`` is before ``first``; TooManyHolesError: more holes than ``max_holes``; an interval that
+        # opens none is always accepted
         last = first if last is None else last
         new = self.missing(first, last)
         if not new:

@@ -140,10 +140,8 @@ _SELECTED = re.compile(r"([^(),]*)([(),]|$)")
 
 
 def select(value: Any, selector: str) -> Any:
-    """Reduce a JSON object to the fields of a selector, in the object's own order; return other values unchanged.
-
-    :param selector: such as ``thingId,attributes(model,location/city),features/*/properties``
-    """
+    """Reduce a JSON object to the fields of a selector, in the object's own order; return other values unchanged."""
+    # ``selector``: such as ``thingId,attributes(model,location/city),features/*/properties``
     tree = _tree(selector)
     return _select(value, [tree]) if isinstance(value, dict) else value
 

@@ -156,11 +156,9 @@ decode = msgspec.json.Decoder(LedgerRecord).decode
 
 
 def divide(record: LedgerRecord, limit: int) -> Iterator[bytes]:
-    """Write the outcome of a request in records of ``limit`` bytes, by as many of these steps as it takes.
-
-    The signal gets a record of its own. The copy of the reply is left out: it repeats the payloads. Of the largest
-    payloads the acknowledgements keep a reference, ``{"reference": topic-partition-offset-index, "bytes": length}``.
-    """
+    """Write the outcome of a request in records of ``limit`` bytes, by as many of these steps as it takes."""
+    # The signal gets a record of its own. The copy of the reply is left out: it repeats the payloads. Of the largest
+    # payloads the acks keep a reference, ``{"reference": topic-partition-offset-index, "bytes": length}``.
     replace = msgspec.structs.replace
     if record.signal is not None and record.outcome is not None:
         yield encode(replace(record, kind="signal", acks=None, outcome=None))

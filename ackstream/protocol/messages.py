@@ -41,10 +41,8 @@ _MAX_DIGITS = len(str(MAX_NUMBER))
 
 
 def read_number(text: str | None) -> int | None:
-    """Read a number from a record header; return ``None`` if it is not a whole number of at most 64 bits.
-
-    Digits are those that SQL reads too: another script's would be a number here and none in the table.
-    """
+    """Read a number from a record header; return ``None`` if it is not a whole number of at most 64 bits."""
+    # digits are those that SQL reads too: another script's would be a number here and none in the table
     if text is None or len(text) > _MAX_DIGITS or not text.isdecimal() or not text.isascii():
         return None
     number = int(text)
@@ -148,11 +146,7 @@ NOT_SUPPORTED: Final = "not supported"
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """One command of a publisher or a query client.
-
-    :param asked: types of acknowledgement requested
-    :param top_n: the maximum number of records to return
-    """
+    """One command of a publisher or query client; ``asked``: types of ack; ``top_n``: the maximum number of records."""
 
     name: str
     cid: str | None = None
@@ -173,11 +167,9 @@ def refusal(command: ClientCommand) -> str | None:
 
 
 def opening(command: ClientCommand, reason: str | None, detail: str | None = None) -> list[CommandAck]:
-    """Return the acknowledgements that precede everything else a command does.
-
-    ``processed`` is sent unrequested if the command requested a type that it cannot have: the client would otherwise
-    wait in vain. A duplicate was processed successfully; its failure is reported with ``persisted``.
-    """
+    """Return the acknowledgements that precede everything else a command does."""
+    # ``processed`` is sent unrequested if the command requested a type that it cannot have: the client would otherwise
+    # wait in vain. A duplicate was processed successfully; its failure is reported with ``persisted``.
     acks = [CommandAck(ack_type="received", cid=command.cid)] if "received" in command.asked else []
     if "processed" in command.asked or reason == NOT_SUPPORTED:
         why = None if reason == DUPLICATE else reason
@@ -243,8 +235,6 @@ write_replicated = msgspec.json.Encoder().encode
 
 
 def needed_position(batch: int, newest_with_messages: int) -> int:
-    """Return the position at which a destination has all messages that the acks of a batch are about.
-
-    A batch without messages has no rows, so no destination ever reports it; ``NO_BATCH``: no batch has any.
-    """
+    """Return the position at which a destination has all messages that the acks of a batch are about."""
+    # a batch without messages has no rows, so no destination ever reports it; NO_BATCH: no batch has any
     return min(batch, newest_with_messages)

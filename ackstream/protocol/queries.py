@@ -96,14 +96,10 @@ def parse_bookmark(text: str) -> Position:
 
 
 def span(text: str, topic: str, newest: Position) -> LogSpan:
-    """Read where a replay begins and ends: a word, a bookmark, or a range of them such as ``[A:B]`` or ``(A:]``.
-
-    A square bracket includes the message of its bookmark. The client resolves ``MOST_RECENT``; without a bookmark of
-    its own it begins at the beginning.
-
-    :param newest: the end of the log
-    :raises BookmarkSyntaxError: it is malformed, belongs to another topic, or lies beyond the end of the log
-    """
+    """Read where a replay begins and ends: a word, a bookmark, or a range of them such as ``[A:B]`` or ``(A:]``."""
+    # A square bracket includes the message of its bookmark. The client resolves MOST_RECENT; without a bookmark of its
+    # own it begins at the beginning. ``newest``: the end of the log. BookmarkSyntaxError: it is malformed, belongs to
+    # another topic, or lies beyond the end.
     found = _RANGE.fullmatch(text)
     if found is None:
         return LogSpan(_position(text, topic, newest))

@@ -99,12 +99,9 @@ OWNER: Final = "owner"
 
 
 def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[dict[str, T], dict[str, T]]:
-    """Return the record headers of a reply, in order: those of each reply, and those repeated from its request.
-
-    A header of the second part is left out if the request has none.
-
-    :param field: returns a field of the reply by its name: a column of Spark, or the value
-    """
+    """Return the record headers of a reply, in order: those of each reply, and those repeated from its request."""
+    # A header of the second part is left out if the request has none. ``field``: returns a field of the reply by its
+    # name: a column of Spark, or the value.
     own = {
         CORRELATION_ID: field("key"),
         REPLY_ID: field("reply_id"),

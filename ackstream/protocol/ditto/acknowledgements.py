@@ -114,10 +114,8 @@ _read_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def read_acks(envelope: Envelope) -> list[Acknowledgement]:
-    """Read the entries of an aggregate: a topic without label, the value ``{label: {status, payload?, headers?}}``.
-
-    The status of the whole is trusted; built-in labels are accepted (of subscribers: :func:`read_issued`). Raises 400.
-    """
+    """Read the entries of an aggregate: a topic without label, the value ``{label: {status, payload?, headers?}}``."""
+    # The status of the whole is trusted; built-in labels are accepted (of subscribers: read_issued()). Raises 400.
     topic = envelope.topic
     if topic.criterion != "acks" or topic.channel is None or topic.subject is not None or envelope.status is None:
         raise errors.unknown_topic_path(str(topic))
@@ -202,11 +200,9 @@ def response_type(statuses: Iterable[int]) -> ResponseType:
 
 
 def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]:
-    """Return status and body of an HTTP answer.
-
-    Without entries there is no body; of one entry it is the payload. Of several it is ``{label: {status, payload?,
-    headers}}``, with an array for a label that occurs twice; a ``content-type`` of Ditto's own type is omitted.
-    """
+    """Return status and body of an HTTP answer; without entries there is no body."""
+    # Of one entry it is the payload; of several ``{label: {status, payload?, headers}}``, with an array for a label
+    # that occurs twice; a content-type of Ditto's own type is omitted.
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
         return status, entries[0].payload if entries else UNSET
@@ -221,12 +217,10 @@ _OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
 
 
 def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
-    """Return the acknowledgement that a command response counts as.
-
-    The label is ``live-response`` if the command is live or smart, else ``twin-persisted``. The payload is the entity
-    of a modify response or the payload of a message; queries and errors lose theirs. Source:
-    ``ThingCommandResponseAcknowledgementProvider``, ``MessageCommandResponseAcknowledgementProvider``.
-    """
+    """Return the acknowledgement that a command response counts as."""
+    # The label is live-response if the command is live or smart, else twin-persisted. The payload is the entity of a
+    # modify response or the payload of a message; queries and errors lose theirs. Source:
+    # ThingCommandResponseAcknowledgementProvider, MessageCommandResponseAcknowledgementProvider.
     topic = response.topic
     headers = reply_headers(_answered(response.headers))
     if topic.channel == "live":
@@ -250,10 +244,8 @@ def live_response(signal: Envelope, ack: Acknowledgement) -> Envelope:
 def issued_ack(
     label: str, error: BaseException, headers: Mapping[str, Any], status: int = INTERNAL_ERROR
 ) -> Acknowledgement:
-    """Return the acknowledgement that a transport issues because it could not publish a signal with these headers.
-
-    A Ditto error gives its own status and JSON; any other error gives ``status``, its name and its text.
-    """
+    """Return the acknowledgement that a transport issues because it could not publish a signal with these headers."""
+    # a Ditto error gives its own status and JSON; any other error gives ``status``, its name and its text
     if isinstance(error, DittoError):
         body = error.to_dict()
         return acknowledgement(label, body.pop("status"), raw(body), headers)
@@ -277,11 +269,9 @@ _ANSWERS = frozenset({"commands", "messages", "errors"})
 
 
 def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
-    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
-
-    :param otherwise: the description of the error for any other message
-    :raises DittoError: 400, also for a label that is not declared, and for a missing or too long correlation-id
-    """
+    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error."""
+    # ``otherwise``: the error's description for any other message; raises DittoError 400, also for a label that is not
+    # declared, and for a missing or too long correlation-id
     topic = envelope.topic
     if topic.criterion == "acks":
         for ack in read_issued(envelope):

@@ -69,12 +69,9 @@ def read_text(headers: bytes | Raw) -> dict[str, Any]:
 def write_aggregate(
     entries: Sequence[AckText], *, thing_id: str | None, channel: str | None, headers: Raw
 ) -> tuple[int, bytes]:
-    """Write an aggregate; return its status and its text. If a label occurs twice, the last entry stays.
-
-    :param thing_id: ``None`` if the thing is unknown
-    :param channel: ``live``, or anything else for twin
-    :param headers: of the request (:func:`headers_text`)
-    """
+    """Write an aggregate; return its status and its text. If a label occurs twice, the last entry stays."""
+    # ``thing_id``: None if unknown; ``channel``: live, or anything else for twin; ``headers``: headers_text() of the
+    # request
     namespace, name, channel = _topic(thing_id, channel)
     status = combined_status([ack.status for ack in entries])
     topic = f"{namespace}/{name}/things/{channel}/acks"
@@ -138,10 +135,8 @@ _REMEMBERED_BYTES = 1_024
 
 
 def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] | None:
-    """Read an acknowledgement ``…/acks/label`` with a status whose headers have the correlation-id of its record.
-
-    Return its topic path and itself; ``None`` for everything else, right or wrong.
-    """
+    """Read an acknowledgement ``…/acks/label`` with a status whose headers have the correlation-id of its record."""
+    # returns its topic path and itself; None for everything else, right or wrong
     try:
         check_parts(data)
         wire = _decode_wire(data)
@@ -199,11 +194,8 @@ def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
 def read_shaped(
     envelope: Envelope, correlation_id: str, default_timeout_ms: int, max_timeout_ms: int
 ) -> tuple[Request, bytes] | None:
-    """Return what :func:`answered` does of a request as ``read_request`` reads it; ``None`` for everything unusual.
-
-    :param envelope: a small one; headers of its shape are remembered
-    :param correlation_id: of the record, which is not too long
-    """
+    """Return what :func:`answered` does of a request as ``read_request`` reads it; ``None`` for everything unusual."""
+    # ``envelope``: a small one; headers of its shape are remembered; ``correlation_id``: of the record, not too long
     headers, topic = envelope.headers, envelope.topic
     same = headers.get(CORRELATION_ID, correlation_id) == correlation_id
     if envelope.status is not None or not same or not correlation_id:
@@ -266,10 +258,8 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
 def _shape(
     topic: tuple[Any, ...], names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, *values: Any
 ) -> tuple[Request, dict[str, Any], tuple[str, ...]]:
-    """Read a request like those of a shape, with the values of the headers that are no texts.
-
-    Return it, the headers that an aggregate repeats, and the names of those with the values of each request.
-    """
+    """Read a request like those of a shape, with the values of the headers that are no texts."""
+    # returns it, the headers that an aggregate repeats, and the names of those with the values of each request
     group, channel, criterion, action, whole, stream_action = topic
     texts, typed, _ = _names(names)
     known = {name: list(value) if type(value) is tuple else value for name, value in zip(typed, values, strict=True)}

@@ -37,13 +37,10 @@ class ConnectionLabels(msgspec.Struct, frozen=True):
 
 
 def connection_labels(connection_id: str, declared: Sequence[str], issued: Sequence[str]) -> ConnectionLabels:
-    """Return the labels of a connection, with ``{{connection:id}}`` resolved.
-
-    :param declared: by its sources, which may share labels
-    :param issued: by its targets; only these may be ``live-response``
-    :raises DittoError: 400 ``acknowledgement:label.invalid``: a label does not start with the connection's id and a
-        colon; 409 ``acknowledgement:label.not.unique``: two targets issue the same label
-    """
+    """Return the labels of a connection, with ``{{connection:id}}`` resolved."""
+    # ``declared``: by its sources, which may share labels; ``issued``: by its targets; only these may be live-response.
+    # DittoError 400 acknowledgement:label.invalid: one does not start with the connection's id and a colon; 409
+    # acknowledgement:label.not.unique: two targets issue the same label.
     labels = ConnectionLabels(
         tuple(resolve_label(connection_id, label) for label in declared),
         tuple(resolve_label(connection_id, label) for label in issued),
@@ -79,10 +76,8 @@ _STREAMS = {f"_/_/things/{channel}/{criterion}": stream for (channel, criterion)
 
 
 def target_subscription(text: str) -> Subscription:
-    """Read the subscription of a target, such as ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``.
-
-    Raises 400 for its filter, and ``ValueError`` for another form.
-    """
+    """Read the subscription of a target, such as ``_/_/things/twin/events?namespaces=org.acme&filter=exists(…)``."""
+    # raises 400 for its filter, and ValueError for another form
     name, _, query = text.partition("?")
     stream = _STREAMS.get(name)
     if stream is None:
@@ -107,10 +102,8 @@ class TargetAddress(msgspec.Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> TargetAddress:
-        """Read an address: split at its first slash, else at its first hash; an empty key or partition is ignored.
-
-        :raises DittoError: 400 ``connectivity:connection.configuration.invalid``: not a topic name or partition number
-        """
+        """Read an address: split at its first slash, else at its first hash; an empty key or partition is ignored."""
+        # DittoError 400 connectivity:connection.configuration.invalid: not a topic name or partition number
         topic, slash, key = text.partition("/")
         partition = ""
         if not slash:
@@ -151,12 +144,9 @@ def settle(
     complete: bool = True,
     error_status: int | None = None,
 ) -> Settlement:
-    """Decide about a message that maps to signals of which ``expected`` await acknowledgements.
-
-    :param expected: ``None`` if unknown, because the mapping of the whole message failed
-    :param complete: ``False`` if waiting for more answers was abandoned
-    :param error_status: of a Ditto error that arrived instead of an answer
-    """
+    """Decide about a message that maps to signals of which ``expected`` await acknowledgements."""
+    # ``expected``: None if unknown, because the mapping of the whole message failed; ``complete``: False if waiting for
+    # more answers was abandoned; ``error_status``: of a Ditto error that arrived instead of an answer
     if error_status is not None and expected is not None:
         if error_status == _PRECONDITION_FAILED:
             # a message excluded by a condition must not be redelivered

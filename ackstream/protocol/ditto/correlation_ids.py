@@ -43,11 +43,9 @@ _ON_WIRE = re.compile(r"(.+)#[A-Za-z0-9_-]{16}", re.DOTALL)
 def correlation_id(
     record_headers: Iterable[tuple[str, bytes | None]], headers: Mapping[str, Any], coordinates: tuple[str, int, int]
 ) -> str:
-    """Return the correlation-id of a request, from the same sources and in the same order as correlate.
-
-    The sources are the record header, the JSON header, Spring's record header, and the coordinates (topic, partition,
-    offset). Names of record headers are compared exactly; of a repeated one the last counts.
-    """
+    """Return the correlation-id of a request, from the same sources and in the same order as correlate."""
+    # The record header, the JSON header, Spring's record header, and the coordinates (topic, partition, offset). Names
+    # of record headers are compared exactly; of a repeated one the last counts.
     named = {name: value for name, value in record_headers if value}
     own = named.get(CORRELATION_ID)
     if own is not None:
@@ -62,10 +60,8 @@ def correlation_id(
 
 
 def of_spring(value: bytes) -> str:
-    """Return the text of Spring's correlation-id: a random UUID's 16 bytes, its default, are upper-case hexadecimal.
-
-    So are other bytes that are no UTF-8. One random UUID of 16,000 happens to be UTF-8; text in ASCII is no UUID.
-    """
+    """Return the text of Spring's correlation-id: a random UUID's 16 bytes, its default, are upper-case hexadecimal."""
+    # so are other bytes that are no UTF-8; one random UUID of 16,000 happens to be UTF-8; text in ASCII is no UUID
     digits = value.hex().upper()
     if not UUID_DIGITS.fullmatch(digits):
         with suppress(UnicodeDecodeError):
@@ -174,10 +170,7 @@ class ForwardedIds(RecentIds):
         self._numbers: dict[str, int] = {}
 
     def issue(self, original: str, now: float, seconds: float | None = None) -> str:
-        """Return the id for a signal, as it is shown; with a suffix if the client may still answer another under it.
-
-        :param original: its id on the wire
-        """
+        """Return the id for a signal (``original`` on the wire) as it is shown, with a suffix while another is open."""
         self._expire(now)
         issued = wanted = shown_id(original)
         if not self.known(wanted, now):

@@ -65,11 +65,9 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def decode(data: bytes) -> Envelope:
-    """Read an envelope.
-
-    :raises DittoError: 400 for anything else: invalid UTF-8 or JSON, not an object, a field missing or of the wrong
-        type, an unknown topic path, numbers out of range, nested too deeply, of too many parts
-    """
+    """Read an envelope, or raise a DittoError 400 for anything else."""
+    # invalid UTF-8 or JSON, not an object, a field missing or of the wrong type, an unknown topic path, numbers out of
+    # range, nested too deeply, of too many parts
     check_parts(data)
     try:
         wire = _decode_wire(data)
@@ -174,11 +172,9 @@ def json_text(value: object) -> str:
 def error_envelope(
     error: DittoError, *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
 ) -> Envelope:
-    """Return the message that carries an error: ``namespace/name/things/(twin|live)/errors``.
-
-    :param thing_id: ``None`` if the thing is unknown; the topic then starts with ``unknown/unknown``
-    :param headers: of the failed message; requested-acks are omitted
-    """
+    """Return the message that carries an error: ``namespace/name/things/(twin|live)/errors``."""
+    # ``thing_id``: None if unknown; the topic then starts with unknown/unknown. ``headers``: of the failed message;
+    # requested-acks are omitted.
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
     kept = {key: value for key, value in headers.items() if key not in _REPLACED}
     return Envelope(

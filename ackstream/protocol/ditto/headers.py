@@ -239,13 +239,9 @@ _NOT_ANSWERED = _NEVER_WRITTEN | {REQUESTED_ACKS, RESPONSE_REQUIRED}
 
 
 def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers with known names in lower case and typed values.
-
-    A ``null`` is an error for a header with a type (boolean, number, duration, channel, array, object); text and
-    requested-acks that are null are absent.
-
-    :raises DittoError: 400; a value has the wrong type, or there are too many headers
-    """
+    """Return headers with known names in lower case and typed values."""
+    # A null is an error for a header with a type (boolean, number, duration, channel, array, object); text and
+    # requested-acks that are null are absent. DittoError 400: a wrong type, or too many headers.
     if len(headers) > MAX_HEADERS:
         raise errors.json_format_invalid(f"The message has more than {MAX_HEADERS} headers.")
     result = {}
@@ -307,10 +303,8 @@ def external_in(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def requested_acks_in(text: str) -> list[Any]:
-    """Read requested-acks of an HTTP header or query parameter: a JSON array, or labels separated by commas.
-
-    Empty pieces are dropped before blanks are trimmed: ``foo, ,bar`` has three labels, one of them empty.
-    """
+    """Read requested-acks of an HTTP header or query parameter: a JSON array, or labels separated by commas."""
+    # empty pieces are dropped before blanks are trimmed: ``foo, ,bar`` has three labels, one of them empty
     array = _parsed(text)
     if array is None or isinstance(array, list):
         return array or []

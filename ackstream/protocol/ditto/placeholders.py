@@ -37,7 +37,7 @@ Element: TypeAlias = "str | Literal[Nothing.UNRESOLVED, Nothing.DELETED]"
 class Context(msgspec.Struct, frozen=True):
     """The values of placeholders: headers by names in lower case, the connection, the message's topic and address.
 
-    ``address`` is that of the other system at which a message of a source arrived, empty for all others.
+    ``address``: of the other system at which a message of a source arrived, empty for all others.
     """
 
     headers: Mapping[str, str]
@@ -234,11 +234,8 @@ _THREE = 3
 
 @_on_text
 def _filter(text: str, *values: str) -> Element:
-    """Keep the text where a condition holds.
-
-    ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``. Unresolved values count as
-    empty.
-    """
+    """Keep the text where a condition holds; unresolved values count as empty."""
+    # ``(value,'eq',other)``; ``('eq',other)`` compares the text itself; ``(value,'exists')``
     match values:
         case left, name, right:
             pass

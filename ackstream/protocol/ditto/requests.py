@@ -106,13 +106,10 @@ _ASK_FIRST = "The gateway decides it; elsewhere ask the twin with the condition 
 def read_request(
     envelope: Envelope, *, default_timeout_ms: int = DEFAULT_TIMEOUT_MS, max_timeout_ms: int = STREAM_TIMEOUT_MS
 ) -> Request:
-    """Read a request by the rules of Ditto's connections.
-
-    :param default_timeout_ms: for a request without a timeout
-    :param max_timeout_ms: longer timeouts are cut to this, without an error
-    :raises DittoError: 400; a header or the combination of headers is invalid, or it is not a command or message; 501,
-        it has a condition that is not checked before the device acts
-    """
+    """Read a request by the rules of Ditto's connections."""
+    # Longer timeouts are cut to ``max_timeout_ms``, without an error. DittoError 400: a header or the combination of
+    # headers is invalid, or it is not a command or message; 501: it has a condition that is not checked before the
+    # device acts
     topic = envelope.topic
     user = read_headers(envelope.headers)
     kind = signal_kind(topic, user) if envelope.status is None else None
@@ -187,12 +184,9 @@ UNKNOWN_THING = "unknown:unknown"
 
 
 def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -> str | None:
-    """Return why an answer is that of another thing or channel than a request, ``None`` if it is not.
-
-    An acknowledgement has no channel of its own: one of a live signal may come on either. No document has a thing.
-
-    :param topic: of the answer; ``headers``: of a response or an error
-    """
+    """Return why an answer is that of another thing or channel than a request, ``None`` if it is not."""
+    # An acknowledgement has no channel of its own: one of a live signal may come on either. No document has a thing.
+    # ``topic``: of the answer; ``headers``: of a response or an error.
     thing_id, ack = f"{topic.namespace}:{topic.entity}", topic.criterion == "acks"
     if thing_id == request.thing_id and (ack or topic.channel == request.channel):
         # nearly all
@@ -209,11 +203,9 @@ def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -
 
 
 def response_matches(request: Request, response: Envelope) -> str | None:
-    """Return why a response does not answer a live or smart command, ``None`` if it does.
-
-    The correlation-id (equal, or with a suffix; if both have one), the type, the thing and the resource path are
-    compared. Acknowledgements and errors have no type and no path of their own.
-    """
+    """Return why a response does not answer a live or smart command, ``None`` if it does."""
+    # The correlation-id (equal, or with a suffix; if both have one), the type, the thing and the resource path are
+    # compared. Acknowledgements and errors have no type and no path of their own.
     topic = response.topic
     wanted, found = request.headers.get(CORRELATION_ID), response.headers.get(CORRELATION_ID)
     if wanted is not None and found is not None and not str(found).startswith(str(wanted)):

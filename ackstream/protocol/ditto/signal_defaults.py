@@ -74,11 +74,9 @@ command_headers_invalid = bad_request(
 
 
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:
-    """Return which kind of request a topic path (of a message without status) is, ``None`` if it is not a request.
-
-    The ``channel`` header makes a command live if it is exactly ``live``. A message is live by its topic: on another
-    channel no subscriber would get it, and its condition would not be asked.
-    """
+    """Return which kind of request a topic path (of a message without status) is, ``None`` if it is not a request."""
+    # The ``channel`` header makes a command live if it is exactly ``live``. A message is live by its topic: on another
+    # channel no subscriber would get it, and its condition would not be asked.
     if topic.criterion == "messages":
         live = topic.group == "things" and topic.channel == "live"
         return "message" if live and topic.subject is not None else None
@@ -105,13 +103,10 @@ def _thing_command(channel: str | None, headers: Mapping[str, Any], *, query: bo
 
 
 def effective_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the (read) headers of a request with defaults, as all ways in apply them.
-
-    Labels of the twin in a live signal are removed before the defaults are found: live-response is added or removed
-    with response-required, independently of other labels. Source: seed: Interaction between headers.
-
-    :raises DittoError: 400 ``command.headers.invalid`` for a query that would get no response
-    """
+    """Return the (read) headers of a request with defaults, as all ways in apply them."""
+    # Labels of the twin in a live signal are removed before the defaults are found: live-response is added or removed
+    # with response-required, independently of other labels. Source: seed: Interaction between headers. DittoError 400
+    # command.headers.invalid: a query would get no response.
     requested = headers.get(REQUESTED_ACKS)
     if requested and kind in LIVE_KINDS:
         kept = [label for label in requested if BUILT_IN.get(label, "live") == "live"]
@@ -122,11 +117,9 @@ def effective_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str,
 
 
 def default_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the (read) headers with requested-acks and response-required filled in, as Ditto does.
-
-    Every step starts from the headers as the user set them, and later steps overwrite the result of earlier ones; so
-    removing labels of other channels undoes earlier changes. Raises as :func:`effective_headers` does.
-    """
+    """Return the (read) headers with requested-acks and response-required filled in, as Ditto does."""
+    # Every step starts from the headers as the user set them, and later steps overwrite the result of earlier ones; so
+    # removing labels of other channels undoes earlier changes. Raises as effective_headers() does.
     result = dict(headers)
     if takes_acks(kind):
         _fill_in("live" if kind in LIVE_KINDS else "twin", headers, result)
@@ -187,10 +180,8 @@ def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) ->
 def timeout_milliseconds(
     api: Api, kind: SignalKind, headers: Mapping[str, Any], default: int, maximum: int | None = None
 ) -> int:
-    """Return the longest wait in milliseconds; ``default`` without a timeout header.
-
-    :param maximum: 60 s for HTTP, which refuses longer timeouts (400), 65 s for the other APIs, which cut them
-    """
+    """Return the longest wait in milliseconds; ``default`` without a timeout header."""
+    # ``maximum``: 60 s for HTTP, which refuses longer timeouts (400), 65 s for the other APIs, which cut them
     if maximum is None:
         maximum = HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
     timeout = headers.get(TIMEOUT)

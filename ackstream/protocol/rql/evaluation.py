@@ -51,11 +51,9 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def checked(tree: Node) -> Node:
-    """Return a filter if it can be evaluated, not only parsed; to be called when a filter is accepted.
-
-    :raises DittoError: 400 ``rql.expression.invalid`` for an unknown property name or a ``like`` pattern that is not a
-        text or has too many wildcards, ``json.pointer.invalid`` for a path with an empty segment
-    """
+    """Return a filter if it can be evaluated, not only parsed; to be called when a filter is accepted."""
+    # DittoError 400 rql.expression.invalid: an unknown property name, or a ``like`` pattern that is not a text or has
+    # too many wildcards; json.pointer.invalid: a path with an empty segment
     for leaf in leaves(tree):
         field_of(leaf.property, whole=isinstance(leaf, Existence))
         if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike"):
@@ -75,16 +73,12 @@ def matches(
     effort: Effort | None = None,
     **placeholders: Mapping[str, str | Sequence[str]],
 ) -> bool:
-    """Return whether the thing (JSON values, whole or partial) matches the filter (tree or text).
-
-    ``time`` is the value of ``time:now``, with a time zone; the other placeholders are given by prefix, each with its
-    names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given is absent: a field
-    is then missing, a literal is null. ``effort`` limits the steps, where others than those who run the process
-    wrote the filter.
-
-    :raises DittoError: as ``parse`` and ``checked``, before anything is evaluated; as ``Effort.spend``
-    :raises ValueError: a moment without a time zone
-    """
+    """Return whether the thing (JSON values, whole or partial) matches the filter (tree or text)."""
+    # ``time`` is the value of ``time:now``, with a time zone (else ValueError); the other placeholders are given by
+    # prefix, each with its names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not
+    # given is absent: a field is then missing, a literal is null. ``effort`` limits the steps, where others than those
+    # who run the process wrote the filter. Raises DittoError: as parse() and checked(), before anything is evaluated;
+    # as Effort.spend().
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
     tree = checked(parse(query) if isinstance(query, str) else query)
@@ -200,10 +194,8 @@ class Found(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def field_of(property_: str, *, whole: bool) -> Keys | SignalFact:
-    """Return a property's path in the thing, or its placeholder; raises 400 for an unknown name or an empty segment.
-
-    :param whole: for exists and empty, which accept a feature or its properties
-    """
+    """Return a property's path in the thing, or its placeholder; raises 400 for an unknown name or an empty segment."""
+    # ``whole``: for exists and empty, which accept a feature or its properties
     name = property_.removeprefix("/")
     if name in _SIMPLE:
         return (name,)
@@ -265,11 +257,9 @@ def scalars(values: Iterable[Any]) -> Iterator[Scalar | None]:
 
 
 def _compared(value: Scalar, literal: Scalar, facts: _Facts) -> int:
-    """Return -1, 0 or 1 as the thing's value is less than, equal to or greater than the filter's literal.
-
-    Numbers compare as decimals; a number and a text as numbers if the text is one; two texts, and everything else
-    that differs in type, as texts (by UTF-16 units, as Java does).
-    """
+    """Return -1, 0 or 1 as the thing's value is less than, equal to or greater than the filter's literal."""
+    # Numbers compare as decimals; a number and a text as numbers if the text is one; two texts, and everything else
+    # that differs in type, as texts (by UTF-16 units, as Java does).
     facts.spend(1 + len(value) // CHARACTERS if isinstance(value, str) else 1)
     if type(value) is type(literal) and not isinstance(value, str):
         return _sign(value, literal)

@@ -259,11 +259,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def resolve(text: str, now: datetime) -> str | None:
-    """Return the value of a ``time:`` placeholder at ``now`` (with a time zone), ``None`` if it is malformed.
-
-    The placeholder is ``now`` or ``now_epoch_millis``, shifted by a duration and truncated to a unit (``now-1h[d]``);
-    its value is a text, ISO 8601 in UTC or decimal epoch milliseconds. Weeks start on Monday.
-    """
+    """Return the value of a ``time:`` placeholder at ``now`` (with a time zone), ``None`` if it is malformed."""
+    # The placeholder is ``now`` or ``now_epoch_millis``, shifted by a duration and truncated to a unit (``now-1h[d]``);
+    # its value is a text, ISO 8601 in UTC or decimal epoch milliseconds. Weeks start on Monday.
     form = _TIME_FORM.fullmatch(text)
     if form is None:
         return None

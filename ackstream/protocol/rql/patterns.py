@@ -50,10 +50,8 @@ def matches_any(patterns: Iterable[str], name: str) -> bool:
 
 
 def expression(patterns: Iterable[str]) -> str:
-    """Return a regular expression that finds a match exactly in the names that :func:`matches_any` accepts.
-
-    It means the same in Python and in Java, so that Spark's ``rlike`` can evaluate it.
-    """
+    """Return a regular expression that finds a match exactly in the names that :func:`matches_any` accepts."""
+    # it means the same in Python and in Java, so that Spark's ``rlike`` can evaluate it
     alternatives = [".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns]
     # (?!) matches nothing; (?!.) is the very end, where $ would allow a line break
     return f"(?s)^(?:{'|'.join(alternatives)})(?!.)" if alternatives else "(?!)"

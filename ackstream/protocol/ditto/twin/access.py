@@ -59,10 +59,8 @@ class Access:
         return self._granted(permission, subjects, thing_id, path) == _WHOLE
 
     def denied_by_merge(self, subjects: Iterable[str], thing_id: str, path: str, patch: Any) -> str | None:
-        """Return a path that a merge patch changes and the subjects may not, else ``None``.
-
-        It changes values that are not objects, or empty ones, at ``path`` and below.
-        """
+        """Return a path that a merge patch changes and the subjects may not, else ``None``."""
+        # it changes values that are not objects, or empty ones, at ``path`` and below
         granted = self._granted("WRITE", subjects, thing_id, path)
         denied = None if granted == _WHOLE else _not_covered(granted, patch)
         return None if denied is None else write_pointer((*keys_of(path), *denied))
@@ -157,10 +155,8 @@ _LENGTH_BYTES = 4
 
 
 def signature(key: str, correlation_id: str, value: bytes) -> bytes:
-    """Return the signature of a record, for its header ``originator-signature``.
-
-    It covers the whole value, and the correlation-id of the record header, so it fits no other command.
-    """
+    """Return the signature of a record, for its header ``originator-signature``."""
+    # it covers the whole value, and the correlation-id of the record header, so it fits no other command
     identity = correlation_id.encode()
     return hmac.digest(key.encode(), len(identity).to_bytes(_LENGTH_BYTES, "big") + identity + value, "sha256")
 
@@ -174,11 +170,8 @@ def names_sender(headers: Iterable[str]) -> bool:
 def believed(
     headers: Mapping[str, Any], key: str | None, correlation_id: str, value: bytes | None, signed: bytes | None
 ) -> Mapping[str, Any]:
-    """Return the headers of a message, without the sender unless the record is signed (see :func:`signature`).
-
-    :param key: ``None``: nothing is believed
-    :param signed: the record header ``originator-signature``
-    """
+    """Return the headers of a message, without the sender unless the record is signed (see :func:`signature`)."""
+    # ``key``: None: nothing is believed; ``signed``: the record header originator-signature
     if not names_sender(headers):
         return headers
     if key and value and signed is not None and hmac.compare_digest(signature(key, correlation_id, value), signed):

@@ -78,10 +78,8 @@ def check_address(kind: Kind, command: Envelope) -> None:
 
 
 def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope) -> None:
-    """Reject a command that its sender may not send; narrow a query for several things to the visible ones.
-
-    :raises AccessDeniedError: 404 for (a part of) a thing that is not readable at all; 403 for a forbidden change
-    """
+    """Reject a command that its sender may not send; narrow a query for several things to the visible ones."""
+    # AccessDeniedError 404 for (a part of) a thing that is not readable at all; 403 for a forbidden change
     if kind == "many":
         ids = decoded(command.value)["thingIds"]
         command.value = raw({"thingIds": [thing_id for thing_id in ids if access.knows(subjects, thing_id)]})
@@ -125,21 +123,17 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
 
 
 def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
-    """Restrict a search to fully readable things, since a filter may name any path in them.
-
-    The restriction is no part of the filter: a cursor, which has the filter, comes from the client.
-    """
+    """Restrict a search to fully readable things, since a filter may name any path in them."""
+    # the restriction is no part of the filter: a cursor, which has the filter, comes from the client
     patterns = access.whole_things(subjects)
     if "*" not in patterns:
         command.value = raw(decoded(command.value) | {"only": patterns})
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
-    """Reduce a reply to the parts that its receiver may read.
-
-    The value of a query is reduced to its visible part. An entity tag, a short hash, confirms a guessed value: only
-    those who may read all that the command addresses receive it. Raises 404 if nothing (to merge with) is visible.
-    """
+    """Reduce a reply to the parts that its receiver may read."""
+    # The value of a query is reduced to its visible part. An entity tag, a short hash, confirms a guessed value: only
+    # those who may read all that the command addresses receive it. Raises 404 if nothing (to merge with) is visible.
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
             things = decoded(reply.value) or ()
@@ -234,10 +228,8 @@ def check_permissions(access: Access, subjects: tuple[str, ...], body: bytes) ->
 
 
 def addresses_subject(message: Envelope) -> bool:
-    """Return whether the path of a message (``/inbox/messages/ask``) is that of its subject.
-
-    Access is granted by path, receivers act on the subject. Source: Eclipse Ditto, ``MessageCommand#getResourcePath``.
-    """
+    """Return whether the path of a message (``/inbox/messages/ask``) is that of its subject."""
+    # access is granted by path, receivers act on the subject; source: Eclipse Ditto, MessageCommand#getResourcePath
     box = _BOX.match(message.path)
     return box is not None and message.path[box.end() :] == message.topic.subject
 

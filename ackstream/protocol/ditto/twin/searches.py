@@ -101,11 +101,10 @@ class Page(msgspec.Struct):
 
 
 class Search:
-    """The subscription of a client to one search: its requests and its progress.
+    """The subscription of a client to one search, which the client names by its ``identity``.
 
-    :ivar identity: its id, by which the client names it
-    :ivar headers: of the client's latest command about it, repeated in its events
-    :ivar demand: how many pages the client has requested and not received
+    ``headers``: of the client's latest command about it, repeated in its events; ``demand``: pages requested and not
+    sent.
     """
 
     def __init__(self, identity: str, wanted: Subscribe, headers: dict[str, Any]) -> None:

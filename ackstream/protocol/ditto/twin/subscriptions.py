@@ -107,10 +107,8 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
 
 
 def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
-    """Return a signal for subscribers, ``None`` for twin commands, responses, acks and errors, which none receives.
-
-    Its headers get the ``correlation_id`` of its record. Raises 400 for headers that correlate refuses.
-    """
+    """Return a signal for subscribers, ``None`` for twin commands, responses, acks and errors, which none receives."""
+    # its headers get the ``correlation_id`` of its record; raises 400 for headers that correlate refuses
     envelope = _on_its_channel(envelope)
     stream = stream_of(envelope)
     if stream is None:
@@ -258,10 +256,8 @@ def decide(
     time: datetime | None = None,
     effort: Effort | None = None,
 ) -> SignalDelivery | Drop:
-    """Decide whether one subscriber receives a signal; the last three are those of :meth:`Subscription.matches`.
-
-    :param visible: whether it may see the signal by its access rules
-    """
+    """Decide whether one subscriber receives a signal; the last three are those of :meth:`Subscription.matches`."""
+    # ``visible``: whether it may see the signal by its access rules
     labels = tuple(label for label in signal.labels if label in subscriber.labels)
     wanted = subscriber.subscriptions.get(signal.stream)
     if wanted is None or not visible or not wanted.covers(signal):
@@ -297,13 +293,10 @@ def dropped_by_targets(
     issued: Collection[str],
     targets: Collection[tuple[str | None, bool]],
 ) -> tuple[str, ...]:
-    """Return the labels that a connection acknowledges weakly for a signal, in order of the request.
-
-    If no target publishes it, these are all labels that the connection declares or issues; else the issued labels of
-    subscribed targets that dropped it. ``live-response`` is never among them.
-
-    :param targets: for each subscribed target the label it issues (if any), and whether it publishes the signal
-    """
+    """Return the labels that a connection acknowledges weakly for a signal, in order of the request."""
+    # If no target publishes it, these are all labels that the connection declares or issues; else the issued labels of
+    # subscribed targets that dropped it. live-response is never among them. ``targets``: for each subscribed one the
+    # label it issues (if any), and whether it publishes the signal.
     if any(published for _, published in targets):
         weak: Collection[str | None] = {label for label, published in targets if not published}
     else:

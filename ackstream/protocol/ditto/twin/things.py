@@ -50,10 +50,9 @@ _DEFINITION = re.compile(r"[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+|ht
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """A part of a thing.
+    """A part of a thing; ``keys`` lead to it from the top; ``feature`` is the feature's id if it is (in) one.
 
-    ``keys`` lead to it from the top; ``feature`` is the feature's id if it is (in) one; ``pointer`` is its pointer
-    within the attributes or properties, for error texts.
+    ``pointer`` is its pointer within the attributes or properties, for error texts.
     """
 
     kind: Kind
@@ -180,10 +179,8 @@ def check_policy_members(thing: Mapping[str, Any]) -> None:
 
 
 def check_policy_id(policy_id: Any, thing_id: str) -> None:
-    """Raise 501 for a policy that is not the thing's own: who names it believes that it protects the thing.
-
-    Other values than texts are rejected elsewhere, by their place.
-    """
+    """Raise 501 for a policy that is not the thing's own: who names it believes that it protects the thing."""
+    # other values than texts are rejected elsewhere, by their place
     if isinstance(policy_id, str) and policy_id != thing_id:
         raise errors.not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
 
@@ -247,10 +244,8 @@ def _wrong(value: Any, path: str, kind: str) -> Exception:
 
 
 def partial_thing(event: Envelope) -> dict[str, Any]:
-    """Return the part of the thing that an event reports: id, revision, timestamp and the change in its place.
-
-    Deleted parts are absent, as are those that a merge patch removes. Other signals report nothing.
-    """
+    """Return the part of the thing that an event reports: id, revision, timestamp and the change in its place."""
+    # deleted parts are absent, as are those that a merge patch removes; other signals report nothing
     topic = event.topic
     if topic.criterion != "events":
         return {}
