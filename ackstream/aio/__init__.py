@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 class AsyncRequester(AsyncClient[sdk.Requester]):
-    """The twin of :class:`Requester`.
-
-    A request whose wait is cancelled has been sent: the service answers it, and the reply is dropped.
-    """
+    """The twin of :class:`Requester`. A request whose wait is cancelled is answered, and the reply is dropped."""
 
     _kind = sdk.Requester
 
@@ -133,10 +130,7 @@ class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.Queue
 
 
 class AsyncMessageStream(AsyncIteration[sdk.LogMessage]):
-    """The twin of :class:`MessageStream`: ``async for message in stream``.
-
-    :ivar stream: the stream itself
-    """
+    """The twin of :class:`MessageStream`: ``async for message in stream``; ``stream`` is the stream itself."""
 
     def __init__(self, stream: sdk.MessageStream) -> None:
         self.stream = self.client = stream

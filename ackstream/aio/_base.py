@@ -47,8 +47,7 @@ _HANDLING: ContextVar[AsyncClient[Any] | None] = ContextVar("_HANDLING", default
 def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """Call a function that may wait for long in a thread of its own.
 
-    Those of the loop are few, and a call whose future is cancelled keeps its thread: with enough of them the client
-    could not even be closed.
+    A cancelled call keeps its thread: with enough of them in the few of the loop the client could not be closed.
     """
     thread = ThreadPoolExecutor(1, "ackstream-aio-aside")
     try:
@@ -73,10 +72,7 @@ def future(method: Callable[Concatenate[Any, P], Future[T]]) -> Callable[Concate
 def coroutine(
     method: Callable[Concatenate[Any, P], R], run: Callable[[Any, Callable[[], R]], Awaitable[T]]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method that awaits a call of the client.
-
-    :param run: makes the call for a twin
-    """
+    """Return a method that awaits a call of the client, which ``run`` makes for a twin."""
 
     @wraps(method)
     async def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -88,12 +84,9 @@ def coroutine(
 def sliced(
     method: Callable[Concatenate[Any, P], T], gives_up: type[Exception], limit: str = "timeout"
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method that waits; without a limit it does so again and again, as a cancelled call keeps its thread.
+    """Return a method that waits; without a limit (a parameter in seconds) it waits again after ``gives_up``.
 
-    Each time twice as long, since each asks anew.
-
-    :param gives_up: the error of a wait that took too long
-    :param limit: the parameter with the seconds
+    A cancelled call keeps its thread until then. Each slice is twice as long as the last, since each asks anew.
     """
     signature = inspect.signature(method)
 
@@ -181,20 +174,14 @@ class AsyncClient(Generic[C]):
         return self._client
 
     async def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the client is closed, for at most ``timeout`` seconds; return whether it is.
-
-        :raises ClientError: the error that ended the client
-        """
+        """Wait at most ``timeout`` seconds for the end; return whether it came, or raise the error that caused it."""
         client, seconds = self.client, SLICE_SECONDS if timeout is None else timeout
         while not (closed := await aside(client.wait_closed, seconds)) and timeout is None:
             pass
         return closed
 
     async def close(self) -> None:
-        """Close the client, as its own ``close`` does; may be called twice.
-
-        In a handler of the client it does not wait for the end, which waits for the handler.
-        """
+        """Close the client; may be called twice. Called by a handler it does not wait for that handler's end."""
         self._ended = True
         if self._client is not None:
             if self._closing is None:

@@ -22,21 +22,14 @@ if TYPE_CHECKING:
 
 
 class VirtualTime(ABC):
-    """Base of the systems in memory.
-
-    :ivar now: the time in epoch milliseconds
-    :ivar loops: the steps of the clients
-    """
+    """Base of the systems in memory; ``now`` is the time in epoch milliseconds, ``loops`` the steps of the clients."""
 
     def __init__(self, start_ms: int = 0) -> None:
         self.now = start_ms
         self.loops: list[MemoryLoop] = []
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; everything due happens at its own time.
-
-        :raises BadParameterError: a negative number of seconds
-        """
+        """Let time pass; everything due happens at its own time. A negative number is a ``BadParameterError``."""
         if seconds < 0:
             raise BadParameterError(f"The number of seconds is {seconds}: time does not go back.")
         until = self.now + round(seconds * 1000)
@@ -65,12 +58,7 @@ class VirtualTime(ABC):
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """A record of a topic, which has one partition.
-
-    :ivar topic: its name
-    :ivar timestamp: the time of the system when it was stored, in epoch milliseconds
-    :ivar headers: of the record
-    """
+    """A record of a topic, which has one partition; ``timestamp`` is the system's time in epoch milliseconds."""
 
     topic: str
     offset: int
@@ -89,8 +77,7 @@ class TopicRecord:
 class MemorySystem(VirtualTime):
     """Topics and labels in memory, and the clients that read them.
 
-    :ivar records: the records of each topic, by its name
-    :ivar unread: those that have not acted yet
+    ``records`` are those of each topic, by its name; ``unread`` those that have not acted yet.
     """
 
     def __init__(self, start_ms: int = 0) -> None:
@@ -140,10 +127,7 @@ class DrivenFuture(Future[Any]):
         self._system = system
 
     def result(self, timeout: float | None = None) -> Any:
-        """Let time pass until the outcome is there, and return it; ``timeout`` does not count, as no real time passes.
-
-        :raises Exception: that of the outcome
-        """
+        """Let time pass until the outcome; return or raise it. ``timeout`` does not count, as no real time passes."""
         self._system.run_until(self.done)
         return super().result(0 if timeout is None else timeout)
 

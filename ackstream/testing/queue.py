@@ -41,11 +41,7 @@ class QueueSystem(VirtualTime):
     """
 
     def __init__(self, settings: QueueSettings, *, start_ms: int = 0) -> None:
-        """Start with an empty queue.
-
-        :param settings: one of ``[[queues]]``: its rules
-        :param start_ms: the time at first, in epoch milliseconds
-        """
+        """Start with an empty queue of ``settings`` (one of ``[[queues]]``), at ``start_ms`` in epoch milliseconds."""
         super().__init__(start_ms)
         self.settings = settings
         self.events: list[Event] = []

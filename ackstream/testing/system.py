@@ -119,10 +119,7 @@ class ShardRun:
         self._slack_ms = slack_ms
 
     def process(self, records: Iterable[Record], tick: int = 0) -> list[Emission]:
-        """Process a batch; return its emissions.
-
-        :param tick: epoch milliseconds; all records before it have been given, with this batch or an earlier one
-        """
+        """Process a batch, after which no record before ``tick`` (epoch milliseconds) follows; return its emissions."""
         writer = Writer(self.topics, "query", self.batch)
         self.batch += 1
         if self.store is not None:
@@ -150,11 +147,10 @@ class RequestSystem(MemorySystem):
     def __init__(self, settings: Settings | None = None, *, twin: bool = False, start_ms: int = 0) -> None:
         """Start with empty topics.
 
-        :param settings: limits and times of the jobs; ``None``: the defaults
-        :param twin: whether the twin runs: it carries out commands, and answers ``twin-persisted`` and
-            ``search-persisted``; a command about a thing that does not exist is an error then
+        :param settings: limits and times of the jobs; ``None``: the defaults; an unsupported one: ``BadParameterError``
+        :param twin: whether the twin runs, which carries out commands, and answers ``twin-persisted`` and
+            ``search-persisted``; an unknown thing is an error then
         :param start_ms: the time at first, in epoch milliseconds
-        :raises BadParameterError: a setting that is not supported here
         """
         super().__init__(start_ms)
         self.settings = settings or Settings()
@@ -171,8 +167,7 @@ class RequestSystem(MemorySystem):
     def requester(self) -> Requester:
         """Return a requester of this system.
 
-        Waiting for one of its futures does not take long: the time of the system jumps to where the reply arrives, to
-        the deadline at the latest.
+        Waiting for its futures takes no real time: the system's time jumps to the reply, or to the deadline.
         """
         return Requester(self.connection, default_timeout=self.settings.correlate.default_timeout / 1000)
 
@@ -205,11 +200,7 @@ class RequestSystem(MemorySystem):
     def acknowledge(
         self, correlation_id: str, label: str, status: int = 200, *, thing_id: str, payload: Any = msgspec.UNSET
     ) -> TopicRecord:
-        """Write an acknowledgement to ``acks``.
-
-        :param thing_id: that of the request
-        :param payload: any JSON value
-        """
+        """Write an acknowledgement of a request's thing to ``acks``; ``payload`` is any JSON value."""
         value = payload if payload is msgspec.UNSET else raw(payload)
         ack = acknowledgement(label, status, value, {CORRELATION_ID: correlation_id})
         return self.feed("acks", encode(write_ack(ack, thing_id)), key=thing_id.encode())
@@ -222,10 +213,7 @@ class RequestSystem(MemorySystem):
         key: bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> TopicRecord:
-        """Write any record, and let it act; return it.
-
-        :param topic: ``signals``, ``acks`` or ``twin-acks``; a record of another topic is only kept
-        """
+        """Write any record, let it act, and return it: it acts in ``signals``, ``acks``, ``twin-acks`` only."""
         record = self.append(topic, value, key, headers)
         self.settle()
         return record

@@ -1,7 +1,4 @@
-"""A reader's history: the samples between Kafka and the application, by their state.
-
-The settle job decides about events that a reader cannot know, such as its own crash.
-"""
+"""The samples between Kafka and the application, by their state; settle decides what a reader cannot: its own crash."""
 
 from __future__ import annotations
 
@@ -36,10 +33,9 @@ OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None],
 
 
 class ReaderHistory(Awaited):
-    """Everything a reader has received and not finished with, of any number of writers.
+    """All that a reader got from any writer and has not finished: samples wait for storage, then for the application.
 
-    Samples wait until they are known to be stored; then the application may access and acknowledge them. The caller
-    sends what :meth:`due` returns, and passes the answers to :meth:`confirm`.
+    The caller sends what :meth:`due` returns, and passes the answers to :meth:`confirm`.
     """
 
     def __init__(
@@ -53,12 +49,10 @@ class ReaderHistory(Awaited):
         max_samples: int = MAX_SAMPLES,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """Begin an epoch, without samples.
+        """Begin an epoch, without samples; that of ``start`` may change until the first writer is known.
 
-        :param start: its epoch may change until the first writer is known
-        :param wanted: selects the stored samples for the application; the others are acknowledged as filtered
-        :param max_samples: the most that should wait to be stored, and the most that should be unacknowledged
-        :param max_bytes: the most bytes of them, likewise
+        Stored samples that ``wanted`` does not select are acknowledged as filtered. ``max_samples`` and ``max_bytes``
+        limit those that wait to be stored, and those that are unacknowledged.
         """
         super().__init__()
         self._final = False

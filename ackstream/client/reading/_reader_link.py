@@ -267,7 +267,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
 
     Acknowledgements for its required role still count.
 
-    :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+    :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
     :param timeout: seconds to wait for the settle job
     :raises InconsistentQosError: no reader can have the name
     :raises SettleTimeout: the settle job does not answer

@@ -236,10 +236,9 @@ def merged(states: list[ReaderState]) -> ReaderState:
 def read_stored(
     lake: Lake, writer: str, runs: Iterable[Interval], limit: int, reader: Acknowledger | None = None
 ) -> tuple[list[Sample], list[Interval]]:
-    """Return the samples of the first ``limit`` numbers in ``runs``, in order, and those numbers that are not stored.
+    """Return the first ``limit`` samples in ``runs`` (ascending, not empty), in order, and the numbers not stored.
 
-    :param runs: ascending, not empty
-    :raises Exception: the table cannot be read; the type depends on where it is stored
+    Any error shows that the table cannot be read; its type depends on the storage.
     """
     from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 

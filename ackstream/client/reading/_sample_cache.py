@@ -1,7 +1,6 @@
-"""A reader's cache: the samples that the application may access, and those it has accessed and not acknowledged.
+"""A reader's cache: samples to access, and unacknowledged ones, with the offsets of messages still needed. Pure.
 
-Beside them, the offsets of the messages that are still needed. Pure; the caller acknowledges. The samples of one topic
-and key are about one instance. Rules: brokers.md R2 to R5; Connext 31.12.1.
+The samples of one topic and key are about one instance. Rules: brokers.md R2 to R5; Connext 31.12.1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""One writer as a reader knows it: the order of its samples, their acknowledgements and reports.
+"""One writer as a reader knows it: the order of its samples, their acknowledgements and reports. Pure.
 
-Pure: times are milliseconds of any clock that only goes forward, and the caller sends the reports. Rules: brokers.md R1
-to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6.
+Times are ms of a monotonic clock. Rules: brokers.md R1 to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class ReorderBuffer:
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.bytes = 0
         """The size of the samples that are waiting."""
         # stored or refused, as far as is known

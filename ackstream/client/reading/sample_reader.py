@@ -67,34 +67,31 @@ class SampleReader(Client):
 
     The kind of ``qos`` defines when a sample is acknowledged: ``protocol``, when this library has it;
     ``application-auto`` (the default), when the application has accessed it; ``application-explicit``, on an explicit
-    call. ``name`` is durable: samples that were acknowledged under it are not received again; all others are, from
-    Kafka or from the table ``messages``, those published while no reader of the name ran included. Its writers wait for
-    it until it is removed (:meth:`unregister`), or was silent for ``settle.durable_lease``, if that is set. With
-    ``durable=False`` the reader is temporary: each start begins with the next message, and no writer waits for it once
-    it has closed, or was silent for ``settle.reader_lease``.
+    call. ``name`` is durable: samples acknowledged under it are not received again; all others are, from Kafka or from
+    the table ``messages``, also those published while no reader of the name ran. Its writers wait for it until it is
+    removed (:meth:`unregister`), or was silent for ``settle.durable_lease``, if that is set. With ``durable=False`` the
+    reader is temporary: each start begins with the next message, and no writer waits for it once it has closed, or was
+    silent for ``settle.reader_lease``.
 
-    There are two styles. A ``handler`` is called for one sample after the other, in a thread of its own;
-    ``application-auto`` acknowledges the sample when the handler has returned. Without a handler the application takes
-    copies (:meth:`take`) or loans (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample
-    whose handler or ``with`` block raises stays unacknowledged and is received again at the next start.
+    A ``handler`` is called for one sample after the other, in a thread of its own; ``application-auto`` acknowledges
+    the sample when it has returned. Without a handler the application takes copies (:meth:`take`) or loans
+    (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample whose handler or ``with``
+    block raises stays unacknowledged and is received again at the next start.
 
-    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted samples that
-    the reader has not acknowledged and it has no ``lake``, the reader ends with an error: ``on_error`` is called with
-    it, and every method that waits raises it.
-
-    Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait
-    for code that will never see them. Safe to use from several threads.
+    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted
+    unacknowledged samples and there is no ``lake``, the reader ends with an error: ``on_error`` is called with it, and
+    every method that waits raises it. Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as
+    ``filtered``: their writers do not wait for code that will never see them. Safe to use from several threads.
     """
 
     @takes(ReaderOptions)
     def __init__(self, options: ReaderOptions) -> None:
         """Connect and begin; when this returns, the settle job knows this reader, and the writers wait for it.
 
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
+        :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings; without a broker ``BadParameterError``
         :param name: unique; a second reader of the name ends the first
         :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
-        :param batch_handler: instead of ``handler``: called with a list of those that are at hand, which are
-            acknowledged together, or not at all
+        :param batch_handler: instead of ``handler``: gets a list of those at hand, acknowledged together or not at all
         :param max_batch: how many it is called with at most
         :param qos: when it acknowledges, and how many samples it keeps; ``None``: the defaults of ``ReaderQos``
         :param role: the required subscription it serves
@@ -103,13 +100,11 @@ class SampleReader(Client):
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
         :param labels: those that it issues for messages that request them
-        :param lake: where the tables are, for samples that Kafka has deleted; ``None``: read from Kafka only, which
-            ends the reader once samples that it needs are gone from there
+        :param lake: where the tables are, for samples that Kafka has deleted; ``None``: missing ones end the reader
         :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
         :param on_error: called with the error that ends the reader, if one does
-        :raises BadParameterError: ``bootstrap_servers`` names no brokers
         :raises InconsistentQosError: settings that contradict each other
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
@@ -236,8 +231,7 @@ class SampleReader(Client):
         Called by the handler, or meanwhile by ``on_error``, it returns at once, and all this follows when the handler
         has returned.
 
-        :param leave: a temporary reader reports that it will not come back, so that no writer waits for it; otherwise
-            its samples are kept until its lease expires
+        :param leave: no writer waits for a temporary reader; otherwise its samples are kept until its lease ends
         """
         self._close(leave=leave and not self._durable)
 

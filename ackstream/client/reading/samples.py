@@ -60,12 +60,10 @@ MAX_PUBLISHERS = 10_000
 class PublisherSessions:
     """Knows the sessions of publishers that were over when a record was written, as persist decides that.
 
-    Of two publishers of one name the former may go on for a moment: persist refuses its records after the logon of
-    the latter, which has the same numbers for other messages.
+    Persist refuses what a publisher sends after the logon of a later one, whose numbers are those of other messages.
     """
 
     def __init__(self) -> None:
-        """Know none."""
         # by publisher: where its present session was first seen, that session, and by former session where it was over
         self._known: dict[str, tuple[tuple[int, int], str, dict[str, int]]] = {}
 
@@ -177,7 +175,6 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
     response_keep_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_word("kind", self.kind, Kind)
         check_word("history", self.history, History)
         if self.kind != "protocol" and not self.reliable:
@@ -197,9 +194,8 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     :ivar max_samples: the most samples it keeps; ``None`` for any number
     :ivar max_blocking_ms: with ``keep-all``, how long a write waits for room
     :ivar propagate_no_response: whether acknowledgements without response data reach the callback
-    :ivar required: roles that its samples need besides those of the settings, and how many different readers of each;
-        they hold while no publisher of the name runs, until one names others. ``None`` leaves them as they are, and an
-        empty dict removes them: samples that waited for them alone are complete then
+    :ivar required: roles besides those of the settings, and how many different readers of each; they hold until a
+        publisher of the name names others. ``None`` leaves them; an empty dict removes them, which completes samples
     """
 
     reliable: bool = True
@@ -210,7 +206,6 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     required: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_word("history", self.history, History)
         if self.max_samples is not None:
             check_at_least(1, max_samples=self.max_samples)
