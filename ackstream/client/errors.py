@@ -64,7 +64,6 @@ class GapError(ClientError):
     """The service lacks messages that this publisher has dropped, because they had been acknowledged elsewhere."""
 
     def __init__(self, first: int, last: int) -> None:
-        """Name the numbers that are missing."""
         super().__init__(
             f"The server has everything up to {first - 1}, but this store has dropped everything up to {last}: {first} "
             f"to {last} are missing there. Log on to a server that has them, or allow gaps."

@@ -162,8 +162,6 @@ class RequestSystem(MemorySystem):
         self._twin = twin
         self.things: dict[str, Thing] = {}
 
-    # -- clients -------------------------------------------------------------------------------------------------------
-
     def requester(self) -> Requester:
         """Return a requester of this system.
 
@@ -191,8 +189,6 @@ class RequestSystem(MemorySystem):
         """
         return Subscriber(self.connection, handler=handler, subscriptions=subscriptions, labels=labels)
 
-    # -- records in ----------------------------------------------------------------------------------------------------
-
     def send(self, command: Envelope) -> TopicRecord:
         """Write a command or message to ``signals``, as a program of any language does without waiting for a reply."""
         return self.feed("signals", encode(command), key=command.topic.thing_id.encode())
@@ -218,10 +214,7 @@ class RequestSystem(MemorySystem):
         self.settle()
         return record
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def _due(self) -> int | None:
-        """Return the next time at which something happens."""
         waits = [wait for loop in self.loops if (wait := loop.due()) is not None]
         # 0.1 + 0.2 is more than 0.3
         times = [self.now + ceil(wait * 1000 - 1e-6) for wait in waits]
@@ -236,8 +229,6 @@ class RequestSystem(MemorySystem):
         self._write(self._correlate.process([], self.now))
         self.settle()
 
-    # -- records out ---------------------------------------------------------------------------------------------------
-
     @property
     def ledger(self) -> list[LedgerRecord]:
         """The decisions of correlate: outcomes, and acknowledgements that were not used with their disposition."""
@@ -247,8 +238,6 @@ class RequestSystem(MemorySystem):
     def dead_letters(self) -> list[str]:
         """Why records could not be used, one reason for each."""
         return [dict(record.headers)["reason"].decode() for record in self.records["dead-letters"]]
-
-    # -- the jobs ------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Let the stored records act, and the records that these cause."""

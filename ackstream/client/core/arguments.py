@@ -21,10 +21,7 @@ M = TypeVar("M")
 
 
 def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
-    """Let a method be called with the fields of a struct, which it receives as one object.
-
-    The struct's constructor is the signature, for type checkers and ``help``. A field of type ``Callable`` is checked.
-    """
+    """Let a method be called with the fields of a struct, its signature; fields of type ``Callable`` are checked."""
     known = inspect.signature(options).parameters
     functions = [name for name, field in known.items() if str(field.annotation).startswith("Callable")]
 

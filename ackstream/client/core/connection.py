@@ -1,7 +1,4 @@
-"""The connection of a client: all that it reads and writes goes through one object, which is injected.
-
-Every client takes :data:`Brokers` first. Tests and ``ackstream.testing`` pass a subclass for a system in memory.
-"""
+"""The connection of a client, injected for tests and ``ackstream.testing``: all that it reads and writes passes it."""
 
 from __future__ import annotations
 

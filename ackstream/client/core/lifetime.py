@@ -1,10 +1,9 @@
 """The life of a client: a thread that dies ends it visibly, and a handler of the application cannot end it.
 
-A client keeps one :class:`Lifetime`, runs its threads with it, and passes the errors that end it to ``fail``.
-
-Its :class:`Session` with a job is pure. A publisher and a query client log on, a reader starts, a consumer binds to a
-queue. All of them repeat that until the job answers, then show that they are alive; a later session of the same name
-ends theirs. Times are in any unit, of a clock that only goes forward; pauses are in the same one.
+A client keeps one :class:`Lifetime`, runs its threads with it, and passes the errors that end it to ``fail``. Its pure
+:class:`Session` logs on (publisher, query client), starts (reader) or binds (queue consumer) until the job answers,
+then shows that it is alive; a later session of the name ends it. Times and pauses are in one unit of any clock that
+only goes forward.
 """
 
 from __future__ import annotations
@@ -226,10 +225,7 @@ class Awaited:
 
 
 class Session(Generic[P]):
-    """One session of a client; it begins at ``position`` by the job's answer, or that of a later session of the name.
-
-    ``position`` is ``None`` until the job has answered, and after the session was lost.
-    """
+    """One session of a client; ``position`` is where it begins by the job's answer; ``None``: none yet, or lost."""
 
     def __init__(self, again: float = AGAIN_SECONDS) -> None:
         self.position: P | None = None

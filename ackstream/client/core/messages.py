@@ -1,7 +1,6 @@
 """Messages as applications receive them, and the answers of a client to the records that it reads.
 
-Each answer is kept until the broker has confirmed it. Some wait for their time before, and all wait while the lease of
-the labels has lapsed. None is lost, unless another client takes the labels meanwhile.
+Answers wait for their time, a lapsed lease and the broker; none is lost unless another client takes the labels.
 """
 
 from __future__ import annotations
@@ -139,10 +138,7 @@ class Answers(ReliableSender):
     """The answers of a client to its records. ``send``, ``hold``, ``release``: from any thread; the rest from one."""
 
     def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
-        """Send with ``producer``.
-
-        Answers wait while the labels' lease has lapsed; acknowledgements are dropped once another client has a label.
-        """
+        """Send with ``producer``, except while the labels' lease has lapsed; drop acks of labels that are taken."""
         super().__init__(producer)
         self.stored = self.lost = 0
         self._connection, self._labels = connection, labels

@@ -162,7 +162,6 @@ class MemoryMessages:
     """
 
     def __init__(self) -> None:
-        """Begin without messages."""
         self.last = self.discarded = 0
         self._kept: dict[int, KeptMessage] = {}
 
@@ -205,7 +204,6 @@ class SqliteMessages(MemoryMessages):
     """The same, with a copy of everything in a :class:`StoreFile`, which survives a crash."""
 
     def __init__(self, path: Path, client: str, synchronous: Synchronous = "normal") -> None:
-        """Open a file, or create it."""
         super().__init__()
         lost = "loses the unacknowledged messages in it"
         self._file = StoreFile(

@@ -166,9 +166,8 @@ class After:
 
 
 Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
-"""The return value of a handler.
-
-A ``DittoError`` is the response to a live signal, else a nack for each label; ``None`` sends nothing."""
+"""The return value of a handler: a ``DittoError`` is the response to a live signal, else a nack for each label;
+``None`` sends nothing."""
 
 
 Delayed: TypeAlias = tuple[float, Envelope]

@@ -165,7 +165,6 @@ class PublisherLink:
             log.warning("Kafka did not store a flush of %s; its acks come with their interval: %s", self._name, error)
 
     def _ask_settle(self, question: WriterStateRequest) -> None:
-        """Send a query about the acknowledgements of readers."""
         try:
             self._connection.producer.send(self._topic, reader_records.write(question), self._connection.name)
         except (KafkaError, ValueError) as error:
@@ -193,7 +192,6 @@ class PublisherLink:
     # -- in the threads ------------------------------------------------------------------------------------------------
 
     def _command(self, headers: Headers, timeout: float | None, error: type[Exception]) -> Any:
-        """Write a command, and return the metadata of its record."""
         try:
             return self._connection.send(b"", headers).get(timeout)
         except AuthorizationError as cause:

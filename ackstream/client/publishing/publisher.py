@@ -69,8 +69,7 @@ class Publisher(Client):
         :param window_bytes: the bytes that they may have together; a larger message is sent alone
         :param block: whether ``publish`` waits for room in the window, or raises ``WouldBlockError``
         :param windowed: ``on_receipt`` is called only for the last message of an ack, which covers all from ``first``
-        :param ack_timeout: seconds without an answer until the oldest message is sent again; more if answers usually
-            take it
+        :param ack_timeout: seconds without an answer until the oldest message is sent again; more if answers are slow
         :param conflation_ms: the interval of merged acks (``None``: a second); granted: ``effective_conflation_ms``
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
         :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
@@ -81,7 +80,7 @@ class Publisher(Client):
         :param on_application_acknowledgment: called once in a run for each message and reader that acknowledged it
         :param on_error: called with the error that ends the publisher, if one does; open futures have failed with it
         :param on_connection: called when ``connected``, or ``disconnected``: a message was not stored or answered in
-            time; retried
+            time, and is retried
         :raises BadParameterError: the name is empty or too long, or ``bootstrap_servers`` names no brokers
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used

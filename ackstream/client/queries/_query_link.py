@@ -1,7 +1,4 @@
-"""A query client's connection with the query job: it sends commands, and passes the answers to their streams.
-
-A second thread sends heartbeats; once the session is lost, it begins a new one with the same subscriptions.
-"""
+"""A query client's connection with the query job; a second thread sends heartbeats, and begins a lost session again."""
 
 from __future__ import annotations
 

@@ -93,10 +93,7 @@ class MessageStream(Iterator[LogMessage]):
         bookmarks: Bookmarks | None,
         handler: Callable[[LogMessage], None] | None,
     ) -> None:
-        """Wait for answers until all ``awaited`` types have come; ``bookmarks``, if any, keep the progress.
-
-        A ``handler`` gets each message in the thread that reads, instead of an iteration.
-        """
+        """Wait for answers until all ``awaited`` types have come; a ``handler`` replaces the iteration."""
         self.cid, self.sub_id = cid, sub_id
         self.request: dict[str, str] = {}
         self.requested: frozenset[str] = frozenset()

@@ -78,8 +78,6 @@ class QueryClient(Client):
             self.close()
             raise
 
-    # -- commands ----------------------------------------------------------------------------------------------------
-
     def sow(
         self,
         topic: str,

@@ -179,8 +179,6 @@ class QueueLink:
         self._ready_bytes -= message.size
         return message
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def _keep_session(self) -> None:
         while not self._closing.is_set() and self._life.error is None:
             with self.changed:
@@ -214,8 +212,6 @@ class QueueLink:
             again()
         else:
             self._life.fail(error)
-
-    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def _receive_all(self) -> None:
         while self.working:
@@ -262,8 +258,6 @@ class QueueLink:
         options = self._options
         batches = AckBatches(self._bind, options.ack_batch, round(options.ack_timeout * 1000))
         return QueueSession(self._bind, batches, self.counts, options.flow or FlowQos(), stopped=self._halted)
-
-    # -- fetching ------------------------------------------------------------------------------------------------------
 
     @property
     def _fetchable(self) -> int:

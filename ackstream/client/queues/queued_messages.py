@@ -1,7 +1,4 @@
-"""Messages of a work queue as an application receives them, and the reading of messages.
-
-A delivery names the coordinates of its message, which the table ``messages`` has if it is gone or unreadable.
-"""
+"""Messages of a work queue, read from Kafka, or from the table ``messages`` if they are deleted or unreadable there."""
 
 from __future__ import annotations
 

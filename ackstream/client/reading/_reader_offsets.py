@@ -135,8 +135,7 @@ class ReaderPositions:
     def recover(self, partitions: Sequence[Any]) -> bool:
         """Fetch, or read again, samples that were missing earlier, too; return whether more may be fetched at once.
 
-        :raises SamplesGoneError: Kafka has deleted some, and there is no table
-        :raises Exception: the broker does not answer, or the table cannot be read; to be retried
+        Raises ``SamplesGoneError`` if Kafka has deleted some and there is no table; other errors are to be retried.
         """
         missing, fetched = self._history.missing(), False
         if self._lake is None and missing and self._reads_on(partitions, missing):

@@ -45,7 +45,6 @@ class SampleCache:
         self._instances: dict[Instance, dict[SampleId, Sample]] = {}
 
     def __len__(self) -> int:
-        """Return how many samples are held."""
         return self._held
 
     @property

@@ -43,7 +43,6 @@ class ReorderBuffer:
         self._waiting: dict[int, Sample] = {}
 
     def __len__(self) -> int:
-        """Return how many samples are waiting."""
         return len(self._waiting)
 
     def begin(self, written: int, undelivered: Iterable[Interval] = ()) -> None:

@@ -58,10 +58,7 @@ MAX_PUBLISHERS = 10_000
 
 
 class PublisherSessions:
-    """Knows the sessions of publishers that were over when a record was written, as persist decides that.
-
-    Persist refuses what a publisher sends after the logon of a later one, whose numbers are those of other messages.
-    """
+    """Knows which sessions of publishers were over at a record, as persist decides: later ones reuse their numbers."""
 
     def __init__(self) -> None:
         # by publisher: where its present session was first seen, that session, and by former session where it was over
