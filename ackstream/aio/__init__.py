@@ -57,12 +57,7 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
     async def publish_await_acknowledgement(
         self, value: bytes, timeout: float | None = None, **options: Any
     ) -> sdk.Receipt:
-        """Publish and wait for the receipt, for which the service waits for no other message (``ack_immediately``).
-
-        :param timeout: seconds; ``None``: forever
-        :raises AcknowledgementTimeout: the outcome is unknown; the message is kept and sent again
-        :raises RefusedError: with the reason
-        """
+        """Publish and wait for the receipt; errors are those of ``Publisher.publish_await_acknowledgement``."""
         receipt = await self.publish(value, **{"ack_immediately": True, **options})
         done, _ = await asyncio.wait([receipt], timeout=timeout)
         if not done:

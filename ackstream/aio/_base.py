@@ -264,11 +264,9 @@ class AsyncIteration(AsyncIterator[M], Generic[M]):
         """Wait for the next message in a thread; ``None``: there are no more."""
 
     async def receive(self) -> M | None:
-        """Return the next message; ``None`` if there are no more.
+        """Return the next message; ``None`` after the last. Raises the error that has ended the client, or the stream.
 
         Limit the wait with ``asyncio.wait_for``, or ``asyncio.timeout`` from Python 3.11 on.
-
-        :raises ClientError: the client, or the stream, has ended with that error
         """
         async with self._turn:
             if self._coming is None:

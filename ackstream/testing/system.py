@@ -170,10 +170,7 @@ class RequestSystem(MemorySystem):
         return Requester(self.connection, default_timeout=self.settings.correlate.default_timeout / 1000)
 
     def responder(self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = (LIVE_RESPONSE,)) -> Responder:
-        """Call a handler for each command and message from now on, as a ``Responder`` with these labels does.
-
-        :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in
-        """
+        """Call a handler for each command and message from now on; labels and errors are those of a ``Responder``."""
         return Responder(self.connection, handler=handler, labels=labels)
 
     def subscriber(
@@ -183,10 +180,7 @@ class RequestSystem(MemorySystem):
         subscriptions: Iterable[Subscription],
         labels: Iterable[str] = (),
     ) -> Subscriber:
-        """Call a handler for each signal that is subscribed to, as a ``Subscriber`` with these labels does.
-
-        :raises DittoError: 409, another receiver has one of the labels; 400, one is invalid or built in
-        """
+        """Call a handler for each signal that is subscribed to; labels and errors are those of a ``Subscriber``."""
         return Subscriber(self.connection, handler=handler, subscriptions=subscriptions, labels=labels)
 
     def send(self, command: Envelope) -> TopicRecord:

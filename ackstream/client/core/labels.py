@@ -190,7 +190,6 @@ class Declarer(Closing):
                 call_handler(own.lost)
 
     def _send(self, own: Declaration) -> None:
-        """Send a claim, or its renewal."""
         own.send_at = time.monotonic() + self._pause
         entry = self._declarations.get(own.key)
         claim = Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()

@@ -158,9 +158,8 @@ class Worker(Closing):
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 
         Without a group all records from now on are read. ``turn`` is called after each poll, several times a second,
-        with the monotonic time. While the lease of ``labels`` has lapsed, records and answers wait.
-
-        :raises UnreachableError: no broker, or a topic is missing
+        with the monotonic time. While the lease of ``labels`` has lapsed, records and answers wait. Raises
+        ``UnreachableError`` without a broker or a topic.
         """
         check_word("start", start, Start)
         connection = connection_of(brokers)

@@ -107,10 +107,7 @@ def read_signal(record: Any, labels: Collection[str], key: Secret | None = None)
 
 
 def read_publication(record: Any, key: Secret | None = None) -> Publication | None:
-    """Return a consumed record as a signal for subscribers; ``None`` if no subscriber gets it.
-
-    :raises DittoError: the record cannot be read, or its headers are invalid; the service answers the requester
-    """
+    """Return a record as a signal for subscribers, ``None`` if none gets it; the service answers a ``DittoError``."""
     if record.value is None:
         return None
     envelope = _decode(record, key)

@@ -179,7 +179,6 @@ class WriterAcknowledgements(Awaited):
         return sum(last - first + 1 for first, last in self.retained)
 
     def _release(self, released: int) -> None:
-        """Mark all samples up to one as complete."""
         if released > 0:
             self._done.add(1, released)
 

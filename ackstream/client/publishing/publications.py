@@ -171,7 +171,6 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
 
 
 def _requests(new: NewMessage) -> Headers:
-    """Return the headers that ask for acknowledgements of a message."""
     check_type("cid", new.cid, str, optional=True)
     check_type("ack_immediately", new.ack_immediately, bool)
     asked = list(dict.fromkeys(names("acks", new.acks, AckType)))

@@ -152,12 +152,10 @@ class Publisher(Client):
     ) -> list[Future[Receipt]]:
         """Keep messages and send them, in order; with a ``store`` as many as fit are one change of the file.
 
-        The parameters are those of :meth:`publish`. An error of keeping a message, or of waiting for room, ends the
-        futures of that message and of all after it; those before it are published.
-
-        :return: a future for each message
-        :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
-        :raises MessageTooLargeError: a message is larger than Kafka accepts; nothing was numbered or kept
+        The parameters are those of :meth:`publish`. Its ``BadParameterError`` or ``MessageTooLargeError`` of any
+        message is raised before one is numbered or kept. A later error, of keeping a message or waiting for room, ends
+        the futures of that message and of all after it; those before it are published. Returns a future for each
+        message.
         """
         own = [*headers]
         traced = [(NewMessage(value, topic=topic, key=key, ttl_ms=ttl_ms), *self._traced(own)) for value in values]

@@ -195,7 +195,6 @@ class QueueConsumer(Client):
     # -- settling ------------------------------------------------------------------------------------------------------
 
     def _handle_all(self, handler: Callable[[list[QueueMessage]], object], most: int) -> None:
-        """Call the handler with messages until none comes any more."""
         while (first := self._link.next(None)) is not None:
             messages = [first]
             while len(messages) < most and (following := self._link.next(0)) is not None:

@@ -224,7 +224,6 @@ class MessageFetcher:
 
 
 def _wanted(records: Iterable[Any], wanted: Mapping[Location, Any]) -> dict[Location, Sample]:
-    """Return the wanted messages among records."""
     found = {}
     for record in records:
         location = (record.topic, record.partition, record.offset)

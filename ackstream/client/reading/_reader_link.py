@@ -285,10 +285,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
 def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[readers.KnownReader]:
     """Return the readers that are known, temporary ones too, the one that was silent for longest first.
 
-    :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
-    :param timeout: seconds to wait for the settle job
-    :raises SettleTimeout: the settle job does not answer
-    :raises UnreachableError: no broker, or a topic is missing
+    Parameters and errors are those of :func:`delete_durable_subscription`, which takes a name besides.
     """
     connection = connection_of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then

@@ -201,8 +201,7 @@ class SampleReader(Client):
     def reject_sample(self, sample: Sample, reason: str, status: int = 400) -> None:
         """Reject a sample towards the requester of a label of this reader.
 
-        Towards its writer it stays unacknowledged, since Connext has no negative acknowledgement: it is received again
-        at the next start.
+        Connext has no negative acknowledgement for its writer: it stays unacknowledged, and returns at the next start.
         """
         self._counts["rejected"] += 1
         self._label_acks.rejected(sample, reason, status)

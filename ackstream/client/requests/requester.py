@@ -153,11 +153,9 @@ class Requester(Client):
     ) -> Future[Stored]:
         """Send a request without a reply (response-required false); requested acknowledgements are recorded.
 
-        :return: a future that ends when the broker has stored the request, or fails with ``NotSentError`` or
-            ``ClosedError``; its callbacks run in the producer's thread
-        :raises CorrelationIdInUseError: a request with the correlation-id is open
-        :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
-        :raises ClosedError: the requester is closed
+        The future ends when the broker has stored the request, or fails with ``NotSentError`` or ``ClosedError``; its
+        callbacks run in the producer's thread. Parameters and errors are those of :meth:`send` but
+        ``NoReplyExpectedError``.
         """
         envelope, identity = address(
             command, timeout=timeout, acks=acks, response_required=False, correlation_id=correlation_id
