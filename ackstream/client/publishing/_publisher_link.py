@@ -77,6 +77,7 @@ class PublisherLink:
         # the flushes whose answers are waited for
         self._flushing: set[str] = set()
         self._closed, self._closing = threading.Event(), threading.Event()
+        self._flushed = False
         self._thread = self.life.thread(self._run, "ackstream-publisher")
         self._connection = connection.link(
             self._name,
@@ -177,8 +178,13 @@ class PublisherLink:
                 return []
             self._closed.set()
         left: list[int] = []
+        until = time.monotonic() + timeout
+        if not self.life.inside:
+            # our thread sends them again
+            self._messages.wait_for_refused(timeout)
+        self._flushed = True
         try:
-            if self._connection.flush(timeout) and self.life.alive:
+            if self._connection.flush(max(0.0, until - time.monotonic())) and self.life.alive:
                 left = self._messages.close(timeout)
         finally:
             self._closing.set()
@@ -229,7 +235,7 @@ class PublisherLink:
         self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))
 
     def _on_rejected(self, seq: int, error: BaseException) -> None:
-        if self._closed.is_set():
+        if self._flushed:
             return
         refusal = None if may_pass(error) else _refusal(seq, error)
         self._away = refusal is None

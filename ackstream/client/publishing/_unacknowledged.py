@@ -71,6 +71,7 @@ class UnacknowledgedMessages(Awaited):
         self._waiting: deque[int] = deque()
         # not stored by Kafka, by number: when to send it again; None: Kafka has not answered
         self._unstored: dict[int, int | None] = {}
+        self._refused: set[int] = set()
         self._accepted = Intervals()
         self._counts: Counter[str] = Counter()
 
@@ -157,6 +158,7 @@ class UnacknowledgedMessages(Awaited):
         """Note that Kafka has stored a message; return the messages to send now."""
         with self.changed:
             self._unstored.pop(seq, None)
+            self._refused.discard(seq)
             self._counts["accepted"] += 1
             if seq in self._in_flight:
                 self._in_flight[seq] = self._clock()
@@ -179,6 +181,7 @@ class UnacknowledgedMessages(Awaited):
             if message is None:
                 return
             if refusal is None or message.withdrawn:
+                self._refused.add(seq)
                 self._unstored[seq] = self._clock() + (0 if refusal is None else REFUSED_AGAIN_MS)
                 return
         # before it is withdrawn: after a crash in between, it is refused again
@@ -254,6 +257,15 @@ class UnacknowledgedMessages(Awaited):
         if entry is not None and refusal is not None:
             entry.future.set_exception(RefusedError.of(refusal, f"Message {last}"))
         return admitted
+
+    def wait_for_refused(self, timeout: float) -> None:
+        """Wait until Kafka has stored the messages that it did not store at first, or all have ended."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended is not None or not any(map(self._waits, self._refused)), timeout)
+
+    def _waits(self, seq: int) -> bool:
+        message = self._messages.get(seq)
+        return message is not None and not message.withdrawn
 
     def close(self, timeout: float) -> list[int]:
         """Report the messages that Kafka has not stored, and return their numbers; without a file they are lost."""

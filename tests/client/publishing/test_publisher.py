@@ -408,6 +408,16 @@ def test_what_kafka_has_not_stored_at_the_end_is_an_error_a_line_in_the_log_and_
     publisher.close()
 
 
+def test_what_kafka_refuses_for_a_moment_is_sent_again_before_the_end(connections):
+    failed = []
+    publisher = Publisher(connections, name="p1", on_failed_write=failed.append)
+    refusals = [KafkaTimeoutError("no metadata")] * 5
+    connections[0].kafka = lambda _headers, _value: refusals.pop() if refusals else None
+    publisher.publish(b"1")
+    publisher.close(SECONDS)
+    assert (failed, refusals) == ([], [])
+
+
 def test_what_kafka_has_not_stored_is_in_the_store_for_the_next_run(connections, tmp_path, caplog):
     with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
         connections[0].pending, connections[0].away = [], True
