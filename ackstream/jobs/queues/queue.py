@@ -140,11 +140,16 @@ class Queue:
     def dispatch(self, now: int) -> None:
         """Advance the time, then deliver messages, oldest first, while a consumer has room."""
         self.advance(now)
+        passed: list[tuple[int, str]] = []
         while (message := self._next()) is not None:
             if self.consumers and self.consumers.keys() <= message.unreadable:
                 self._give_up(message, Cause(now, "unavailable"), "unavailable")
                 continue
             consumers = list(self.consumers.values()) if message.barrier else self._chosen(message)
+            if not consumers and message.unreadable and len(passed) < PREFETCH:
+                # those who can read it are full: others may have room for what follows
+                passed.append(heapq.heappop(self._waiting))
+                continue
             if not consumers or (message.barrier and self._precedes(message.order)):
                 break
             heapq.heappop(self._waiting)
@@ -154,6 +159,8 @@ class Queue:
                 # it stays in the consumers' backlogs until they settle it
                 del self.messages[message.id]
                 self._report(message, now, "left", outcome="settled", reason="sent")
+        for place in passed:
+            heapq.heappush(self._waiting, place)
 
     def _next(self) -> QueuedMessage | None:
         while self._waiting or self._segments.first is not None:

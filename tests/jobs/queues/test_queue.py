@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.queues.records import Event
 from ackstream.jobs.queues.state import QueueState
+from ackstream.protocol.queues import PREFETCH
 from tests.jobs.queues.recording import RecordingQueue
 from tests.jobs.queues.rules import amps, backoff, solace
 
@@ -454,6 +455,23 @@ def test_what_a_consumer_cannot_read_goes_to_another_and_never_to_it_again(exclu
     queue.unbind("B", 3, "lost")
     assert _sent(queue, 3) == []
     assert [(exit_.message, exit_.reason) for exit_ in queue.exits] == [("1", "unavailable")]
+
+
+@pytest.mark.parametrize("behind", [1, PREFETCH + 1], ids=["one", "too many"])
+def test_what_waits_for_a_consumer_that_can_read_it_holds_up_no_other(behind: int) -> None:
+    unreadable = [f"u{number}" for number in range(behind)]
+    queue = _queue(solace(), *unreadable, consumers="")
+    queue.bind("A", 0, backlog=1_000)
+    _sent(queue)
+    queue.enqueue("last", 0)
+    queue.bind("B", 0)
+    queue.consumers["B"].stopped = True
+    for message in unreadable:
+        queue.settle("A", message, "rejected", 1, unavailable=True)
+    # the whole queue does not go through the hands of a consumer that can read nothing
+    assert _sent(queue, 1) == ([("last", "A")] if behind <= PREFETCH else [])
+    queue.consumers["B"].stopped = False
+    assert _sent(queue, 2)[0] == ("u0", "B")
 
 
 def test_what_no_consumer_could_read_waits_while_none_is_bound() -> None:
