@@ -12,12 +12,13 @@ import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from ackstream.client.core.lifetime import Client
+from ackstream.client.errors import FlushTimeout
 from ackstream.errors import PreconditionNotMetError
 
 if TYPE_CHECKING:
@@ -180,15 +181,20 @@ class AsyncClient(Generic[C]):
             pass
         return closed
 
-    async def close(self) -> None:
-        """Close the client; may be called twice. Called by a handler it does not wait for that handler's end."""
+    async def close(self, **options: Any) -> None:
+        """Close the client; may be called twice. Called by a handler it does not wait for that handler's end.
+
+        :param options: as of the client's own, such as ``timeout``
+        """
         self._ended = True
-        if self._client is not None:
-            if self._closing is None:
-                self._closing = aside(self._client.close)
-            if _HANDLING.get() is not self:
-                await asyncio.shield(self._closing)
-        self._thread.shutdown(wait=False)
+        try:
+            if self._client is not None:
+                if self._closing is None:
+                    self._closing = aside(partial(self._client.close, **options))
+                if _HANDLING.get() is not self:
+                    await asyncio.shield(self._closing)
+        finally:
+            self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         if self._client is None:
@@ -208,7 +214,9 @@ class AsyncClient(Generic[C]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        # the error of the block is not hidden by that of its end
+        with nullcontext() if error is None else suppress(FlushTimeout):
+            await self.close()
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> C:
         bootstrap_servers, options = self._arguments

@@ -21,6 +21,7 @@ from ackstream.aio import (
 from ackstream.client import (
     ClosedError,
     CommandTimeout,
+    FlushTimeout,
     PreconditionNotMetError,
     PublisherClosedError,
     QueryClient,
@@ -33,6 +34,7 @@ from ackstream.protocol.messages import CommandAck
 from ackstream.testing import RequestSystem
 from tests.aio import memory
 from tests.aio.memory import COMMAND
+from tests.client.publishing.test_publisher import Brokers
 from tests.client.queries.test_message_stream import _add, _message
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -218,6 +220,24 @@ def test_the_loop_goes_on_while_the_window_is_full_and_closing_ends_the_wait(
             await second
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [None, LookupError])
+def test_a_publisher_that_loses_messages_at_its_end_says_so_and_hides_no_other_error(
+    error: type[Exception] | None,
+) -> None:
+    brokers = Brokers()
+
+    async def main() -> None:
+        async with AsyncPublisher(brokers, name="p1") as publisher:
+            brokers[0].pending, brokers[0].away = [], True
+            await publisher.publish(b"1")
+            if error is not None:
+                raise error
+            await publisher.close(timeout=0.1)
+
+    with pytest.raises(error or FlushTimeout, match=None if error else "within 0.1 s"):
+        asyncio.run(main())
 
 
 def _silenced(answer: Any, silent: threading.Event) -> Any:
