@@ -236,21 +236,26 @@ class QueueSession:
         """Return the sign of life to send now, which begins the leases of the deliveries that it reports."""
         self._session.sent(now_ms)
         missing = tuple(self._missing.popleft() for _ in range(min(len(self._missing), MAX_MISSING)))
-        # the service forgets received deliveries: numbers whose report it may not have must stay above
-        unreported = [*self._missing, *(number for one in list(self._unconfirmed) for number in one.missing)]
-        received = min([self._last + 1, *unreported]) - 1
+        received = self._received
+        handed_out = min(self._handed_out, received)
         if self.bound is not None and self.bound.lease_ms:
             end = now_ms + self.bound.lease_ms
             for message, delivery in self._held.items():
-                if self._reported_out < delivery.number <= self._handed_out:
+                if self._reported_out < delivery.number <= handed_out:
                     self._lease_ends[message] = end
                 elif delivery.number <= received:
                     self._lease_ends.setdefault(message, end)
-        self._unreported, self._reported_stop, self._reported_out = 0, self._stopped, self._handed_out
-        sign = Alive(*self._identity, received, missing, self._stopped, self._handed_out)
+        self._unreported, self._reported_stop, self._reported_out = 0, self._stopped, handed_out
+        sign = Alive(*self._identity, received, missing, self._stopped, handed_out)
         if missing:
             self._unconfirmed[sign] = None
         return sign
+
+    @property
+    def _received(self) -> int:
+        """Up to which number the service may forget deliveries: those whose report it may not have are above."""
+        unreported = [*self._missing, *(number for one in list(self._unconfirmed) for number in one.missing)]
+        return min([self._last + 1, *unreported]) - 1
 
     def stored(self, sign: Alive) -> None:
         """Note that Kafka has a report of missing deliveries; may be called by any thread."""
@@ -267,4 +272,4 @@ class QueueSession:
         if self.over is None:
             yield from self._batches.flush()
             self.over = Unbound(*self._identity, "closed")
-            yield Unbind(*self._identity, self._handed_out)
+            yield Unbind(*self._identity, min(self._handed_out, self._received))

@@ -305,6 +305,16 @@ def test_what_one_report_has_no_room_for_is_not_reported_as_received() -> None:
     assert _due(session, 16_001) == _received(MAX_MISSING + 500)
 
 
+def test_what_was_not_reported_as_missing_is_not_reported_as_handed_out() -> None:
+    session, delivery = _session(BOUND), _delivered(MAX_MISSING + 500)
+    session.receive(delivery)
+    first, *_ = session.hand_out(delivery, 0)
+    assert isinstance(first, Alive)
+    assert (first.received, first.handed_out) == (MAX_MISSING + 1, MAX_MISSING + 1)
+    assert list(session.end())[-1] == Unbind("q", "A", 7, handed_out=1)
+    session.stored(first)
+
+
 def test_a_report_of_missing_deliveries_that_kafka_does_not_take_is_made_again_as_things_are_then() -> None:
     session = _flow()
     session.receive(_delivered(4), 6_000)
