@@ -65,55 +65,45 @@ class Party:
 LEASED = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
 LEASES = tuple(f"{job}-lease" for job in LEASED)
 
+
+def _leased(job: str, about: str, *, reads: tuple[str, ...], writes: tuple[str, ...] = ()) -> Party:
+    """Return the party of a job with a lease, whose topic it reads and writes too."""
+    lease, groups = f"{job}-lease", (job_group(job),)
+    return Party(about=about, reads=(*reads, lease), writes=(*writes, lease), job=True, groups=groups)
+
+
 PARTIES: dict[str, Party] = {
-    "correlate": Party(
-        about="the job that answers requests",
-        reads=("signals", "acks", "twin-acks", "declarations", "clock", "correlate-lease"),
-        writes=("replies", "ledger", "dead-letters", "clock", "correlate-lease"),
-        job=True,
-        groups=(job_group("correlate"),),
+    "correlate": _leased(
+        "correlate",
+        "the job that answers requests",
+        reads=("signals", "acks", "twin-acks", "declarations", "clock"),
+        writes=("replies", "ledger", "dead-letters", "clock"),
     ),
-    "archive": Party(
-        about="the job that fills the tables of requests",
-        reads=("ledger", "audit", "archive-lease"),
-        writes=("archive-lease",),
-        job=True,
-        groups=(job_group("archive"),),
+    "archive": _leased("archive", "the job that fills the tables of requests", reads=("ledger", "audit")),
+    "twin": _leased("twin", "the job that keeps the things", reads=("signals",), writes=("twin-acks", "events")),
+    "persist": _leased(
+        "persist",
+        "the job that stores messages",
+        reads=("messages", "destinations"),
+        writes=("publisher-acks", "stored"),
     ),
-    "twin": Party(
-        about="the job that keeps the things",
-        reads=("signals", "twin-lease"),
-        writes=("twin-acks", "events", "twin-lease"),
-        job=True,
-        groups=(job_group("twin"),),
+    "query": _leased(
+        "query",
+        "the job that answers commands over messages",
+        reads=("queries", "stored"),
+        writes=("query-results", "dead-letters"),
     ),
-    "persist": Party(
-        about="the job that stores messages",
-        reads=("messages", "destinations", "persist-lease"),
-        writes=("publisher-acks", "stored", "persist-lease"),
-        job=True,
-        groups=(job_group("persist"),),
+    "settle": _leased(
+        "settle",
+        "the job that settles the acknowledgements of readers",
+        reads=("stored", "app-acks", "settle-clock"),
+        writes=("publisher-acks", "settle-clock"),
     ),
-    "query": Party(
-        about="the job that answers commands over messages",
-        reads=("queries", "stored", "query-lease"),
-        writes=("query-results", "dead-letters", "query-lease"),
-        job=True,
-        groups=(job_group("query"),),
-    ),
-    "settle": Party(
-        about="the job that settles the acknowledgements of readers",
-        reads=("stored", "app-acks", "settle-clock", "settle-lease"),
-        writes=("publisher-acks", "settle-clock", "settle-lease"),
-        job=True,
-        groups=(job_group("settle"),),
-    ),
-    "queues": Party(
-        about="the job that serves the work queues",
-        reads=("app-acks", "queue-clock", "queues-lease"),
-        writes=("queue-deliveries", "dead-letters", "queue-clock", "queues-lease"),
-        job=True,
-        groups=(job_group("queues"),),
+    "queues": _leased(
+        "queues",
+        "the job that serves the work queues",
+        reads=("app-acks", "queue-clock"),
+        writes=("queue-deliveries", "dead-letters", "queue-clock"),
     ),
     "mirror": Party(about="the job that copies messages to a destination", writes=("destinations",), job=True),
     "gateway": Party(
