@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import reduce
+from operator import attrgetter, getitem
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -239,17 +240,12 @@ def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
 def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
     """Return the JSON values of settings, or of parts of them, by their full keys; ``None`` for a default."""
     # without defaults: a later release may add some
-    written = settings.model_dump(mode="json", exclude_defaults=True)
+    written: Any = settings.model_dump(mode="json", exclude_defaults=True)
     defaults = Settings()
     found: dict[str, object] = {}
     for key in keys:
-        part: Any = written
-        if attrgetter(key)(settings) == attrgetter(key)(defaults):
-            part = None
-        else:
-            for name in key.split("."):
-                part = part[name]
-        found[key] = part
+        changed = attrgetter(key)(settings) != attrgetter(key)(defaults)
+        found[key] = reduce(getitem, key.split("."), written) if changed else None
     return found
 
 

@@ -201,11 +201,8 @@ def event_time() -> Column:
 
 def header(name: str) -> Column:
     """Return the value of a record header: the last non-empty one of that name."""
-
-    def filled(entry: Column) -> Column:
-        return (entry["key"] == name) & (F.length(entry["value"]) > 0)
-
-    return F.try_element_at(F.filter("headers", filled), F.lit(-1))["value"]
+    filled = F.filter("headers", lambda entry: (entry["key"] == name) & (F.length(entry["value"]) > 0))
+    return F.try_element_at(filled, F.lit(-1))["value"]
 
 
 def header_entry(name: str, value: Column) -> Column:

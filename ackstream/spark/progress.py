@@ -13,6 +13,7 @@ import math
 import time
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import TopicPartition
@@ -224,29 +225,26 @@ def take(progress: Mapping[str, Any], tally: Tally) -> None:
         tally.set(STATE_BYTES, name, value=sum(state.get("memoryUsedBytes") or 0 for state in states))
 
 
-def newest(progresses: Any, last: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the batches after ``last``, in order, from an array of the JVM with the oldest first."""
-    first = len(progresses)
-    while first and progresses[first - 1].batchId() > last:
-        first -= 1
-    for index in range(first, len(progresses)):
-        yield json.loads(progresses[index].json())
+def newest(progresses: Any, last: int) -> list[Mapping[str, Any]]:
+    """Return the batches after ``last``, in order, from an array of the JVM with the oldest first."""
+    new = list(takewhile(lambda progress: progress.batchId() > last, reversed(progresses)))
+    return [json.loads(progress.json()) for progress in reversed(new)]
 
 
 class QueryObservation:
-    """The batches of one query, each counted once."""
+    """The batches of one query, each counted once; ``last`` is the number of the last one, -1 before the first."""
 
     def __init__(self, name: str) -> None:
         """Start before the first batch of a query."""
         self._name = name
-        self._last = -1
+        self.last = -1
         self._tally = Tally()
 
     def look(self, progresses: Iterable[Mapping[str, Any]], reading: ClockReading | None) -> None:
         """Take new batches, and the state of the clock; ``None``: the query has no clock."""
         tally = Tally().add(self._tally)
         for progress in progresses:
-            self._last = progress["batchId"]
+            self.last = progress["batchId"]
             take(progress, tally)
         if reading is not None:
             tally.set(OVERDUE, self._name, value=reading.overdue_ms / 1000)
@@ -256,11 +254,6 @@ class QueryObservation:
                 tally.set(TICK, self._name, value=reading.tick_ms / 1000)
         # replaced, not changed: another thread reads it
         self._tally = tally
-
-    @property
-    def last(self) -> int:
-        """The number of the last counted batch; -1 before the first."""
-        return self._last
 
     def tally(self) -> Tally:
         """Return the counts."""

@@ -49,24 +49,21 @@ def session(
     :param jars: for a session without ``spark-submit``; they must be known before the JVM starts
     :param conf: further entries, which win over all others
     """
-    if SUBMITTED not in os.environ:
+    submitted, entries = SUBMITTED in os.environ, {"spark.app.name": name}
+    if not submitted:
         # executors must run an interpreter in which the product is installed; under spark-submit it is given
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        memory = {"spark.driver.memory": settings.spark.driver_memory}
+        entries |= {"spark.master": settings.spark.master, **defaults(), **memory}
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format))
-    entries: dict[str, str] = {}
-    builder = SparkSession.builder.appName(name)
-    submitted = SUBMITTED in os.environ
-    if not submitted:
-        builder = builder.master(settings.spark.master)
-        entries = {**defaults(), "spark.driver.memory": settings.spark.driver_memory}
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
     own = _submitted_entries(settings) if submitted else own_entries(settings, jars)
     entries |= {**own, **(conf or {}), **FIXED}
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
-        _launch({"spark.master": settings.spark.master, "spark.app.name": name, **entries})
-    spark = builder.config(map=entries).getOrCreate()
+        _launch(entries)
+    spark = SparkSession.builder.config(map=entries).getOrCreate()
     spark.sparkContext.setLogLevel(logs.SPARK_LEVELS[settings.log.level])
     return spark
 
