@@ -201,7 +201,7 @@ def response_type(statuses: Iterable[int]) -> ResponseType:
 
 def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]:
     """Return status and body of an HTTP answer; without entries there is no body."""
-    # Of one entry it is the payload; of several ``{label: {status, payload?, headers}}``, with an array for a label
+    # With one entry it is the payload, with several ``{label: {status, payload?, headers}}``, with an array for a label
     # that occurs twice; a content-type of Ditto's own type is omitted.
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
