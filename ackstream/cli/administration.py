@@ -190,9 +190,6 @@ def _topics(settings: Settings) -> str | AckstreamError:
     return f"{len(topics.TOPICS) - len(missing)}" + (f"; missing: {', '.join(missing)}" if missing else "")
 
 
-# -- topics and logins -------------------------------------------------------------------------------------------------
-
-
 def topics(
     *,
     asyncapi: Annotated[

@@ -63,11 +63,7 @@ POLL_SECONDS = 0.2
 
 
 def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
-    """Run the demo with a number of commands, ``rate`` per second; return whether all counts add up.
-
-    :raises AckstreamError: a prerequisite is missing, with the remedy
-    :raises KeyboardInterrupt: interrupted; nothing is left running
-    """
+    """Run the demo, ``rate`` commands per second; return whether all counts add up. Ctrl-C leaves nothing running."""
     with Interrupts() as interrupts:
         try:
             with ExitStack() as stack:
@@ -194,9 +190,6 @@ def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[
     return True
 
 
-# -- the environment ---------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def environment(settings: Settings, console: Console, *, secure: bool = False) -> Iterator[Settings]:
     """Provide Kafka and empty directories for a block, and yield their settings; LocalError has the remedy.
@@ -297,9 +290,6 @@ def _environment(own: Settings) -> str:
     if own.kafka.security.logs_in:
         return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
     return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
-
-
-# -- how to go on ------------------------------------------------------------------------------------------------------
 
 
 def shell_queries(settings: Settings) -> list[tuple[str, str]]:

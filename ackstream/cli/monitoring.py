@@ -110,9 +110,6 @@ def inflight(
         echo(f"{len(found) - len(shown):,} more are open; --limit {len(found)} shows all.")
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def _requests_table(watched: Overview) -> PlainTable:
     """Return one row per verdict and one for open requests; fits in 40 columns."""
     snapshot = watched.requests

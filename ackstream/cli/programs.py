@@ -115,9 +115,6 @@ def _check(settings: Settings, job: str, arguments: Sequence[str]) -> None:
         )
 
 
-# -- other programs ----------------------------------------------------------------------------------------------------
-
-
 def gateway() -> None:
     """Serve things over HTTP and WebSocket, and a live page of all requests; Ctrl-C stops it."""
     import asyncio

@@ -197,9 +197,6 @@ def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) ->
         Terminal(soft_wrap=True).print_json(data=value, indent=2)
 
 
-# -- the other side ----------------------------------------------------------------------------------------------------
-
-
 def ack(
     labels: Annotated[list[str], typer.Argument(help="The labels to issue, such as fleet:done.", metavar="LABEL...")],
     *,

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseParallelGC"
-"""Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code.
-
-The code of four queries exceeds the default of 48 MB, at which the compiler would stop. The parallel collector takes a
-fifth less processor time than the default one, whose pauses are shorter.
-"""
+"""Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code. The code of
+four queries exceeds the default of 48 MB, at which the compiler would stop. The parallel collector takes a fifth less
+processor time than the default one, whose pauses are shorter."""
 
 END_SECONDS = 10
 """How long to wait for a JVM to end before it is killed."""

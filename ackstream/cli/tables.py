@@ -160,9 +160,6 @@ def _indented(content: str | None) -> str:
         return content or ""
 
 
-# -- SQL ---------------------------------------------------------------------------------------------------------------
-
-
 def sql(
     query: Annotated[
         str | None, typer.Argument(help="SQL of DuckDB; without it, that of standard input.", metavar="SQL")
@@ -262,9 +259,6 @@ def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> 
         Terminal().print(result_table(columns, shown) if shown else "No rows match.")
         if next(cells, None) is not None:
             echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
-
-
-# -- upkeep ------------------------------------------------------------------------------------------------------------
 
 
 def maintain(

@@ -113,7 +113,7 @@ class Connector(Runner):
     """Runs connections; one that cannot be opened is retried after 0.1 to 60 s while the others continue."""
 
     def __init__(self, settings: Settings, connections: Sequence[Connection]) -> None:
-        """Begin to open the connections; raise as :class:`System`, :func:`access_of`, :func:`check_addresses` do."""
+        """Begin to open the connections; raise as ``System``, ``transport``, ``access_of``, ``check_addresses`` do."""
         for each in connections:
             transport(each.type)
             if isinstance(each, KafkaConnection):

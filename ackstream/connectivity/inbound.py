@@ -1,7 +1,6 @@
 """Map the messages of a source to requests, acknowledgements to forward, and errors to publish.
 
-Source of the rules: Eclipse Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink``, ``RequestedAcksFilter``
-(ditto.md 1.7, 6, 7).
+Source: Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink``, ``RequestedAcksFilter`` (ditto.md 1.7, 6, 7).
 """
 
 from __future__ import annotations

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     Publish = Callable[[OutgoingMessage, Confirm], None]
     Answer: TypeAlias = "SettlementAnswer | SourceFailure | Exception | None"
 
-
 log = logging.getLogger(__name__)
 
 _MAY_PASS = (AckstreamError, KafkaError, OSError)

@@ -1,7 +1,4 @@
-"""Publish signals to the targets of a connection and issue their acknowledgements.
-
-Source of the rules: Eclipse Ditto, ``OutboundMappingProcessorActor``, ``BasePublisherActor`` (ditto.md 2, 5, 6).
-"""
+"""Publish to targets; rules: Ditto, ``OutboundMappingProcessorActor``, ``BasePublisherActor`` (ditto.md 2, 5, 6)."""
 
 from __future__ import annotations
 
@@ -57,7 +54,6 @@ if TYPE_CHECKING:
 
     Extra = Callable[[str, str], Mapping[str, Any]]
     Quote = Callable[[str], str]
-
 
 log = logging.getLogger(__name__)
 

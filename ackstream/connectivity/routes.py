@@ -3,7 +3,6 @@
 A route reads like any reader, and publishes in the other system like any publisher. It acknowledges a message once the
 other system has stored it, so its publisher waits for the route, and readers of the other system acknowledge to the
 route. An end-to-end acknowledgement is a label, which is requested by the message.
-
 A message is passed on at least once: after a crash of the route possibly twice, each time with the headers
 ``original-writer`` and ``original-seq``. One that has come through a route of this name before is not passed on again.
 """
@@ -82,11 +81,10 @@ class Route(Client):
     """
 
     def __init__(self, route: RouteSettings, kafka: Kafka, lake: Lake | None = None, *, timeout: float = 60.0) -> None:
-        """Connect both sides and begin.
+        """Connect both sides and begin; raises ``DittoError`` if another client has the label.
 
         :param lake: the tables, for messages that Kafka has deleted
         :param timeout: seconds to wait for persist and settle of both systems
-        :raises DittoError: another client has the label
         """
         self.counts: Counter[str] = Counter()
         self._route, self._name = route, PREFIX + route.name

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]
     Replied = Callable[[Envelope], None]
 
-
 log = logging.getLogger(__name__)
 
 EXTRA_TIMEOUT = "20s"
@@ -151,7 +150,7 @@ class System(Closing):
 
 
 def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
-    """Return what an answer, or the end of the wait (``completed_by``), means for the settlement of its message."""
+    """Return the meaning of an answer, or of the end of the wait (``completed_by``), for settling its message."""
     if answer.topic.criterion == "acks":
         return SettlementAnswer(statuses(answer))
     status = answer.status or 500
@@ -248,9 +247,8 @@ class AloneAway:
     """Counts the rounds in which a message failed and a later one to the same address was accepted. Thread-safe.
 
     A message that the other system never accepts while it accepts others would hold back all later ones forever. A
-    round is the time of one worker, which ends with the first message that fails. Other messages in flight to the same
-    address show whether the other system is away or refuses this message alone; another address may be a queue that is
-    not full.
+    round is the time of one worker, which ends with the first failure. Other messages in flight to the same address
+    show whether the other system is away or refuses this one alone; another address may be a queue that is not full.
     """
 
     def __init__(self) -> None:

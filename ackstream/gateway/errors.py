@@ -1,7 +1,6 @@
 """Errors of the HTTP API, with the codes and texts of Ditto where it has them.
 
-Source: the exception classes of Eclipse Ditto's gateway (``GatewayDuplicateHeaderException``,
-``GatewayMethodNotAllowedException``, ``UnsupportedMediaTypeException`` …).
+Source: ``GatewayDuplicateHeaderException``, ``GatewayMethodNotAllowedException``, ``UnsupportedMediaTypeException`` …
 """
 
 from __future__ import annotations

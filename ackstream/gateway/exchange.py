@@ -106,10 +106,7 @@ class Exchange:
     async def settle(self, command: Envelope, seconds: float) -> RequestOutcome | None:
         """Send a request that requires no response, and return its outcome, or ``None`` after ``seconds``."""
         self._check()
-        with (
-            _as_http(),
-            self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome,
-        ):
+        with _as_http(), self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome:
             await self._wait(self._requester.publish(command))
             try:
                 return await asyncio.wait_for(self._wait(outcome), seconds)

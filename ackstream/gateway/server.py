@@ -63,8 +63,7 @@ HEADER_SECONDS = 10.0
 """The time within which a client sends the head of a request, from the connection on or from the last response."""
 
 KEEP_SECONDS = 8
-"""How long an idle connection stays open: longer than httpx keeps it, which would send a request on one that closes;
-shorter than a client may take for its next head."""
+"""Idle time of a connection: over httpx's, which would send on a closing one; under the time for a next head."""
 
 UNREAD_SECONDS = 30.0
 """The time within which a client reads some of its unread bytes."""
@@ -247,10 +246,8 @@ class _Wait:
         self.step, self.unread, self.since = step, unread, since
 
     def look(self, step: object, unread: int, now: float) -> None:
-        """Begin again if the client has done something: a step, or it has read.
-
-        Above the high-water mark nothing is written: more unread bytes mean that it has read and more has come.
-        """
+        """Begin again if the client has done something: a step, or it has read."""
+        # above the mark nothing is written: more unread bytes mean that it has read and more has come
         read = unread < self.unread or (self.unread >= _HIGH_WATER and unread != self.unread)
         if step != self.step or read:
             self.step, self.since = step, now
@@ -278,13 +275,11 @@ class Stalls:
 
 
 def _state(connection: Any) -> tuple[object, int, float | None]:
-    """Return the step of a connection, which never comes twice, the unread bytes, and how long it may owe something.
-
-    A WebSocket counts only if blocked or closing: until then a little is written between two looks, and pings end it.
-    """
+    """Return the step of a connection, which never comes twice, the unread bytes, and how long it may owe something."""
     transport = connection.transport
     unread = transport.get_write_buffer_size()
     if not isinstance(connection, H11Protocol):
+        # a WebSocket counts only then: before, a little is written between two looks, and pings end it
         blocked = transport.is_closing() or not connection.writable.is_set()
         return blocked, unread if blocked else 0, None
     cycle, state = connection.cycle, connection.conn.their_state

@@ -1,7 +1,6 @@
 """Distribute signals to the WebSocket sessions and event streams of a gateway, and hold the unread ones of each.
 
-Regardless of their number, one thread reads Kafka and one maintains the declared labels; everything else runs
-in the event loop.
+One thread reads Kafka for all and one maintains the declared labels; everything else runs in the event loop.
 """
 
 from __future__ import annotations

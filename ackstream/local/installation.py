@@ -69,7 +69,7 @@ def shared_with_tests(path: str) -> ModuleType:
 
 
 def spark_home() -> Path:
-    """Return ``SPARK_HOME``, else where PySpark is installed; raise LocalError without the release of this product."""
+    """Return ``SPARK_HOME`` (LocalError: not of this release), else that of PySpark (MissingExtraError without it)."""
     if named := os.environ.get("SPARK_HOME"):
         found = sorted(Path(named).glob("jars/spark-core_*.jar"))
         if not found or not found[0].stem.rpartition("-")[2].startswith(f"{SPARK}."):

@@ -1,7 +1,4 @@
-"""The JVM jars of ``conf/ivy.xml``, fetched once for a user by the Ivy jar that comes inside PySpark.
-
-A file is accepted only if its hash is in ``jars.sha256`` beside ``ivy.xml``.
-"""
+"""The JVM jars of ``conf/ivy.xml``, fetched once for a user by PySpark's Ivy, if their hash is in ``jars.sha256``."""
 
 from __future__ import annotations
 

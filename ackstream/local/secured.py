@@ -164,8 +164,6 @@ class SecuredBroker(Broker):
         return [f"@{file}"]
 
 
-# -- certificates ------------------------------------------------------------------------------------------------------
-
 AUTHORITY_VALID, VALID = timedelta(days=3650), timedelta(days=365)
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _BEFORE = timedelta(days=1)

@@ -223,9 +223,6 @@ def run(command: list[str], environment: dict[str, str]) -> NoReturn:
     os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
 
 
-# -- the archive of classes --------------------------------------------------------------------------------------------
-
-
 def java_options() -> str:
     """Return the options that let a Spark driver use the archive; an empty text without one."""
     try:

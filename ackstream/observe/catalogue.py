@@ -19,14 +19,15 @@ HTTP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 
 
 class Metric(NamedTuple):
-    """One metric, with the names of its labels in the order of their values."""
+    """One metric, with the names of its labels in the order of their values; ``buckets``: bounds but infinity."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()  # upper bounds of a histogram, without infinity
-    merge: Merge = "sum"  # how the values of a gauge that several shards report become one
+    buckets: tuple[float, ...] = ()
+    # how the values of a gauge that several shards report become one
+    merge: Merge = "sum"
 
 
 METRICS: dict[str, Metric] = {}

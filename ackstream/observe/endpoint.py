@@ -80,11 +80,12 @@ def registry(figures: Figures) -> CollectorRegistry:
 
 
 class Pulse(NamedTuple):
-    """A sign that is expected again and again, at least every ``limit`` seconds."""
+    """A sign that is expected at least every ``limit`` seconds; ``last``: ``None`` before the first."""
 
     limit: float
-    vital: bool  # the process does not work without it, once it has begun
-    last: float | None = None  # time of the last sign, ``None`` before the first
+    # the process does not work without it, once it has begun
+    vital: bool
+    last: float | None = None
 
 
 def probe_answer(problems: tuple[str, ...]) -> tuple[int, bytes]:
@@ -208,7 +209,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
 
 @contextmanager
 def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health: Health = HEALTH) -> Iterator[int]:
-    """Serve the endpoint during a block, if the settings have a port that is free (SettingsError); yield it, or 0."""
+    """Serve the endpoint during a block, and yield its port, or 0; raises SettingsError, MissingExtraError."""
     figures.set(INFO, program, __version__, value=1)
     if not settings.port:
         yield 0

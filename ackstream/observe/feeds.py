@@ -1,8 +1,4 @@
-"""Feeds of the live page and of ``ackstream watch``: topics read without a consumer group, and the jobs' signs of life.
-
-:class:`LedgerFeed` reads the requests and :class:`PlaneFeed` the topics of all other planes. The page follows the
-planes in a thread, :class:`PlaneWatch`, and the terminal follows both feeds, :class:`Watching`.
-"""
+"""Feeds of the live page and of ``ackstream watch``: topics without a consumer group, and the jobs' signs of life."""
 
 from __future__ import annotations
 

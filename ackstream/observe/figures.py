@@ -1,8 +1,4 @@
-"""Figures of a process: counters, gauges and histograms in memory, read when metrics are requested.
-
-Nothing here needs a package: figures are counted whether or not an endpoint serves them. A Spark task sends a
-:class:`Tally` to the driver together with its results.
-"""
+"""Figures of a process: counters, gauges and histograms in memory, whether or not an endpoint serves them."""
 
 from __future__ import annotations
 
@@ -30,11 +26,12 @@ class MetricSample(NamedTuple):
     metric: Metric
     labels: tuple[str, ...]
     value: float = 0.0
-    counts: tuple[int, ...] = ()  # not cumulative, one more than the metric has bounds
+    # not cumulative, one more than the metric has bounds
+    counts: tuple[int, ...] = ()
 
 
 class Tally:
-    """Numbers by their series. Not for several threads; :class:`Figures` is."""
+    """Numbers by their series, as a Spark task returns them to the driver; :class:`Figures` is for several threads."""
 
     __slots__ = ("counters", "gauges", "histograms")
 

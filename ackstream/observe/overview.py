@@ -72,8 +72,10 @@ class View(Snapshot, frozen=True):
     parties_in_all: int
     failures: list[FailureEntry]
     note: str
-    newest: int | None  # the broker's time of the newest decision
-    trends: dict[Verdict, list[int]]  # of ten minutes in bars of ten seconds
+    # the broker's time of the newest decision
+    newest: int | None
+    # of ten minutes in bars of ten seconds
+    trends: dict[Verdict, list[int]]
     # for those who may read everything
     jobs: list[JobSign]
     planes: PlanesView | None

@@ -57,17 +57,19 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class PlanesView(msgspec.Struct, frozen=True):
-    """All planes at one moment."""
+    """All planes at one moment, with changes of things in the window; ``in_all`` counts publishers, readers, queues."""
 
     publishers: list[PublisherLine]
     readers: list[ReaderLine]
     queues: list[QueueLine]
     destinations: list[DestinationLine]
     dead_letters: list[DeadLetter]
-    changes: int  # changes of things in the window
-    in_all: dict[str, int]  # total numbers of publishers, readers and queues
-    trends: dict[str, list[int]]  # counts of the last ten minutes in bars of ten seconds, the oldest first
-    newest: dict[str, int]  # the time of the newest record of each plane that has one
+    changes: int
+    in_all: dict[str, int]
+    # counts of the last ten minutes in bars of ten seconds, the oldest first
+    trends: dict[str, list[int]]
+    # the time of the newest record of each plane that has one
+    newest: dict[str, int]
 
 
 class Planes:
@@ -124,8 +126,6 @@ class Planes:
             dict(self._newest),
         )
 
-    # -- publishers and destinations -----------------------------------------------------------------------------------
-
     def _stored(self, record: Any) -> None:
         decided = messages.read_stored(record.value)
         self._batch = max(self._batch, decided.batch)
@@ -134,8 +134,6 @@ class Planes:
     def _destination(self, record: Any) -> None:
         replicated = messages.read_replicated(record.value)
         self._destinations[replicated.destination] = (replicated.batch, record.timestamp)
-
-    # -- readers and queues --------------------------------------------------------------------------------------------
 
     def _report(self, record: Any) -> None:
         try:
@@ -149,8 +147,6 @@ class Planes:
     def _delivery(self, record: Any) -> None:
         if self._queues.answer(queues.read_answer(record.value or b""), record.timestamp):
             self._trends["delivered"].add(record.timestamp)
-
-    # -- things and dead letters ---------------------------------------------------------------------------------------
 
     def _event(self, record: Any) -> None:
         self._changes.add(record.timestamp)

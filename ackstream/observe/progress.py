@@ -10,14 +10,7 @@ import msgspec
 from ackstream.observe.outcomes import Latest, Trend
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
-from ackstream.protocol.readers import (
-    AppAck,
-    ProtocolAck,
-    ReadersRequest,
-    ReaderStart,
-    ReaderStop,
-    WriterStateRequest,
-)
+from ackstream.protocol.readers import AppAck, ProtocolAck, ReadersRequest, ReaderStart, ReaderStop, WriterStateRequest
 
 if TYPE_CHECKING:
     from ackstream.protocol.messages import StoredRange
@@ -46,15 +39,16 @@ class PublisherLine(msgspec.Struct, frozen=True):
 
 
 class ReaderLine(msgspec.Struct, frozen=True):
-    """A reader: the writers it has acknowledged messages of, acknowledgements in the window, and its lag."""
+    """A reader: the writers it has acknowledged messages of, acknowledgements in the window, lag and last record."""
 
     reader: str
     role: str | None
     durable: bool
     writers: int
     acknowledged: int
-    behind: int | None  # stored messages not acknowledged, as far as the feed goes back; ``None``: unknown
-    at: int  # its last record
+    # stored messages not acknowledged, as far as the feed goes back; ``None``: unknown
+    behind: int | None
+    at: int
 
 
 class _Publisher:
@@ -167,18 +161,20 @@ class SampleProgress:
 
 
 class QueueLine(msgspec.Struct, frozen=True):
-    """A queue: messages that its consumers hold, and events in the window."""
+    """A queue: events in the window, messages ``held`` by consumers and not settled, and its last record."""
 
     queue: str
     consumers: int
-    held: int  # messages delivered to a consumer and not yet settled
-    oldest: int | None  # milliseconds since the oldest held message was delivered, ``None`` without one
-    most: int  # highest number of deliveries of a held message
+    held: int
+    # milliseconds since the oldest held message was delivered, ``None`` without one
+    oldest: int | None
+    # highest number of deliveries of a held message
+    most: int
     delivered: int
     redelivered: int
     settled: int
     dead: int
-    at: int  # time of its last record
+    at: int
 
 
 class _Held(msgspec.Struct):

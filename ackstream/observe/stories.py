@@ -43,13 +43,15 @@ class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
     event: str
     id: str
-    label: str | None = None  # of a message: the publisher, reader or consumer
+    # of a message: the publisher, reader or consumer
+    label: str | None = None
     status: int | None = None
     detail: str | None = None
     thing_id: str | None = None
-    traceparent: str | None = None  # that a request came with
+    traceparent: str | None = None
     content: Raw | UnsetType = UNSET
-    request: str = ""  # the correlation-id on the wire: different for two requests whose clients chose the same id
+    # the correlation-id on the wire: different for two requests whose clients chose the same id
+    request: str = ""
 
 
 class TracedRequest(msgspec.Struct, frozen=True):

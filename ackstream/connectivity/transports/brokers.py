@@ -64,10 +64,7 @@ class BrokerLink(ABC):
             raise
 
     def turn(self, seconds: float) -> None:
-        """Exchange data, waiting for some at most ``seconds``.
-
-        :raises UnreachableError: the connection is lost; its cause is the error of the client, if there is one
-        """
+        """Exchange data, for at most ``seconds``; raise ``UnreachableError`` from the client's error if it is lost."""
         self._exchange(seconds)
         if self.reason is not None:
             cause = self.reason if isinstance(self.reason, BaseException) else None
@@ -179,10 +176,8 @@ class Confirms:
 
     It keeps the messages of a publisher, in order, over all channels of its connection, or all links of an address.
     The reason of the broker names no message: all unconfirmed ones are in doubt, and it has stored most of them. Only a
-    message that was sent alone is known to be the reason.
-
-    The first message to an exchange is sent alone, and so is the next one to an address that refused one, and every
-    message that was in doubt.
+    message that was sent alone is known to be the reason. The first message to an exchange is sent alone, and so is the
+    next one to an address that refused one, and every message that was in doubt.
     """
 
     def __init__(self) -> None:
@@ -265,7 +260,7 @@ def _remember(names: dict[str, None], name: str) -> None:
 
 
 class ConfirmingPublisher(TargetPublisher):
-    """Publishes in a thread of its own; reports what the broker confirms or refuses, and the rest once it is gone."""
+    """Publishes in a thread of its own; reports messages confirmed or refused, and those left when it disconnects."""
 
     _link: BrokerLink
 

@@ -1,7 +1,4 @@
-"""HTTP as a transport for targets, on httpx: the status and body of a response are the acknowledgement.
-
-Source of the rules: Eclipse Ditto, HTTP 1.1 protocol binding, ``HttpPublisherActor``.
-"""
+"""HTTP as a transport for targets, on httpx; the response acknowledges. Source: Ditto, ``HttpPublisherActor``."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
-
 log = logging.getLogger(__name__)
 
 _CLOSE_MS = 5_000

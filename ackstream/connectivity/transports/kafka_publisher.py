@@ -62,11 +62,8 @@ _OF_TOPIC = (UnknownTopicError, InvalidTopicError, TopicAuthorizationFailedError
 
 
 def refused(error: BaseException) -> Published:
-    """Return the result of a record that was not stored: 500 if it may be stored later, else 400.
-
-    The cluster is away unless the error is that of a topic or a record, or of an address or header that Kafka cannot
-    carry. Source: Eclipse Ditto, ``KafkaExceptionConverter``.
-    """
+    """Return the result of a record not stored: 500 if a retry may, else 400 (Ditto, ``KafkaExceptionConverter``)."""
+    # unless a topic or record is at fault, or an address or header that Kafka cannot carry
     away = isinstance(error, KafkaError) and not isinstance(error, _OF_TOPIC + OF_RECORD)
     return not_published(error, INTERNAL_ERROR if isinstance(error, _TEMPORARY) else BAD_REQUEST, away=away)
 
@@ -210,10 +207,8 @@ def check_addresses(connection: KafkaConnection, own: Kafka) -> None:
 
 
 def _shares_brokers(one: Kafka, other: Kafka) -> bool:
-    def brokers(kafka: Kafka) -> set[str]:
-        return {address.strip() for address in kafka.bootstrap.split(",")}
-
-    return not brokers(one).isdisjoint(brokers(other))
+    own, others = ({address.strip() for address in each.bootstrap.split(",")} for each in (one, other))
+    return not own.isdisjoint(others)
 
 
 def _is_own(kafka: Kafka, own: Kafka) -> bool:

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
 
-
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05

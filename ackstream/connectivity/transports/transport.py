@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     Confirm = Callable[["Published"], None]
 
-
 log = logging.getLogger(__name__)
 
 CONNECTION_ID = "ditto-connection-id"
@@ -53,16 +52,14 @@ CONNECT_SECONDS = 10.0
 
 
 class ExternalMessage(msgspec.Struct, frozen=True):
-    """A received message; ``identity`` is unique and becomes its correlation-id if it has none.
-
-    ``address`` is its destination at the broker. ``unreadable`` is the reason why it cannot be read, if so: then
-    ``payload`` has the bytes that arrived.
-    """
+    """A received message; ``identity`` is unique and becomes its correlation-id if it has none."""
 
     identity: str
     headers: Mapping[str, str]
     payload: bytes
+    # why it cannot be read, if so: then ``payload`` has the bytes that arrived
     unreadable: str = ""
+    # its destination at the broker
     address: str = ""
 
 
@@ -113,13 +110,11 @@ def outgoing(
     further: Mapping[str, str] | None = None,
     quote: Callable[[str], str] | None = None,
 ) -> OutgoingMessage | None:
-    """Convert a signal to a message with content-type, correlation-id, connection id and the mapped headers.
+    """Convert a signal to a message with the mapped headers; ``None`` if the template of the address does not resolve.
 
-    :param address: a template
     :param payload: replaces the protocol JSON
     :param further: additional headers for placeholders; those of the signal take precedence
     :param quote: applied to the texts of placeholders in the address
-    :return: ``None`` if the address does not resolve
     """
     headers = text_headers(signal.headers)
     context = Context({**(further or {}), **headers}, connection_id, signal.topic)
@@ -160,7 +155,7 @@ def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: b
 
 
 class TargetPublisher(Closing):
-    """Publishes to another system, never blocking, in any thread; what is unconfirmed at its end is published again."""
+    """Publishes to another system from any thread without blocking; unconfirmed messages at its end are sent again."""
 
     @property
     def alive(self) -> bool:
@@ -300,10 +295,7 @@ class MessageSource(Closing):
 
 
 class Transport(NamedTuple):
-    """Opens the publisher and the sources, by their numbers, of a connection; ``Kafka`` is ackstream's own.
-
-    Both raise an ``AckstreamError`` if the other system is unreachable. A source begins with its ``start``.
-    """
+    """Opens publisher and sources of a connection, or raises ``AckstreamError``; ``Kafka`` is ackstream's own."""
 
     publisher: Callable[[Any, Kafka], TargetPublisher]
     source: Callable[[Any, int, Any, Kafka, Receiver], MessageSource]

@@ -32,25 +32,22 @@ if TYPE_CHECKING:
     from ackstream.settings import Gateway
     from ackstream.settings.access import User
 
-
 log = logging.getLogger(__name__)
 
 UNAUTHORIZED = 401
 
 
 class Authenticator(Closing):
-    """Maps a connection to its subjects: ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token.
+    """Maps a connection to ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token, or else ``certificate:NAME``.
 
-    A client without any of these is ``certificate:NAME`` if it has shown one. Without any authentication in the
-    settings all are ``anonymous``.
+    Without any authentication in the settings all are ``anonymous``.
     """
 
     def __init__(
         self, settings: Gateway, failed: Callable[[HTTPConnection, DittoError, str | None], None] | None = None
     ) -> None:
-        """Read the keys, and begin to fetch those of issuers.
+        """Read the keys, and begin to fetch those of issuers; ``settings`` with the users of ``access_file``.
 
-        :param settings: with the users of ``access_file``, if there is one
         :param failed: called with each failed sign-in: the connection, the error, and the user that it was about
         :raises SettingsError: a key or hash is unfit, or authentication is off on an address other hosts can reach
         """
@@ -199,11 +196,7 @@ class SignedIn:
     """The identity of one session; for the event loop that serves it."""
 
     def __init__(
-        self,
-        authenticator: Authenticator,
-        connection: HTTPConnection,
-        identity: Identity,
-        end: Callable[[str], None],
+        self, authenticator: Authenticator, connection: HTTPConnection, identity: Identity, end: Callable[[str], None]
     ) -> None:
         """Begin; ``end`` is called with the reason why the session must not go on."""
         self._authenticator, self._connection, self._end = authenticator, connection, end

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings.access import Issuer
 
-
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS = 300.0
@@ -60,11 +59,7 @@ class KeySet(dict[str | None, Any]):
 
 
 def read_key_set(text: str | bytes, *, published: bool) -> KeySet:
-    """Read a JSON Web Key Set (RFC 7517); keys for encryption, and of unknown kinds, are left out.
-
-    :param published: it comes from the issuer, so shared secrets in it are refused
-    :raises ValueError: it has no usable key, with the reason
-    """
+    """Read the signature keys of a JSON Web Key Set (RFC 7517); ValueError: none is fit, or a secret is published."""
     try:
         entries = json.loads(text)["keys"]
         kept = [entry for entry in entries if entry.get("use", "sig") == "sig"]
@@ -290,10 +285,7 @@ class Tokens:
                 keys.close()
 
     async def read(self, token: str) -> tuple[tuple[str, ...], float]:
-        """Return the subjects and roles of a token, and when it expires (epoch seconds).
-
-        An unknown key is requested once from the issuer. Raises 401, or 503: there are no keys of its issuer yet.
-        """
+        """Return a token's subjects and roles, and its end (epoch seconds); raises 401, or 503 without keys yet."""
         try:
             # an unverified claim selects the keys, nothing else
             claimed = jwt.decode_complete(token, options={"verify_signature": False})
@@ -303,6 +295,7 @@ class Tokens:
             issuer, keys = found
             identity = claimed["header"].get("kid")
             key = keys.current.find(identity)
+            # an unknown key is requested once from the issuer
             if key is None and (fetched := keys.renew()) is not None:
                 await asyncio.wait([asyncio.wrap_future(fetched)], timeout=FETCH_SECONDS)
                 key = keys.current.find(identity)

@@ -29,13 +29,7 @@ from ackstream.gateway.middleware.commands import admit, check_headers
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
 from ackstream.protocol.ditto.errors import unknown_topic_path
-from ackstream.protocol.ditto.headers import (
-    CORRELATION_ID,
-    ORIGINATOR,
-    REQUESTED_ACKS,
-    RESPONSE_REQUIRED,
-    TIMEOUT,
-)
+from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
     effective_headers,
@@ -206,12 +200,10 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def expect(command: Envelope, settings: Gateway) -> Expectation:
-    """Derive the wait of a command from its three headers, and set its effective timeout header.
+    """Derive the wait of a command from its three headers, and set its effective timeout header; raises 400.
 
     Other headers stay as the client sent them, since correlate applies the same defaults.
     Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.
-
-    :raises DittoError: 400; the headers contradict each other, or the timeout exceeds its maximum
     """
     topic = command.topic
     kind = signal_kind(topic, command.headers)
@@ -230,7 +222,5 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     else:
         command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
     return Expectation(
-        bool(headers.get(RESPONSE_REQUIRED, True)),
-        waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
-        waited,
+        bool(headers.get(RESPONSE_REQUIRED, True)), waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()), waited
     )

@@ -1,8 +1,4 @@
-"""The operations of the HTTP API: the table behind routing, the OpenAPI document and the tests.
-
-In a template, ``{name}`` matches one path segment and a trailing ``{name+}`` all remaining ones. Source: Eclipse
-Ditto, HTTP API 2.
-"""
+"""The table of HTTP operations (Ditto, HTTP API 2): ``{name}`` is one path segment, a trailing ``{name+}`` the rest."""
 
 from __future__ import annotations
 
@@ -26,11 +22,7 @@ EventKind = Literal["events", "messages", "search"]
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one resource.
-
-    ``pointer`` is the part of the template after the thing. ``parameters`` are the query parameters other than those
-    that stand for headers. ``events`` is the kind of server-sent events, if any, with ``event_parameters``.
-    """
+    """One method of one resource; ``pointer`` is the part of the template after the thing."""
 
     method: str
     template: str
@@ -38,7 +30,9 @@ class Operation:
     summary: str
     pointer: str = ""
     body: Body | None = None
+    # in the query, other than those that stand for headers
     parameters: tuple[str, ...] = ()
+    # the kind of server-sent events, if any, and their parameters
     events: EventKind | None = None
     event_parameters: tuple[str, ...] = ()
 

@@ -125,12 +125,7 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
 
 
 def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:
-    """Convert a request to a command or message; raises 400, or 415 for an unsupported media type.
-
-    :param headers: as :func:`read_request_headers` returns them, with the correlation-id
-    :param query: with a namespace, if a thing is to be created
-    :param content_type: as sent by the client, or empty
-    """
+    """Convert a request to a command or message; raises 400, or 415 for an unsupported media type."""
     kind = match.operation.kind
     given = {**headers, "version": _SCHEMA_VERSION}
     if kind in ("many", "list", "search", "count"):

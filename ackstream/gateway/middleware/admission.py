@@ -236,14 +236,12 @@ class OpenCounts:
 
 
 class Identity(NamedTuple):
-    """Who a client is: itself first, then its roles (``role:PREFIX:NAME``), and for how long.
-
-    :ivar expires: when its credentials do (epoch seconds); ``None``: not by themselves
-    :ivar stamp: of a user: another one once password or roles have changed
-    """
+    """Who a client is: itself first, then its roles (``role:PREFIX:NAME``), and for how long."""
 
     subjects: tuple[str, ...]
+    # when its credentials do (epoch seconds); ``None``: not by themselves
     expires: float | None = None
+    # of a user: another one once password or roles have changed
     stamp: bytes | None = None
 
 

@@ -1,9 +1,8 @@
 """The admission of a client's command, for HTTP and WebSockets: headers, rights, condition, order; then its reply.
 
 Not every command takes each header. A device does not know the twin, so the gateway asks the twin whether the condition
-of a live command or message holds, and whether a query goes to the device.
-Source of the rules: Eclipse Ditto, ``SupervisorLiveChannelDispatching``,
-``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
+of a live command or message holds, and whether a query goes to the device. Source of the rules: Eclipse Ditto,
+``SupervisorLiveChannelDispatching``, ``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
 """
 
 from __future__ import annotations
@@ -107,12 +106,7 @@ def is_live(command: Envelope) -> bool:
 
 
 def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, live: bool = False) -> None:
-    """Reject headers that a request of this kind, or a live event, would leave without effect.
-
-    :param headers: as ``read_headers`` returns them
-    :param live: it is for a device, or from one, regardless of its headers
-    :raises DittoError: 400, 405 for a live-channel-condition, 501
-    """
+    """Reject headers without effect on such a request or event, if ``live`` for or from a device: 400, 405, 501."""
     if DECLARED_ACKS in headers:
         raise header_unfit(DECLARED_ACKS, "labels are declared as a WebSocket connects")
     for error in _unfit(kind, headers, live=live).values():
@@ -225,12 +219,7 @@ class AdmittedCommand:
     """A command that its sender may send, and whose condition holds; each sending has a remembered id of its own."""
 
     def __init__(
-        self,
-        parts: Dependencies,
-        subjects: tuple[str, ...],
-        kind: Kind,
-        command: Envelope,
-        new_id: Callable[[], str],
+        self, parts: Dependencies, subjects: tuple[str, ...], kind: Kind, command: Envelope, new_id: Callable[[], str]
     ) -> None:
         """Begin the time of a command; nothing is checked here: see :func:`admit`."""
         self._access, self._exchange = parts.access, parts.exchange
@@ -273,9 +262,8 @@ class AdmittedCommand:
 async def admit(
     parts: Dependencies, subjects: tuple[str, ...], kind: Kind, command: Envelope, new_id: Callable[[], str]
 ) -> AdmittedCommand:
-    """Admit a command whose headers fit its kind (``check_headers``), without waiting if it has no condition.
+    """Admit a command that fits ``check_headers``; its fields are narrowed to those its sender may read.
 
-    :param command: its fields are narrowed to those its sender may read
     :param new_id: returns a correlation-id that correlate does not take for a repeated one
     :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: finding out took too long
     """
@@ -287,12 +275,10 @@ async def admit(
 
 
 class AdmissionOrder:
-    """The commands of one client for one thing are sent in the order in which they came.
-
-    The twin may evaluate the condition of an earlier command later: ``unlock`` must not overtake ``lock``.
-    """
+    """The commands of one client for one thing are sent in the order in which they came."""
 
     def __init__(self) -> None:
+        # the twin may evaluate an earlier condition later: ``unlock`` must not overtake ``lock``
         self._last: dict[str, asyncio.Event] = {}
 
     async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:

@@ -1,12 +1,10 @@
 """The edge of a gateway, which every request and WebSocket passes: counts, probes, proxy, response headers and origin.
 
 ``X-Forwarded-For`` and ``-Proto`` name the client and the scheme behind a proxy of the settings, and its own header
-names the client that it has authenticated. From any other address these headers have no effect.
-
-A browser names the site of a page in the header Origin and adds its credentials; other clients send no such header.
-Pages of the sites in the settings may use the gateway (CORS), others may not. The header Host must be a name of the
-gateway, or a site could let its own name point here and be of the same origin. Response headers allow a browser to
-display a response and nothing else.
+names the client that it has authenticated. From any other address these headers have no effect. A browser names the
+site of a page in the header Origin and adds its credentials; other clients send no such header. Pages of the sites in
+the settings may use the gateway (CORS), others may not. The header Host must be a name of the gateway, or a site could
+let its own name point here and be of the same origin. Response headers allow a browser to display a response only.
 """
 
 from __future__ import annotations
@@ -218,14 +216,12 @@ class OriginCheck:
         authenticated: bool,
         refused: Callable[[HTTPConnection, DittoError], None],
     ) -> None:
-        """Know the names of the settings; with authentication those of this machine, too.
-
-        Without it, all clients are on this machine, and a page under any other name is that of another site.
-        """
+        """Know the names of the settings; with authentication those of this machine, too."""
         self._app, self._allowed, self._refused = app, frozenset(settings.allowed_origins), refused
         origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)
         self._names = [*settings.allowed_hosts, *filter(None, origins)]
         self._authenticated = authenticated
+        # without it, clients are on this machine, and a page under any other name is that of another site
         if authenticated:
             self._names += [settings.host.lower(), socket.gethostname().lower()]
         # most clients use the same one
@@ -283,14 +279,12 @@ class ResponseHeaders:
 
 
 def _is_own(origin: str, host: str, scheme: str) -> bool:
-    """Return whether an origin is that of the gateway itself, under a name that the client has used.
-
-    Behind a proxy for TLS the scheme is unknown; but a page loaded without TLS does not belong to a gateway with TLS.
-    """
+    """Return whether an origin is that of the gateway itself, under a name that the client has used."""
     try:
         parts = urlsplit(origin)
     except ValueError:
         return False
+    # behind a proxy for TLS the scheme is unknown; but a page without TLS is not one of a gateway with TLS
     if parts.scheme not in ("http", "https") or (parts.scheme == "http" and scheme in ("https", "wss")):
         return False
     default = _PORTS[parts.scheme]

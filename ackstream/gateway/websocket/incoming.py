@@ -2,7 +2,6 @@
 
 A client answers only signals that it was sent: with the correlation-id of any other request it could answer or end that
 request in place of the party asked. Correlate compares an answer with its request again: thing, channel and label.
-
 Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
 ``ProtocolMessageExtractor``, ``SubscriptionManager``, ``SubscriptionActor``; the table is in ``ditto.md`` 1.8.
 """
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings import Correlate
 
-
 log = logging.getLogger(__name__)
 
 _INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
@@ -93,12 +91,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
-    """Read a message; its headers become those to forward, or those of the answers to a search command.
-
-    :param given: headers of the connection; those of the message take precedence
-    :param new_id: the correlation-id of a request that has none
-    :raises DittoError: 400; 405, 501, as ``check_headers`` does
-    """
+    """Read a message, with headers to forward or for a search's answers, over those ``given``; raises 400, 405, 501."""
     taken = taken_headers(envelope.headers)
     sent = {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in taken.items()}
     if envelope.topic.criterion == "messages":
@@ -214,10 +207,7 @@ class Answering:
         return self._sent.issue(signal.correlation_id, time.monotonic(), (timeout + limits.recent_memory) / 1000)
 
     def admit(self, incoming: Incoming, subjects: tuple[str, ...]) -> None:
-        """Admit an answer, whose correlation-id becomes that of the signal, or a live event.
-
-        Raises 404: the client may not send it, or was not sent the signal that it acknowledges.
-        """
+        """Admit a live event, or an answer under its signal's correlation-id; raises 404: no right or signal."""
         envelope = incoming.envelope
         identity = str(envelope.headers[CORRELATION_ID])
         original = None if incoming.what == "event" else self._sent.original(identity, time.monotonic())
@@ -256,11 +246,9 @@ class Searches:
         unread: UnreadMessages,
         start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        """Serve a session: ``ask`` sends a query without headers for the client, ``start`` a task that ends with it.
-
-        Of ``unread`` a page waits until there is room for it, an answer does not.
-        """
+        """Serve a session: ``ask`` sends a query without headers for the client, ``start`` a task that ends with it."""
         self._ask = ask
+        # of these a page waits until there is room for it, an answer does not
         self._unread = unread
         self._start = start
         self._turn = asyncio.Lock()

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription
 
-
 log = logging.getLogger(__name__)
 
 MAX_OPEN = 1_000
