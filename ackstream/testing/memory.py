@@ -75,10 +75,7 @@ class TopicRecord:
 
 
 class MemorySystem(VirtualTime):
-    """Topics and labels in memory, and the clients that read them.
-
-    ``records`` are those of each topic, by its name; ``unread`` those that have not acted yet.
-    """
+    """Topics and labels in memory, and clients; ``records`` by topic, ``unread`` those that have not acted yet."""
 
     def __init__(self, start_ms: int = 0) -> None:
         super().__init__(start_ms)

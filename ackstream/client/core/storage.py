@@ -156,10 +156,7 @@ WITHDRAWN = KeptMessage(b"", [], withdrawn=True)
 
 
 class MemoryMessages:
-    """Unacknowledged messages in memory, which are lost with the process.
-
-    All up to ``discarded`` were dropped; ``last`` is the highest number ever used, or ``discarded`` if that is higher.
-    """
+    """Unacknowledged messages in memory, lost with the process; ``last``, the last used, is at least ``discarded``."""
 
     def __init__(self) -> None:
         self.last = self.discarded = 0

@@ -81,10 +81,7 @@ class Signal:
 
 
 def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:
-    """Return a record as a command or message; the responder issues ``labels``, ``key`` signs the sender.
-
-    :raises DittoError: the record is not a valid request; the service answers the requester
-    """
+    """Return a record as a command or message to a responder of ``labels``; the service answers a ``DittoError``."""
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
     envelope = _decode(record, key)

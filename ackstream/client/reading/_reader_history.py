@@ -1,4 +1,4 @@
-"""The samples between Kafka and the application, by their state; settle decides what a reader cannot: its own crash."""
+"""A reader's samples between Kafka and the application, by state; settle decides about its crashes, unknown here."""
 
 from __future__ import annotations
 
