@@ -42,7 +42,7 @@ CORES: dict[str, tuple[str, ...]] = {
     f"{JOBS}/twin/batch.py": (f"{TESTS}/twin/test_batch.py", f"{TESTS}/twin"),
     f"{JOBS}/persist/decisions.py": (f"{TESTS}/persist/test_decisions.py", f"{TESTS}/persist"),
     f"{JOBS}/persist/publishers.py": (f"{TESTS}/persist/test_publishers.py", f"{TESTS}/persist"),
-    f"{JOBS}/settle/retention.py": (f"{TESTS}/settle/test_retention.py", f"{TESTS}/settle"),
+    f"{JOBS}/settle/completion.py": (f"{TESTS}/settle/test_completion.py", f"{TESTS}/settle"),
     f"{JOBS}/settle/shard.py": (f"{TESTS}/settle/test_shard.py", f"{TESTS}/settle"),
     f"{JOBS}/settle/state.py": (f"{TESTS}/settle/test_state.py", f"{TESTS}/settle"),
     f"{JOBS}/queues/queue.py": (f"{TESTS}/queues/test_queue.py", f"{TESTS}/queues"),

@@ -26,7 +26,7 @@ from ackstream.protocol.readers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackstream.jobs.settle.retention import Ignored, Report, ReportReceipt, Retention
+    from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
     from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import ReaderAlive, ReaderStart, ReaderStop
 

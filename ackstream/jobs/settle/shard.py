@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.jobs.settle.completion import Ignored
 from ackstream.jobs.settle.records import (
     STORED,
     TOPICS,
@@ -29,7 +30,6 @@ from ackstream.jobs.settle.records import (
     undelivered,
     writer_states,
 )
-from ackstream.jobs.settle.retention import Ignored
 from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
 from ackstream.observe.catalogue import OPEN_WRITERS, READERS
 from ackstream.protocol import messages
@@ -51,8 +51,8 @@ from ackstream.spark.records import guarded, in_order
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ackstream.jobs.settle.completion import Reason, Report
     from ackstream.jobs.settle.records import ReaderRecord, ReportRecord
-    from ackstream.jobs.settle.retention import Reason, Report
     from ackstream.observe.figures import Tally
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.jobs.settle.completion import ReaderSubscription, Retention
 from ackstream.jobs.settle.records import ReportRecord
-from ackstream.jobs.settle.retention import ReaderSubscription, Retention
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import MAX_NUMBER
 from ackstream.protocol.readers import AppAck, KnownReader, ProtocolAck, read
@@ -20,7 +20,7 @@ from ackstream.protocol.rql.patterns import matches_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ackstream.jobs.settle.retention import Report
+    from ackstream.jobs.settle.completion import Report
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
 

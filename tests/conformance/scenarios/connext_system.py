@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.client.publishing._reader_acks import WriterAcknowledgements
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import Sample
-from ackstream.jobs.settle.retention import Retention
+from ackstream.jobs.settle.completion import Retention
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AppAck, KnownWriter, ReaderStart, SamplesDone, WriterState
 from tests.jobs.settle.logs import receive

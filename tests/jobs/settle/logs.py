@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.jobs.settle.completion import Ignored, ReportReceipt
 from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord, Settled
-from ackstream.jobs.settle.retention import Ignored, ReportReceipt
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
@@ -15,7 +15,7 @@ from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
 from ackstream.settings import RequiredRole, Settle
 
 if TYPE_CHECKING:
-    from ackstream.jobs.settle.retention import Report, Retention
+    from ackstream.jobs.settle.completion import Report, Retention
 
 ROLES = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
 RULES = Settle(shards=1, required=(RequiredRole(role="Logger", quorum=2), RequiredRole(role="Processor", quorum=1)))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ackstream.jobs.settle.completion import Retention
 from ackstream.jobs.settle.records import REPORTS, STORED, TOPICS, ReportRecord, Settled
-from ackstream.jobs.settle.retention import Retention
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.observe import catalogue
 from ackstream.observe.figures import Tally

@@ -11,7 +11,7 @@ from ackstream.settings import RequiredRole, Settle
 from tests.jobs.settle.logs import RULES, Log, Run, reasons
 
 if TYPE_CHECKING:
-    from ackstream.jobs.settle.retention import Report
+    from ackstream.jobs.settle.completion import Report
 
 
 def _early(*told: tuple[str, int, int]) -> EarlyReports:

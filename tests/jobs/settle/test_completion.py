@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.settle.retention import Ignored, ReaderSubscription, ReportReceipt, Retention
+from ackstream.jobs.settle.completion import Ignored, ReaderSubscription, ReportReceipt, Retention
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import (
     MAX_RESPONSE_BYTES,
