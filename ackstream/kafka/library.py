@@ -112,6 +112,7 @@ def keep_identity(producer: Any) -> None:
     """Let a producer always get an id from the broker again, without which it sends nothing."""
     # kafka-python 3.0.12 never requests another one after it has given up a record that may have been sent, nor if the
     # broker does not answer in time
+
     # there is no public way
     manager = producer._transaction_manager  # noqa: SLF001
     reset, enqueue = manager.reset_producer_id, manager._enqueue_request  # noqa: SLF001

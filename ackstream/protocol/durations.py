@@ -48,6 +48,7 @@ _MAX_CHARACTERS = 100
 def read_duration(text: str) -> int | None:
     """Read an amount with its unit, or a duration of ISO 8601; return milliseconds, ``None`` if the text is neither."""
     # a fraction of a millisecond is cut off; not negative, perhaps more than MAX_MS
+
     # int() takes long for very many digits
     if len(text) > _MAX_CHARACTERS:
         return None

@@ -251,8 +251,8 @@ class PublisherBatch:
     def _log_on(self, message: MessageMetadata) -> None:
         """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps."""
         # A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
-        # it. One that keeps nothing cannot fill a hole: it is skipped at once, and the session begins behind all
-        # received.
+        # it. One that keeps nothing cannot fill a hole: it is skipped at once; the session begins behind everything.
+
         # these are still for the session before
         self._acknowledge_decided()
         self.urgent = True

@@ -97,6 +97,7 @@ class PublisherState(msgspec.Struct):
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
         """Take over the interval and the window that a logon names; return the interval in force if it changes."""
         # ``floor_ms`` is the shortest interval
+
         # digits alone are milliseconds, which earlier producers name
         wanted = read_number(conflation) if (conflation or "").isdecimal() else read_duration(conflation or "")
         self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)

@@ -219,6 +219,7 @@ def _messages(tail: Tail, step: LogDelivered, number: int) -> DataFrame:
 def _receivers(context: SparkContext, wanted: tuple[tuple[str, str | None, str], ...]) -> Column:
     """Return who gets a message, one by one; kept: subscriptions last, and each part of it is a call to the JVM."""
     # ``wanted``: topic, filter, and the receivers of matching messages, as JSON
+
     # the subscribers are a constant: no join
     matching = [
         F.when((F.col("subject") == topic) & fits(context, text), F.from_json(F.lit(who), _SUBSCRIBERS))
