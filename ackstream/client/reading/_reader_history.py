@@ -199,6 +199,7 @@ class ReaderHistory(Awaited):
         """Accept a loan back; ``application-auto`` acknowledges it."""
         with self.changed:
             if self._qos.kind == "application-auto":
+                self._check_reporting()
                 self._acknowledge_all(samples)
 
     def acknowledge_sample(self, sample: Sample, response: bytes | None) -> None:

@@ -180,7 +180,10 @@ class SampleReader(Client):
 
     @contextmanager
     def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> Iterator[list[Sample]]:
-        """Lend samples as :meth:`take` does; ``application-auto`` acknowledges them if the block does not raise."""
+        """Lend samples as :meth:`take` does; ``application-auto`` acknowledges them if the block does not raise.
+
+        :raises ClientError: as :meth:`take`; also where the block ends after the reader, which acknowledges nothing
+        """
         samples = self._history.loan(max_samples, timeout)
         yield samples
         self._history.return_loan(samples)

@@ -353,6 +353,17 @@ def test_what_is_not_reported_any_more_cannot_be_acknowledged(error: ClientError
     assert [seq for seq, *_ in seen] == ([] if raised else [1, 2])
 
 
+def test_a_loan_that_comes_back_after_the_last_report_is_not_acknowledged() -> None:
+    seen: list[Any] = []
+    reader = _receive(_reader("application-auto", seen=seen), 1)
+    samples = reader.loan(ANY, 0)
+    reader.end(ReaderClosedError("closed"))
+    reader.due(closing=True)
+    with pytest.raises(ReaderClosedError):
+        reader.return_loan(samples)
+    assert (seen, reader.counts["acknowledged"]) == ([], 0)
+
+
 @pytest.mark.parametrize("kind", ["protocol", "application-auto"])
 def test_explicit_calls_have_no_effect_on_readers_of_other_kinds(kind: Kind) -> None:
     reader = _receive(_reader(kind), 1)
