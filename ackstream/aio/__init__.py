@@ -99,10 +99,11 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
 
     def _next(self, timeout: float | None) -> sdk.Sample | None:
         previous, self._lent = self._lent, None
-        if previous is not None:
-            previous.__exit__(None, None, None)
         lent = self.client.loan(1, timeout)
         try:
+            if previous is not None:
+                # not acknowledged any more if the reader is closed
+                previous.__exit__(None, None, None)
             samples = lent.__enter__()
         except sdk.ReaderClosedError:
             return None

@@ -242,6 +242,9 @@ class AsyncClient(Generic[C]):
 
     def after_others(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Call a function that may wait in the thread of this twin, after all earlier ones."""
+        if self._ended:
+            # that thread takes no calls any more; the client says what has become of it
+            return aside(function, *arguments)
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 

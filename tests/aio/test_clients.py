@@ -358,6 +358,25 @@ def test_closing_a_reader_or_a_consumer_ends_its_iteration(service: Service) -> 
     assert asyncio.run(main()) == [3, 3]
 
 
+def test_who_closes_in_the_iteration_ends_it_and_publishes_nothing_more(service: Service) -> None:
+    assert service
+
+    async def main() -> int:
+        found = 0
+        for twin in (AsyncSampleReader("b", name="r1"), AsyncQueueConsumer("b", queue="q", name="A")):
+            async with twin:
+                async for _ in twin:
+                    found += 1
+                    await twin.close()
+        async with AsyncPublisher("b", name="p1") as publisher:
+            await publisher.close()
+            with pytest.raises(PublisherClosedError):
+                await publisher.publish(b"1")
+        return found
+
+    assert asyncio.run(main()) == 2
+
+
 def test_a_consumer_that_settles_by_itself_accepts_a_message_when_the_next_one_is_asked_for(service: Service) -> None:
     async def main() -> list[list[str]]:
         settled = []
