@@ -9,6 +9,8 @@ from ackstream.protocol.readers import AppAck
 from tests.integration.scenarios.rules import Json, now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ackstream.client import SampleReader
     from ackstream.protocol.readers import AppAckConf
 
@@ -23,9 +25,9 @@ class Losses:
         self._sent: list[tuple[int, int]] = []
         self._confs: list[int] = []
         self._confirmed: tuple[int, int] | None = None
-        link, history = reader._link.link, reader._history
-        self._send, self._confirm = link.send, history.confirm
-        link.send, history.confirm = self._carry, self._return  # type: ignore[method-assign]
+        producer, history = reader._link.producer, reader._history
+        self._put, self._confirm = producer.put, history.confirm
+        producer.put, history.confirm = self._carry, self._return  # type: ignore[method-assign]
 
     @property
     def over(self) -> bool:
@@ -50,13 +52,14 @@ class Losses:
             "conf_sent": sum(sent <= count for sent in self._confs),
         }
 
-    def _carry(self, value: bytes, headers: Any = None) -> Any:
-        record = readers.read(value)
+    def _carry(self, stored: Callable[[Any], None], failed: Callable[[Any], None], topic: str, **sent: Any) -> None:
+        record = readers.read(sent["value"]) if topic.endswith("app-acks") else None
         if isinstance(record, AppAck):
             self._sent.append((record.count, now()))
             if len(self._sent) in self._lost_app_acks:
-                return None
-        return self._send(value, headers)
+                stored(None)
+                return
+        self._put(stored, failed, topic, **sent)
 
     def _return(self, conf: AppAckConf) -> None:
         self._confs.append(conf.count)
