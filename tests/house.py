@@ -19,32 +19,32 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_211, 10),
-    "protocol": (7_570, 35),
-    "kafka": (1_993, 8),
-    "spark": (2_924, 12),
-    "lake": (2_009, 9),
-    "jobs": (11_195, 40),
-    "client": (9_605, 38),
-    "observe": (2_260, 10),
-    "gateway": (6_073, 23),
-    "connectivity": (4_781, 16),
-    "aio": (486, 2),
-    "testing": (872, 4),
-    "contract": (510, 3),
-    "local": (1_357, 6),
-    "cli": (2_968, 12),
+    "settings": (2_127, 9),
+    "protocol": (6_971, 31),
+    "kafka": (1_889, 8),
+    "spark": (2_909, 12),
+    "lake": (1_736, 9),
+    "jobs": (10_900, 38),
+    "client": (9_189, 37),
+    "observe": (2_157, 10),
+    "gateway": (5_759, 21),
+    "connectivity": (4_459, 16),
+    "aio": (472, 2),
+    "testing": (813, 4),
+    "contract": (400, 2),
+    "local": (1_305, 6),
+    "cli": (2_562, 11),
     "": (173, 4),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 56_987, 232
+LINES, MODULES = 53_821, 220
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 36_584
+CORE_LINES = 34_875
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

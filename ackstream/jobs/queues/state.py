@@ -95,11 +95,7 @@ class QueueState(msgspec.Struct, array_like=True):
 
 
 def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) -> Consumer | None:
-    """Choose the consumer of the next message; ``None`` if all are full (brokers.md A37, AMPS-38).
-
-    :param consumers: in the order in which they bound
-    :param last: the consumer of the previous message, for ``round-robin``
-    """
+    """Choose, of consumers in the order of their binds, that of the next message, if one has room (A37, AMPS-38)."""
     turn = 0
     if fairness == "round-robin":
         turn = next((index for index, consumer in enumerate(consumers, 1) if consumer.name == last), 0)
