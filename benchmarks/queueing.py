@@ -14,7 +14,7 @@ from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.protocol.queues import Bind, SettleMessages, write
+from ackstream.protocol.queues import MAX_BACKLOG, Bind, SettleMessages, write
 from ackstream.settings.jobs import QueueSettings
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
@@ -255,7 +255,7 @@ def _wait(condition: Callable[[], bool]) -> None:
 
 
 def _bind() -> Bind:
-    return Bind(QUEUE, CONSUMER, 1)
+    return Bind(QUEUE, CONSUMER, 1, MAX_BACKLOG)
 
 
 def _records(count: int) -> Iterator[SettleMessages]:
