@@ -108,9 +108,12 @@ def may_pass(error: BaseException | None) -> bool:
 def connect_producer(
     kafka: Kafka, topic: str | None, *, delivery_timeout: float = DELIVERY_SECONDS, linger_ms: int = 0
 ) -> Any:
-    """Return a producer that neither loses nor duplicates records while the broker is away for a while."""
-    # ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block; None:
-    # not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
+    """Return a producer that neither loses nor duplicates records while the broker is away for a while.
+
+    ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
+    ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
+    Raises UnreachableError: no broker answers.
+    """
     milliseconds = round(delivery_timeout * 1000)
     config = {
         "acks": "all",
@@ -157,8 +160,10 @@ def send(
     topic: str,
     **record: Any,
 ) -> None:
-    """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed."""
-    # the report may come at once, or in the producer's thread
+    """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed.
+
+    The report may come at once, or in the producer's thread.
+    """
     try:
         sent = producer.send(topic, **record)
     except (KafkaError, ValueError) as error:
@@ -169,8 +174,10 @@ def send(
 
 
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
-    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether that is done."""
-    # in a callback of the producer this returns False at once, and another thread does it
+    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether that is done.
+
+    In a callback of the producer this returns ``False`` at once, and another thread does it.
+    """
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
         # the thread would wait for itself
@@ -187,8 +194,10 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
 
 
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
-    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``."""
-    # raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong
+    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``.
+
+    Raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong.
+    """
     return _connect(KafkaConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
 
@@ -230,9 +239,11 @@ def _unfit(error: Exception) -> SettingsError:
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
-    """Return the ``known`` ones of ``kafka.options.python`` in kafka-python's spelling and types."""
-    # request.timeout.ms is request_timeout_ms there; numbers and booleans are read from their texts; raises
-    # SettingsError: no client knows the option, or its value has the wrong type
+    """Return the ``known`` ones of ``kafka.options.python`` in kafka-python's spelling and types.
+
+    ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts. Raises
+    SettingsError: no client knows the option, or its value has the wrong type.
+    """
     result = {}
     for key, text in kafka.options.python.items():
         name = key.replace(".", "_")
@@ -266,9 +277,11 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
 
 
 def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Read topics from now on: all partitions, without a group; partitions added later from their beginning."""
-    # Every record written after this returns will be read; raises UnreachableError. The consumer needs
-    # auto_offset_reset earliest: a new partition has been empty.
+    """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
+
+    Every record written after this returns will be read. Raises UnreachableError. The consumer needs auto_offset_reset
+    earliest: a new partition has been empty.
+    """
     consumer.subscribe(list(topics))
     try:
         # fetches metadata, which assigns the partitions

@@ -69,8 +69,10 @@ class ClientConnection(TopicReader):
             stack.pop_all()
 
     def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
-        """Send a record, from any thread, and return the producer's future."""
-        # raises KafkaError: Kafka rejected it at once; ValueError: the partitions of the topic are unknown for a moment
+        """Send a record, from any thread, and return the producer's future.
+
+        Raises KafkaError: Kafka rejected it at once; ValueError: the partitions of the topic are unknown for a moment.
+        """
         return self.producer.send(self._topic, value, self.name, headers)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
@@ -97,8 +99,10 @@ _SLACK_MS = 60_000
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return each partition's offset of the first record of a broker's time (epoch ms) or later, or its end."""
-    # raises KafkaError: the broker does not answer
+    """Return each partition's offset of the first record of a broker's time (epoch ms) or later, or its end.
+
+    Raises KafkaError: the broker does not answer.
+    """
     wanted = list(partitions)
     if not wanted:
         return {}
@@ -116,9 +120,11 @@ class PartitionAssignment:
     """
 
     def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str], addressed: str) -> None:
-        """Begin at the ends: every record written after this returns will be read. Topics have their real names."""
-        # ``consumer``: with auto_offset_reset earliest; ``addressed``: the topic of which only the partition of the
-        # name is read; raises KafkaError: the broker went away
+        """Begin at the ends: every record written after this returns will be read. Topics have their real names.
+
+        ``consumer``: with auto_offset_reset earliest; ``addressed``: the topic of which only the partition of the name
+        is read. Raises KafkaError: the broker went away.
+        """
         self._consumer = consumer
         self._name = name
         self._whole = tuple(whole)
@@ -174,8 +180,10 @@ class Outbox:
         self._lock = threading.Lock()
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send records, in order by key; after an error, some of them may have been sent, or may still be."""
-        # raises UnreachableError: no broker answers; KafkaError: the broker does not accept a record, or not in time
+        """Send records, in order by key; after an error, some of them may have been sent, or may still be.
+
+        Raises UnreachableError: no broker answers; KafkaError: the broker does not accept a record, or not in time.
+        """
         with self._lock:
             if self._producer is None:
                 self._producer = clients.connect_producer(

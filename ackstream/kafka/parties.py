@@ -205,8 +205,10 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def principals(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and its name."""
-    # raises SettingsError: a party is unknown, or a principal has no type
+    """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and its name.
+
+    Raises SettingsError: a party is unknown, or a principal has no type.
+    """
     chosen(given)
     for name, principal in given.items():
         if ":" not in principal:

@@ -53,8 +53,10 @@ class TopicReader(Closing):
     def at_end(
         cls, kafka: Kafka, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None
     ) -> Self:
-        """Connect a consumer; every record written to the topics (real names) from now on will be read."""
-        # ``writes``: checked at once; raises UnreachableError: no broker, or a topic is missing
+        """Connect a consumer; every record written to the topics (real names) from now on will be read.
+
+        ``writes``: checked at once. Raises UnreachableError: no broker, or a topic is missing.
+        """
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
             check_topics(consumer, kafka, reads=topics, writes=writes)
@@ -175,9 +177,11 @@ def check_topics(
     looks_up: Iterable[str] = (),
     group: str | None = None,
 ) -> None:
-    """Check that topics (real names) exist, and may be read and written, before a program waits for them."""
-    # ``looks_up``: only the ends; raises UnreachableError: a topic does not exist, or the broker went away;
-    # AccessRefusedError: the broker does not allow an operation, or the group
+    """Check that topics (real names) exist, and may be read and written, before a program waits for them.
+
+    ``looks_up``: only the ends. Raises UnreachableError: a topic does not exist, or the broker went away;
+    AccessRefusedError: the broker does not allow an operation, or the group.
+    """
     wanted = {"READ": tuple(reads), "WRITE": tuple(writes), "DESCRIBE": tuple(looks_up)}
     try:
         if kafka.security.protocol == "PLAINTEXT":

@@ -105,8 +105,10 @@ def system_topics(kafka: Kafka) -> frozenset[str]:
 
 
 def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str]:
-    """Create the missing ones of topics without the prefix; return the real names of the created ones."""
-    # raises LocalError: Kafka refuses to create a topic; UnreachableError: no broker answers
+    """Create the missing ones of topics without the prefix; return the real names of the created ones.
+
+    Raises LocalError: Kafka refuses to create a topic; UnreachableError: no broker answers.
+    """
     with connect_admin(settings.kafka) as admin:
         return _create(admin, settings.kafka, names)
 
@@ -195,8 +197,10 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
 
 
 def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]]:
-    """Return the partitions of topics (real names), and the assigned brokers of each."""
-    # raises KafkaError: a topic does not exist, or its partitions are unknown for a moment
+    """Return the partitions of topics (real names), and the assigned brokers of each.
+
+    Raises KafkaError: a topic does not exist, or its partitions are unknown for a moment.
+    """
     found = {}
     for topic in admin.describe_topics(list(topics)):
         if topic["error_code"] or not topic["partitions"]:

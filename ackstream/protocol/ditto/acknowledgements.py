@@ -269,9 +269,11 @@ _ANSWERS = frozenset({"commands", "messages", "errors"})
 
 
 def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
-    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error."""
-    # ``otherwise``: the error's description for any other message; raises DittoError 400, also for a label that is not
-    # declared, and for a missing or too long correlation-id
+    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
+
+    ``otherwise``: the error's description for any other message. Raises DittoError 400, also for a label that is not
+    declared, and for a missing or too long correlation-id.
+    """
     topic = envelope.topic
     if topic.criterion == "acks":
         for ack in read_issued(envelope):

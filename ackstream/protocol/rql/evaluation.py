@@ -73,12 +73,14 @@ def matches(
     effort: Effort | None = None,
     **placeholders: Mapping[str, str | Sequence[str]],
 ) -> bool:
-    """Return whether the thing (JSON values, whole or partial) matches the filter (tree or text)."""
-    # ``time`` is the value of ``time:now``, with a time zone (else ValueError); the other placeholders are given by
-    # prefix, each with its names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not
-    # given is absent: a field is then missing, a literal is null. ``effort`` limits the steps, where others than those
-    # who run the process wrote the filter. Raises DittoError: as parse() and checked(), before anything is evaluated;
-    # as Effort.spend().
+    """Return whether the thing (JSON values, whole or partial) matches the filter (tree or text).
+
+    ``time`` is the value of ``time:now``, with a time zone (else ValueError); the other placeholders are given by
+    prefix, each with its names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given
+    is absent: a field is then missing, a literal is null. ``effort`` limits the steps, where others than those who run
+    the process wrote the filter. Raises DittoError: as parse() and checked(), before anything is evaluated; as
+    Effort.spend().
+    """
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
     tree = checked(parse(query) if isinstance(query, str) else query)
