@@ -30,15 +30,33 @@ logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 class Sockets(selectors.DefaultSelector):
     """Waits for sockets, without a description of unknown ones.
 
-    The library looks up each socket first, which fails; the text of that error takes longer to make than the wait.
+    The library looks up each socket before it waits for it, which fails every time; the text of that error needs the
+    addresses of the socket from the system, which takes longer than the wait.
     """
+
+    def __init__(self) -> None:
+        """Start without sockets."""
+        super().__init__()
+        self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         """Return the registration of a socket, or raise a KeyError."""
-        for key in (self.get_map() or {}).values():
-            if key.fileobj is fileobj:
-                return key
-        raise KeyError(fileobj)
+        return self._keys[fileobj]
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """Begin to wait."""
+        self._keys[fileobj] = key = super().register(fileobj, events, data)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """Wait for other events."""
+        self._keys[fileobj] = key = super().modify(fileobj, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        """End the wait."""
+        self._keys.pop(fileobj, None)
+        return super().unregister(fileobj)
 
 
 class _Passing(dict[Any, Any]):
