@@ -20,6 +20,7 @@ from ackstream.protocol.errors import (
     TOO_LARGE,
     UNAVAILABLE,
     DittoError,
+    bad_request,
     error_factory,
 )
 
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.ditto.envelopes import Envelope
 
-
 TOO_MANY_REQUESTS = 429
 _SOON = {"retry-after": "1"}
 _unavailable = partial(error_factory, UNAVAILABLE, "gateway:service.unavailable", headers=_SOON)
 _too_many = partial(error_factory, TOO_MANY_REQUESTS, "too.many.requests")
-_bad_request, _forbidden = partial(error_factory, BAD_REQUEST), partial(error_factory, FORBIDDEN)
+_forbidden = partial(error_factory, FORBIDDEN)
 
 # the message, and the remedy; the request may be sent again after a second
 unavailable = _unavailable("{}", "{}")
@@ -152,16 +152,16 @@ body_too_large = error_factory(
     "Send a smaller body.",
 )
 
-parameter_invalid = _bad_request("gateway:parameter.invalid", "The query parameter '{}' {}.")
+parameter_invalid = bad_request("gateway:parameter.invalid", "The query parameter '{}' {}.")
 
-protocol_message_refused = _bad_request(
+protocol_message_refused = bad_request(
     "json.format.invalid",
     "The body is a Ditto Protocol message, not the value of this resource.",
     "Send the value alone, or send the message over the WebSocket /ws/2.",
 )
 
 # a header, and the reason why it does not fit the request
-header_unfit = _bad_request(
+header_unfit = bad_request(
     "header.invalid", "The header '{}' cannot be used here: {}.", "Send the request without this header."
 )
 
@@ -213,7 +213,7 @@ answer_not_expected = error_factory(
     "Acknowledge a signal under the correlation-id that it has here, over the same WebSocket.",
 )
 
-thing_id_generated = _bad_request(
+thing_id_generated = bad_request(
     "things:id.notsettable",
     "It is not allowed to provide a Thing ID in the request body for method POST. The method POST will generate the"
     " Thing ID by itself.",
@@ -229,7 +229,7 @@ live_creation = error_factory(
     " channel <twin>.",
 )
 
-thing_id_differs = _bad_request(
+thing_id_differs = bad_request(
     "things:id.notsettable",
     "The Thing ID in the request body is not equal to the Thing ID in the request URL.",
     "Either delete the Thing ID from the request body or use the same Thing ID as in the request URL.",
