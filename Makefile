@@ -80,7 +80,7 @@ clean:  ## Stop Kafka, remove the virtual environment, the local data and the ca
 
 # First of all: without Java nothing else is worth downloading
 java: $(VENV)/.made
-	@$(PY) -m ackstream.local.installation
+	@$(PY) -m ackstream.local.machine
 
 jars: java $(VENV)/.product
 	@$(ACKSTREAM) jars spark broker > /dev/null

@@ -35,8 +35,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 """The command line, the demo inside it and the system in memory are the top: they may import everything."""
 
-TOP = {"__main__", "cli", "cli.together", "testing"}
-NESTED = {"protocol", "jobs", "cli"}
+TOP = {"__main__", "cli", "testing"}
+NESTED = {"protocol", "jobs"}
 PURE = {"protocol", "protocol.rql", "protocol.ditto"}
 IMPURE = {"pyspark", "kafka", "pandas", "delta", "time", "random", "uuid", "socket", "os"}
 

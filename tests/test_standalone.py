@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ackstream.local import installation
+from ackstream.local import machine
 from ackstream.settings import Lake
 from tests.harness import object_store
 from tests.harness.lake import count, rows
@@ -49,7 +49,7 @@ def test_workers_that_have_gone_use_nothing() -> None:
 def test_the_client_of_s3_is_that_of_sparks_hadoop() -> None:
     dependencies = ET.parse(Path(object_store.__file__).with_name("ivy.xml")).iter("dependency")
     (version,) = [one.get("rev") for one in dependencies if one.get("name") == "hadoop-aws"]
-    (jar,) = installation.spark_home().glob("jars/hadoop-client-api-*.jar")
+    (jar,) = machine.spark_home().glob("jars/hadoop-client-api-*.jar")
     assert re.fullmatch(r"hadoop-client-api-([\d.]+)\.jar", jar.name)[1] == version  # type: ignore[index]
 
 

@@ -102,7 +102,7 @@ def print_settings() -> None:
 
     Example: ackstream settings > ackstream.toml, and then ackstream --settings ackstream.toml status
     """
-    from ackstream.local.installation import conf
+    from ackstream.local.machine import conf
 
     echo(conf("ackstream.toml").read_text("utf-8").rstrip())
 
@@ -151,23 +151,23 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _java() -> str:
-    from ackstream.local import installation
+    from ackstream.local import machine
 
     try:
-        found = installation.find_java()
+        found = machine.find_java()
     except LocalError as error:
         return str(error)
     return f"{found.release}, {found.program}"
 
 
 def _local_kafka(broker: Broker, bootstrap: str, port: int, *, responds: bool) -> str:
-    from ackstream.local import process
+    from ackstream.local import machine
 
     if pid := broker.pid():
         return f"process {pid}, {'responding' if responds else 'not responding'} at {bootstrap}"
-    if process.is_free(port):
+    if machine.is_free(port):
         return "not running"
-    user = process.owner(port) or "another program"
+    user = machine.owner(port) or "another program"
     if responds:
         return f"responding at {bootstrap}: {user}, which was not started from here"
     return f"not running; port {port} is in use by {user}"
@@ -177,9 +177,9 @@ def _topics(settings: Settings) -> str | AckstreamError:
     """Return how many topics there are; the error if Kafka does not respond."""
     from ackstream.kafka import topics
     from ackstream.kafka.clients import connect_admin
-    from ackstream.local import process
+    from ackstream.local import machine
 
-    if _is_local(settings) and not process.answers(settings.local.port):
+    if _is_local(settings) and not machine.answers(settings.local.port):
         return LocalError("unknown while Kafka does not respond")
     try:
         with connect_admin(settings.kafka) as client:

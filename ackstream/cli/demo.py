@@ -34,8 +34,7 @@ from ackstream.kafka.parties import OPERATOR
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.local.broker import Broker
-from ackstream.local.installation import shared_with_tests
-from ackstream.local.process import is_free, locked
+from ackstream.local.machine import is_free, locked, shared_with_tests
 from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway, Kafka, Lake

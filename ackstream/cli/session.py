@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ackstream.cli.terminal import Terminal, uninterrupted
 from ackstream.errors import LocalError
-from ackstream.local import installation, jars, submit
+from ackstream.local import jars, machine, submit
 from ackstream.local.submit import JAVA_OPTIONS
 from ackstream.spark.session import session
 
@@ -47,7 +47,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         yield active
         return
     console = Terminal(stderr=True)
-    installation.find_java()
+    machine.find_java()
     paths = jars.resolve("spark", console)
     log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

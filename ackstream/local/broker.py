@@ -17,8 +17,8 @@ from rich.console import Console
 
 from ackstream.errors import ClientError, LocalError
 from ackstream.kafka.clients import connect_admin
-from ackstream.local import installation, jars
-from ackstream.local.process import PRIVATE, answers, command_line, is_free, java_text, locked, owner, write_file
+from ackstream.local import jars, machine
+from ackstream.local.machine import PRIVATE, answers, command_line, is_free, java_text, locked, owner, write_file
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Broker:
 
     def start(self, console: Console | None = None) -> bool:
         """Start the broker, wait until it answers, and return whether it was not running; LocalError has the remedy."""
-        program = installation.find_java().program
+        program = machine.find_java().program
         console = console or Console(quiet=True)
         class_path = jars.resolve("broker", console)
         remedy = "set local.data (ACKSTREAM_LOCAL_DATA) to one that can"
@@ -84,7 +84,7 @@ class Broker:
                 self.log.replace(self.log.with_name("kafka.log.1"))
             # they may have a password
             properties = (
-                f"{installation.conf('broker.properties').read_text('utf-8')}\n"
+                f"{machine.conf('broker.properties').read_text('utf-8')}\n"
                 f"# Written at every start: changes are lost\n{self._own_properties()}"
             )
             write_file(self._properties, java_text(properties, _ASCII).encode())
@@ -225,7 +225,7 @@ def _run(
     options = [
         f"-Xmx{heap}",
         "-XX:TieredStopAtLevel=1",
-        f"-Dlog4j2.configurationFile={installation.conf('log4j2.properties')}",
+        f"-Dlog4j2.configurationFile={machine.conf('log4j2.properties')}",
     ]
     return subprocess.Popen(  # noqa: S603 - the user's own Java, no shell
         [program, *options, *arguments],
@@ -242,7 +242,7 @@ def _run(
 def _kafka_version(class_path: list[Path]) -> str:
     versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
     if not versions:
-        raise LocalError(f"The broker jars of {installation.conf('ivy.xml')} do not include Kafka: restore the file.")
+        raise LocalError(f"The broker jars of {machine.conf('ivy.xml')} do not include Kafka: restore the file.")
     return versions[0]
 
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ackstream.errors import LocalError
-from ackstream.local import installation
-from ackstream.local.process import locked, write_file
+from ackstream.local import machine
+from ackstream.local.machine import locked, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,10 +45,10 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
     :param configuration: ``spark`` (the jars of a Spark job, without Spark's own) or ``broker`` (the one-node Kafka)
     :param module: an Ivy file with other configurations; ``None`` for ``conf/ivy.xml``
     """
-    module = module or installation.conf("ivy.xml")
+    module = module or machine.conf("ivy.xml")
     if jars := present(configuration, module):
         return jars
-    program = installation.find_java().program
+    program = machine.find_java().program
     console = console or Console(quiet=True)
     waiting = "Another process is fetching the jars; waiting for it."
     listing = _listing(configuration, module)
@@ -64,7 +64,7 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
 
 def present(configuration: str, module: Path | None = None) -> list[Path]:
     """Return the jars of a configuration without fetching; an empty list if one is missing or has changed."""
-    listing = _listing(configuration, module or installation.conf("ivy.xml"))
+    listing = _listing(configuration, module or machine.conf("ivy.xml"))
     try:
         entries = msgspec.json.decode(listing.read_bytes(), type=list[dict[str, Any]])
         jars = [listing.parent / entry["path"] for entry in entries]
@@ -84,14 +84,14 @@ def _listing(configuration: str, module: Path) -> Path:
     pins = module.with_name(PINS)
     content = module.read_bytes() + (pins.read_bytes() if pins.is_file() else b"")
     digest = hashlib.sha256(content).hexdigest()[:16]
-    return installation.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
+    return machine.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
 def fetch(configuration: str, module: Path) -> dict[str, str]:
     """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path."""
     cache = _listing(configuration, module).parent
     cache.mkdir(parents=True, exist_ok=True)
-    jars = _fetch(installation.find_java().program, cache, module, configuration, Console(stderr=True))
+    jars = _fetch(machine.find_java().program, cache, module, configuration, Console(stderr=True))
     return {str(jar.relative_to(cache)): _sha256(jar) for jar in jars}
 
 
@@ -137,7 +137,7 @@ def _sha256(path: Path) -> str:
 
 def _fetch(program: Path, cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:
     class_path = cache / f"class-path-{configuration}.txt"
-    settings = installation.conf("ivysettings.xml")
+    settings = machine.conf("ivysettings.xml")
     command: list[str | Path] = [
         program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
         "-settings", settings, "-ivy", module, "-confs", configuration,
@@ -199,7 +199,7 @@ def _problem(text: str) -> str:
 
 
 def _ivy_jar() -> Path:
-    home = installation.spark_home()
+    home = machine.spark_home()
     found = sorted(home.glob("jars/ivy-*.jar"))
     if not found:
         raise LocalError(f"There is no Ivy jar in {home / 'jars'}: install PySpark again.")

@@ -18,7 +18,7 @@ from ackstream.kafka import parties
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local.broker import Broker
-from ackstream.local.process import write_file
+from ackstream.local.machine import write_file
 from ackstream.settings import Kafka
 from ackstream.settings.kafka import KafkaSecurity
 from ackstream.settings.security import Secret, Tls

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ackstream.errors import InputError, LocalError, SettingsError
-from ackstream.local import installation, jars
-from ackstream.local.process import java_text, locked, write_file
+from ackstream.local import jars, machine
+from ackstream.local.machine import java_text, locked, write_file
 from ackstream.settings import Settings
 from ackstream.settings.base import ENV_PREFIX
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
@@ -84,7 +84,7 @@ def submit_command(
     :param script: the program; ``None``: ``jobs/JOB.py``
     :raises AckstreamError: there is no such job, no Java or jar, or master, mode and settings do not fit
     """
-    script, master = script or installation.entry_point(job), settings.spark.master
+    script, master = script or machine.entry_point(job), settings.spark.master
     remote = deploy_mode == "cluster"
     if remote and is_local(master):
         raise InputError(f"The master {master} is this machine, so the driver cannot run in a cluster: add --master.")
@@ -108,7 +108,7 @@ def submit_command(
     properties = settings.local.data.absolute() / "submit" / f"{job}.properties"
     write_properties(properties, found)
     return [
-        str(installation.spark_home() / "bin" / "spark-submit"),
+        str(machine.spark_home() / "bin" / "spark-submit"),
         *("--name", f"ackstream {job}"),
         *("--master", master),
         *("--deploy-mode", deploy_mode),
@@ -156,7 +156,7 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
     if files and CLASS_PATH in conf:
         files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
     # as Hadoop reads a path: characters that a URI would escape stand for themselves
-    pools = f"file:{installation.conf('pools.xml')}"
+    pools = f"file:{machine.conf('pools.xml')}"
     fair = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": pools}
     return {**defaults("spark-local.conf"), **LOOPBACK, **fair, **conf, **files}
 
@@ -177,7 +177,7 @@ def local_files(fetched: Sequence[Path]) -> dict[str, str]:
 
 def defaults(name: str = "spark-defaults.conf") -> dict[str, str]:
     """Read the entries of a file in ``conf/``."""
-    lines = installation.conf(name).read_text("utf-8").splitlines()
+    lines = machine.conf(name).read_text("utf-8").splitlines()
     entries = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
     return {key: value.strip() for key, value in entries}
 
@@ -198,12 +198,12 @@ def write_properties(path: Path, entries: Mapping[str, str]) -> None:
 def log_configuration(log_format: str) -> str:
     """Return the files of Log4j by which the JVM logs warnings and errors alone, in a format of ``log.format``."""
     names = ["log4j2.properties", *(["log4j2-json.properties"] if log_format == "json" else [])]
-    return ",".join(installation.conf(name).as_uri() for name in names)
+    return ",".join(machine.conf(name).as_uri() for name in names)
 
 
 def submit_environment(master: str = "local", deploy_mode: str = "client", log_format: str = "text") -> dict[str, str]:
     """Return the environment of ``spark-submit``: Spark, and on this machine the interpreter and the quiet log."""
-    own = {"SPARK_HOME": str(installation.spark_home())}
+    own = {"SPARK_HOME": str(machine.spark_home())}
     # ``PYSPARK_PYTHON`` is respected; without it, workers run this interpreter here, and the cluster's there
     if deploy_mode == "client":
         own["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -217,7 +217,7 @@ def submit_environment(master: str = "local", deploy_mode: str = "client", log_f
 def run(command: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by that command: one process fewer to watch, and signals reach Spark itself."""
     # a sentence for no Java, or the wrong one; Spark would report it by a stack trace
-    installation.find_java()
+    machine.find_java()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
@@ -234,17 +234,17 @@ def java_options() -> str:
 
 def archive() -> Path:
     """Name the archive of classes of exactly this Java and these jars."""
-    program = installation.find_java().program.resolve()
+    program = machine.find_java().program.resolve()
     parts = [str(program)]
     # a JVM compares the paths, sizes and times of all jars of its class path
     own = [jar for jar in jars.present("spark") if jar.name.startswith(BASES)]
-    spark = sorted(installation.spark_home().glob("jars/*.jar"))
+    spark = sorted(machine.spark_home().glob("jars/*.jar"))
     for file in (program.parent.parent / "lib" / "modules", *own, LOCAL_FILES_JAR, *spark):
         if file.is_file():
             status = file.stat()
             parts.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return installation.cache() / "class-data" / f"spark-{digest}.jsa"
+    return machine.cache() / "class-data" / f"spark-{digest}.jsa"
 
 
 def archive_classes() -> bool:
@@ -267,9 +267,9 @@ def _archive_classes(found: Path) -> bool:
             "spark.sql.warehouse.dir": f"{directory}/warehouse",
         }
         command = [
-            str(installation.spark_home() / "bin" / "spark-submit"),
+            str(machine.spark_home() / "bin" / "spark-submit"),
             *("--master", "local[2]", "--driver-memory", "1g"),
-            *("--properties-file", str(installation.conf("spark-defaults.conf"))),
+            *("--properties-file", str(machine.conf("spark-defaults.conf"))),
             *("--jars", ",".join(map(str, fetched))),
             *(text for key, value in conf.items() for text in ("--conf", f"{key}={value}")),
             __file__,

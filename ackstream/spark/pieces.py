@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from ackstream.local.process import write_file
+from ackstream.local.machine import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

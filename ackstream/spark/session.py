@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import EXPECTED, failure
-from ackstream.local.process import keep_private
+from ackstream.local.machine import keep_private
 from ackstream.local.submit import MERGED, check_settings, defaults, log_configuration, own_entries, write_properties
 from ackstream.observe import logs
 from ackstream.observe.endpoint import serving

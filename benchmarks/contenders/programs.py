@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.local import installation, jars
+from ackstream.local import jars, machine
 from benchmarks import broker
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _flink(place: Place) -> list[list[str]]:
 
 
 def _java(configuration: str, program: str, classes: Path, *arguments: str) -> list[str]:
-    java, own = str(installation.find_java().program), classes / configuration
+    java, own = str(machine.find_java().program), classes / configuration
     libraries = os.pathsep.join(map(str, jars.resolve(configuration, module=MODULE)))
     if not own.exists():
         (compiler,) = jars.resolve("compiler", module=MODULE)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.local.process import owner
+from ackstream.local.machine import owner
 from benchmarks import common
 from benchmarks.contenders.programs import environment
 

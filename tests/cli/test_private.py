@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ackstream.cli.main import Commands, app
 from ackstream.client.core.storage import SqliteMessages
-from ackstream.local.process import keep_private, locked, write_file
+from ackstream.local.machine import keep_private, locked, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

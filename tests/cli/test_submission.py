@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ackstream.cli.main import app
-from ackstream.cli.together import __main__ as together
-from ackstream.local import installation, jars, submit
+from ackstream.local import jars, machine, submit
+from jobs.together import __main__ as together
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -169,5 +169,5 @@ def test_what_cannot_run_with_others_is_refused(ran: Ran, name: str):
 
 
 def test_each_job_but_the_mirror_can_run_with_others():
-    names = [name for name in installation.jobs() if name != "mirror"]
+    names = [name for name in machine.jobs() if name != "mirror"]
     assert {job.name for job in together.named(names)} == {*names, "twin-index"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer.main
 
 from ackstream.cli.main import app
-from ackstream.local.installation import jobs
+from ackstream.local.machine import jobs
 from ackstream.observe.endpoint import LIVE, METRICS, READY
 from ackstream.settings import load
 

@@ -17,7 +17,7 @@ import yaml
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.local.installation import NEWEST, OLDEST
+from ackstream.local.machine import NEWEST, OLDEST
 from tests.deploy.product import DEPLOY, PATHS, ROOT, USER, check_command, settings
 
 if TYPE_CHECKING:

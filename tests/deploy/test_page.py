@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from ackstream.local.installation import NEWEST, OLDEST
+from ackstream.local.machine import NEWEST, OLDEST
 from ackstream.settings import Settings
 from tests.deploy.product import DEPLOY, ROOT, check_command, settings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.cli.terminal import FAILED, NO_ANSWER, WRONG_INPUT
-from ackstream.local.installation import cache, jobs
+from ackstream.local.machine import cache, jobs
 from ackstream.spark.job import STOP_SECONDS
 from tests.deploy.product import DEPLOY, check_command, settings
 

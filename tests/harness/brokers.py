@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from ackstream.local import jars
-from ackstream.local.process import answers
+from ackstream.local.machine import answers
 from tests.harness.certificates import STORE_PASSWORD
 from tests.harness.ports import free_ports
 from tests.harness.waiting import eventually

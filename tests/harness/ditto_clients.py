@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.local import installation, jars
-from ackstream.local.process import locked
+from ackstream.local import jars, machine
+from ackstream.local.machine import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ def java(*arguments: str) -> list[str]:
 
 def run_java(configuration: str, program: Path, *arguments: str) -> list[str]:
     """Run a Java program of one file with the jars of a configuration of ``ivy.xml``; return the lines it prints."""
-    java = str(installation.find_java().program)
+    java = str(machine.find_java().program)
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path(configuration)]
     return _run([java, *options, str(program), *arguments], {})
 
@@ -84,7 +84,7 @@ def _node() -> tuple[str, list[str]]:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node and npm:
         return node, [npm]
-    directory = installation.cache() / "node"
+    directory = machine.cache() / "node"
     with locked(directory / "lock", "set XDG_CACHE_HOME", lambda: None):
         if not (directory / "installed").exists():
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(directory), WHEEL]
@@ -99,7 +99,7 @@ def _packages(npm: list[str]) -> Path:
     """Install the client's packages once for a user, as locked; another lock gets a directory of its own."""
     wanted = [JAVASCRIPT.with_name(name) for name in ("package.json", "package-lock.json")]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in wanted)).hexdigest()[:16]
-    directory = installation.cache() / "npm" / digest
+    directory = machine.cache() / "npm" / digest
     with locked(directory / "lock", "set XDG_CACHE_HOME", lambda: None):
         if not (directory / "installed").exists():
             for file in wanted:

@@ -14,7 +14,7 @@ import subprocess
 import urllib.request
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ackstream.local import installation
+from ackstream.local import machine
 from tests.harness.ports import free_ports
 from tests.harness.processes import LoggedProcess
 from tests.harness.waiting import eventually
@@ -67,11 +67,11 @@ class Daemon(LoggedProcess):
     """A master or a worker: a JVM of its own, started by Spark's own program for that."""
 
     def __init__(self, name: str, arguments: list[str], directory: Path) -> None:
-        command = [str(installation.spark_home() / "bin" / "spark-class"), *arguments]
+        command = [str(machine.spark_home() / "bin" / "spark-class"), *arguments]
         # no settings of the product, no Spark of the caller's
         own = {name: text for name, text in os.environ.items() if not name.startswith(("ACKSTREAM_", "SPARK_"))}
         own |= {
-            "SPARK_HOME": str(installation.spark_home()),
+            "SPARK_HOME": str(machine.spark_home()),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(directory),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,

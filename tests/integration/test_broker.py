@@ -15,9 +15,9 @@ from ackstream.cli.main import app
 from ackstream.errors import LocalError
 from ackstream.kafka import clients
 from ackstream.kafka.topics import TOPICS, ensure_topics
-from ackstream.local import process
+from ackstream.local import machine
 from ackstream.local.broker import Broker
-from ackstream.local.process import command_line, is_free
+from ackstream.local.machine import command_line, is_free
 from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.kafka import records
@@ -127,7 +127,7 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
     assert code == 0
     assert f"responding at {settings.kafka.bootstrap}" in text
     assert run("down") == (0, f"Kafka is stopped; its data stays in {settings.local.data}/kafka/data\n")
-    assert process.is_free(settings.local.port)
+    assert machine.is_free(settings.local.port)
     assert run("status")[0] == 3
 
 

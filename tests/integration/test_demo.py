@@ -20,7 +20,7 @@ import pytest
 
 from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
-from ackstream.local.process import is_free
+from ackstream.local.machine import is_free
 from ackstream.settings import Kafka, Lake, Local, Settings
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports

@@ -13,7 +13,7 @@ import pytest
 
 from ackstream.client import Ack, LabelsTakenError, Publisher, Responder, SampleReader, WriterQos
 from ackstream.kafka.topics import ensure_topics
-from ackstream.local import installation
+from ackstream.local import machine
 from ackstream.settings import Kafka, Settings
 from tests.contract.checking import Contract
 from tests.harness.acknowledging import TOPICS, Acknowledging
@@ -46,7 +46,7 @@ def _unfit(kafka: Kafka, topic: str) -> list[bytes]:
 
 
 def test_the_programs_compile_without_a_warning(tmp_path: Path) -> None:
-    javac = installation.find_java().program.with_name("javac")
+    javac = machine.find_java().program.with_name("javac")
     command = [javac, "-Xlint:all", "-Werror", "-proc:none", "-d", tmp_path, "-cp", class_path("clients"), *PROGRAMS]
     assert subprocess.run(command, check=False, capture_output=True, text=True).stderr == ""
 

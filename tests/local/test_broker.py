@@ -14,7 +14,7 @@ import pytest
 from ackstream.errors import LocalError
 from ackstream.local import broker, jars
 from ackstream.local.broker import CLUSTER_ID, Broker
-from ackstream.local.process import command_line
+from ackstream.local.machine import command_line
 from ackstream.settings import Local, Settings
 from tests.harness.ports import free_ports
 from tests.local.programs import java_home

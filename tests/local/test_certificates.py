@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 
-from ackstream.local.process import write_file
+from ackstream.local.machine import write_file
 from ackstream.local.secured import Authority
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import installation, jars, submit
+from ackstream.local import jars, machine, submit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(installation, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(machine, "cache", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 
@@ -40,7 +40,7 @@ def test_without_java_the_archive_is_not_what_one_is_told_about(monkeypatch: pyt
 def test_other_jars_have_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "jars").mkdir()
     before = submit.archive()
-    monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(machine, "spark_home", lambda: tmp_path)
     empty = submit.archive()
     (tmp_path / "jars" / "spark-core.jar").write_bytes(b"1")
     assert len({before, empty, submit.archive()}) == 3
@@ -49,7 +49,7 @@ def test_other_jars_have_another_archive(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_program_that_fails_leaves_nothing_behind(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "spark-submit").symlink_to("/bin/false")
-    monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(machine, "spark_home", lambda: tmp_path)
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
     assert not submit.archive_classes()
     assert not list((cache / "class-data").glob("[!l]*"))
@@ -65,7 +65,7 @@ def test_of_several_processes_one_writes_the_archive(tmp_path: Path, monkeypatch
         'case $word in *ArchiveClassesAtExit=*) part=${word##*Exit=}; touch "${part%% *}";; esac; done\n'
     )
     program.chmod(0o700)
-    monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(machine, "spark_home", lambda: tmp_path)
     monkeypatch.setattr(jars, "resolve", lambda *_: [])
     with ThreadPoolExecutor() as pool:
         assert all(pool.map(lambda _: submit.archive_classes(), range(3)))
@@ -76,7 +76,7 @@ def test_a_damaged_archive_is_ignored_without_a_word():
     archive = submit.archive()
     archive.parent.mkdir(parents=True)
     archive.write_bytes(b"damaged")
-    command = [str(installation.find_java().program), *submit.java_options().split(), "-version"]
+    command = [str(machine.find_java().program), *submit.java_options().split(), "-version"]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert answer.stdout == ""
     assert answer.stderr.startswith("openjdk") or "version" in answer.stderr.splitlines()[0]

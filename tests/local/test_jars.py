@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from ackstream.errors import LocalError
-from ackstream.local import installation, jars
+from ackstream.local import jars, machine
 from tests.local.programs import java_home
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ivy:
     conf.mkdir()
     for name, text in (("ivy.xml", "<ivy-module version='2.0'/>"), ("ivysettings.xml", ""), ("jars.sha256", LIST)):
         (conf / name).write_text(text, "utf-8")
-    monkeypatch.setattr(installation, "conf", lambda name: conf / name)
+    monkeypatch.setattr(machine, "conf", lambda name: conf / name)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     return Ivy(tmp_path / "java")
 
@@ -155,7 +155,7 @@ def test_other_versions_in_ivy_xml_are_another_listing(ivy: Ivy, tmp_path: Path,
     jars.resolve("spark")
     (tmp_path / "ivy.xml").write_text("<ivy-module/>")
     (tmp_path / "jars.sha256").write_text(LIST)
-    monkeypatch.setattr(installation, "conf", lambda name: tmp_path / name)
+    monkeypatch.setattr(machine, "conf", lambda name: tmp_path / name)
     assert jars.present("spark") == []
     jars.resolve("spark")
     assert ivy.left == []
@@ -282,7 +282,7 @@ def test_a_directory_in_the_place_of_pyspark_is_reported(tmp_path: Path, monkeyp
     monkeypatch.delitem(sys.modules, "pyspark", raising=False)
     (tmp_path / "pyspark").mkdir()
     with pytest.raises(LocalError, match=r"^The directory pyspark on Python's path is not PySpark: rename it\.$"):
-        installation.spark_home()
+        machine.spark_home()
 
 
 @pytest.mark.parametrize(("jar", "kind"), [("", "no Spark"), ("spark-core_2.12-3.5.1.jar", "Spark 3.5.1")])
@@ -292,19 +292,19 @@ def test_another_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "jars" / jar).touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(LocalError, match=rf"^SPARK_HOME is .*, which has {kind}: set it to a Spark 4\.2, or unset it"):
-        installation.spark_home()
+        machine.spark_home()
 
 
 def test_the_spark_of_spark_home_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars/spark-core_2.13-4.2.1.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert installation.spark_home() == tmp_path
+    assert machine.spark_home() == tmp_path
 
 
 def test_a_pyspark_without_ivy_is_reported(ivy: Ivy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ivy.plan("not needed")
-    monkeypatch.setattr(installation, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(machine, "spark_home", lambda: tmp_path)
     with pytest.raises(LocalError, match=r"^There is no Ivy jar in .*: install PySpark again\.$"):
         jars.resolve("spark")
 
@@ -334,8 +334,8 @@ def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "</mirrors></settings>"
     )
     (tmp_path / "ivy.xml").write_text(IVY_XML)
-    real = installation.conf
-    monkeypatch.setattr(installation, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
+    real = machine.conf
+    monkeypatch.setattr(machine, "conf", lambda name: tmp_path / name if name == "ivy.xml" else real(name))
     assert not cache.exists()
     return directory
 

@@ -7,36 +7,36 @@ from pathlib import Path
 import pytest
 
 from ackstream.errors import InputError, LocalError, SettingsError
-from ackstream.local import installation, jars, submit
+from ackstream.local import jars, machine, submit
 from ackstream.settings import Settings, Spark
 
 
 def test_a_checkout_keeps_conf_and_jobs_beside_the_package():
-    assert installation.installation_root() == Path(__file__).parents[2]
-    assert installation.conf("ivy.xml").is_file()
-    assert installation.entry_point("correlate").is_file()
+    assert machine.installation_root() == Path(__file__).parents[2]
+    assert machine.conf("ivy.xml").is_file()
+    assert machine.entry_point("correlate").is_file()
 
 
 def test_a_wheel_keeps_them_in_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "_data").mkdir()
-    monkeypatch.setattr(installation, "PACKAGE", tmp_path)
-    assert installation.installation_root() == tmp_path / "_data"
+    monkeypatch.setattr(machine, "PACKAGE", tmp_path)
+    assert machine.installation_root() == tmp_path / "_data"
 
 
 def test_an_installation_without_its_files_is_reported():
     with pytest.raises(LocalError, match=r"nothing\.xml is missing from the installation of ackstream: install"):
-        installation.conf("nothing.xml")
+        machine.conf("nothing.xml")
 
 
 def test_an_unknown_job_is_answered_with_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(installation, "installation_root", lambda: tmp_path)
+    monkeypatch.setattr(machine, "installation_root", lambda: tmp_path)
     with pytest.raises(InputError, match=r"There is no job 'twin'; the jobs in .* are: none\.$"):
-        installation.entry_point("twin")
+        machine.entry_point("twin")
     (tmp_path / "jobs").mkdir()
     for name in ("correlate.py", "archive.py"):
         (tmp_path / "jobs" / name).touch()
     with pytest.raises(InputError, match=r"are: archive, correlate\.$"):
-        installation.entry_point("twin")
+        machine.entry_point("twin")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_an_unknown_job_is_answered_with_the_known_ones(tmp_path: Path, monkeypa
 def test_the_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xdg: str, expected: str):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-    assert str(installation.cache()) == expected.format(home=tmp_path)
+    assert str(machine.cache()) == expected.format(home=tmp_path)
 
 
 JARS = [Path("/jars/one.jar"), Path("/jars/two.jar")]
@@ -69,7 +69,7 @@ def entries(command: list[str]) -> dict[str, str]:
 def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "kafka.example:9092")
     spark = Spark(master="spark://host:7077", driver_memory="3g", conf={"spark.a": " 1 2", "spark.b": "=x\\:#\né"})
-    home = installation.spark_home()
+    home = machine.spark_home()
     command = submit.submit_command(Settings(spark=spark), "correlate", "an", "argument")
     assert command == [
         f"{home}/bin/spark-submit",
@@ -79,7 +79,7 @@ def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path, 
         *("--properties-file", str(tmp_path / ".ackstream/submit/correlate.properties")),
         "--load-spark-defaults",
         *("--jars", "/jars/one.jar,/jars/two.jar"),
-        str(installation.entry_point("correlate")),
+        str(machine.entry_point("correlate")),
         "an",
         "argument",
     ]  # fmt: skip
@@ -125,7 +125,7 @@ def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     environment = submit.submit_environment()
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
-    assert environment["SPARK_HOME"] == str(installation.spark_home())
+    assert environment["SPARK_HOME"] == str(machine.spark_home())
     assert environment["LOG4J_CONFIGURATION_FILE"].startswith("file:///")
     assert environment["PATH"] == os.environ["PATH"]
 
@@ -175,7 +175,7 @@ def test_java_itself_handles_files_where_spark_is_one_process(
 
 
 def test_the_installation_may_be_in_a_directory_with_spaces(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(installation, "conf", lambda name: Path("/a b%/conf", name))
+    monkeypatch.setattr(machine, "conf", lambda name: Path("/a b%/conf", name))
     monkeypatch.setattr(submit, "defaults", lambda _: {})
     assert submit.own_entries(Settings())["spark.scheduler.allocation.file"] == "file:/a b%/conf/pools.xml"
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -7,18 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import LocalError
-from ackstream.local import installation
+from ackstream.local import machine
+from ackstream.local.machine import command_line
+from tests.harness.ports import free_ports
 from tests.local.programs import java_home, write_program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
-def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> installation.JavaProgram:
+def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> machine.JavaProgram:
     """Look for Java where these variables are the only ones that name it."""
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.setenv(name, environment.get(name, ""))
-    return installation.find_java()
+    return machine.find_java()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_a_java_that_spark_runs_on_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, release: int
 ):
     home = java_home(tmp_path, version=version)
-    assert find({"JAVA_HOME": str(home)}, monkeypatch) == installation.JavaProgram(home / "bin" / "java", release)
+    assert find({"JAVA_HOME": str(home)}, monkeypatch) == machine.JavaProgram(home / "bin" / "java", release)
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -90,9 +95,50 @@ def test_a_java_without_a_version_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_make_can_ask_with_the_standard_library_alone(tmp_path: Path):
     asked = subprocess.run(
-        [sys.executable, "-S", "-m", "ackstream.local.installation"],
+        [sys.executable, "-S", "-m", "ackstream.local.machine"],
         env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert asked.returncode == 1
     assert asked.stderr.startswith("No Java was found")
     assert len(asked.stderr.splitlines()) == 1
+
+
+# -- processes and ports -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["127.0.0.1", "0.0.0.0"])
+def taken(request: pytest.FixtureRequest) -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind((request.param, 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_without_a_listener_is_free():
+    (port,) = free_ports(1)
+    assert machine.is_free(port)
+    assert not machine.answers(port)
+
+
+def test_a_port_with_a_listener_is_not_free(taken: int):
+    assert not machine.is_free(taken)
+    assert machine.answers(taken)
+
+
+def test_the_program_that_has_a_port_is_named(taken: int):
+    assert str(os.getpid()) in str(machine.owner(taken))
+
+
+def test_a_free_port_has_no_owner():
+    (port,) = free_ports(1)
+    assert machine.owner(port) is None
+
+
+def test_the_command_line_of_no_process_is_empty():
+    assert command_line(4194305) == ""
+
+
+def test_a_process_that_has_ended_has_no_command_line_even_before_its_parent_takes_notice():
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert command_line(ended.pid) == ""
