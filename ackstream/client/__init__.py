@@ -23,7 +23,7 @@ from ackstream.client.publishing.publications import FailedMessage as FailedMess
 from ackstream.client.publishing.publications import PublishStatistics as PublishStatistics
 from ackstream.client.publishing.publications import Receipt as Receipt
 from ackstream.client.publishing.publisher import Publisher as Publisher
-from ackstream.client.queries.message_stream import LogMessage as LogMessage
+from ackstream.client.queries.bookmarks import LogMessage as LogMessage
 from ackstream.client.queries.message_stream import MessageStream as MessageStream
 from ackstream.client.queries.query_client import QueryClient as QueryClient
 from ackstream.client.queues.queue_consumer import QueueConsumer as QueueConsumer

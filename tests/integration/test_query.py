@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ackstream.client.queries.message_stream import LogMessage, MessageStream
+    from ackstream.client.queries.bookmarks import LogMessage
+    from ackstream.client.queries.message_stream import MessageStream
     from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,9 @@ from kafka.errors import KafkaError
 from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
 from ackstream.client.core.messages import text
 from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError
-from ackstream.client.queries._query_session import SUBSCRIBING, BackPressure, QuerySession, resumption, stream_of
-from ackstream.client.queries.message_stream import read_message
+from ackstream.client.queries.bookmarks import read_message
+from ackstream.client.queries.message_stream import SUBSCRIBING, QuerySession, resumption, stream_of
+from ackstream.kafka.reader import POLL_MS
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import decode_ack
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.connection import Connection
     from ackstream.client.options import QueryOptions
-    from ackstream.client.queries.bookmarks import Bookmarks
-    from ackstream.client.queries.message_stream import LogMessage, MessageStream
+    from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
+    from ackstream.client.queries.message_stream import MessageStream
     from ackstream.protocol.messages import CommandAck
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class QueryLink:
         # by partition: the offset after the last answer that was read
         self._read: dict[int, int] = {}
         self._link = connection.link(name, sends="queries", addressed="query-results")
-        self._pressure = BackPressure(self._link)
+        self._paused = False
         self._session = QuerySession(options.heartbeat)
         # set when there is something to do before the next heartbeat
         self._wake = threading.Event()
@@ -258,10 +259,31 @@ class QueryLink:
     # -- answers: in our thread ----------------------------------------------------------------------------------------
 
     def _steer(self, _now: float) -> None:
+        """Read again the messages that a stream had no room for; pause while only full streams are waited for."""
         with self._lock:
             self._streams = {cid: stream for cid, stream in self._streams.items() if not stream.over}
             streams = list(self._streams.values())
-        self._pressure.steer(streams)
+        behind = [stream for stream in streams if stream.behind is not None]
+        ready = [stream for stream in behind if stream.has_room]
+        for stream in ready:
+            self._go_back(stream)
+        pause = bool(behind) and not ready and not any(stream.waiting for stream in streams)
+        if pause != self._paused:
+            consumer, self._paused = self._link.consumer, pause
+            (consumer.pause if pause else consumer.resume)(*consumer.assignment())
+
+    def _go_back(self, stream: MessageStream) -> None:
+        """Read from the first message on that a stream had no room for."""
+        number, offset = stream.behind or (0, 0)
+        consumer = self._link.consumer
+        partition = next((one for one in consumer.assignment() if one.partition == number), None)
+        if partition is not None and (consumer.position(partition, timeout_ms=POLL_MS) or 0) <= offset:
+            return
+        if partition is None or consumer.beginning_offsets([partition])[partition] > offset:
+            remedy = "subscribe again after the last bookmark, and receive faster"
+            stream.end(StreamClosedError(f"Kafka has deleted answers that were not received in time: {remedy}."))
+        else:
+            consumer.seek(partition, offset)
 
     def _receive(self, record: Any) -> None:
         headers = dict(record.headers)

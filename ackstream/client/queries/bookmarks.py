@@ -1,4 +1,4 @@
-"""An application's progress in its subscriptions: the messages received and discarded, and where to resume.
+"""Messages of the log, and an application's progress in its subscriptions: what it discarded, and where to resume.
 
 The service keeps no read state: the client remembers the discarded messages, and the service reports from time to time
 how far the log has grown, whether or not anything matched (brokers.md 1.1 A22 to A25).
@@ -7,11 +7,13 @@ how far the log has grown, whether or not anything matched (brokers.md 1.1 A22 t
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ackstream.client.core.messages import Message, text
 from ackstream.client.core.storage import StoreFile
-from ackstream.protocol import queries
+from ackstream.protocol import queries, record_headers
 from ackstream.protocol.queries import BEGINNING, EPOCH
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.storage import Statement
     from ackstream.protocol.queries import Position
-
 
 _VERSION = 1
 _SCHEMA = """
@@ -163,3 +164,47 @@ class Bookmarks:
         if self._file is not None:
             resume = "INSERT INTO subscriptions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET resume = excluded.resume"
             self._file.change((resume, (sub_id, self._progress[sub_id].topic, self._resume(sub_id))), *discarded)
+
+
+@dataclass(frozen=True)
+class LogMessage(Message):
+    """A message of the log, or the newest one of its key.
+
+    :ivar command: ``sow``, a record that a query has found; ``publish``, a message of a subscription
+    :ivar bookmark: its place in the log, after which a subscription can begin
+    :ivar sub_id: the subscription that it belongs to; ``None`` in the answer to a query
+    :ivar omitted: bytes of value and headers left out, for Kafka's limit; the table ``messages`` has them
+    """
+
+    command: str
+    bookmark: str
+    sub_id: str | None
+    bookmarks: Bookmarks | None = field(default=None, repr=False, compare=False)
+    omitted: int = 0
+
+    def discard(self) -> None:
+        """Mark the message as processed: no resumed subscription repeats it; ``StoreError`` if the file fails."""
+        if self.bookmarks is not None and self.sub_id is not None:
+            self.bookmarks.discard(self.sub_id, self.bookmark)
+
+
+def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> LogMessage:
+    """Return the message in a record of ``query-results``."""
+    headers = dict(record.headers)
+    return LogMessage(
+        text(headers.get(record_headers.CLIENT)),
+        text(headers.get(record_headers.TOPIC)),
+        headers.get(record_headers.KEY),
+        record.value,
+        {
+            name.removeprefix(record_headers.APPLICATION): value
+            for name, value in record.headers
+            if name.startswith(record_headers.APPLICATION)
+        },
+        int(text(headers.get(record_headers.TIMESTAMP))),
+        command,
+        text(headers.get(record_headers.BOOKMARK)),
+        sub_id,
+        bookmarks,
+        int(headers.get(record_headers.OMITTED) or b"0"),
+    )

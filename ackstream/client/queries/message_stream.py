@@ -1,75 +1,33 @@
-"""The answer to a command: messages, and the acknowledgements between them."""
+"""The answers to commands: messages with the acknowledgements between them, and which of them a session resumes."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ackstream.client.core.lifetime import call_handler
-from ackstream.client.core.messages import Message, text
+from ackstream.client.core.lifetime import AGAIN_SECONDS, call_handler
 from ackstream.client.errors import CommandTimeout, StreamClosedError
+from ackstream.client.queries.bookmarks import LogMessage
 from ackstream.protocol import queries, record_headers
+from ackstream.protocol.messages import expected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ackstream.client.queries.bookmarks import Bookmarks
     from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.queries import Position
 
+SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 
 MAX_BUFFERED_BYTES = 32_000_000
 """Of messages in a stream that the application has not received; further ones wait in Kafka."""
 
 Location = tuple[int, int]
 """Partition and offset of a record with an answer."""
-
-
-@dataclass(frozen=True)
-class LogMessage(Message):
-    """A message of the log, or the newest one of its key.
-
-    :ivar command: ``sow``, a record that a query has found; ``publish``, a message of a subscription
-    :ivar bookmark: its place in the log, after which a subscription can begin
-    :ivar sub_id: the subscription that it belongs to; ``None`` in the answer to a query
-    :ivar omitted: bytes of value and headers left out, for Kafka's limit; the table ``messages`` has them
-    """
-
-    command: str
-    bookmark: str
-    sub_id: str | None
-    bookmarks: Bookmarks | None = field(default=None, repr=False, compare=False)
-    omitted: int = 0
-
-    def discard(self) -> None:
-        """Mark the message as processed: no resumed subscription repeats it; ``StoreError`` if the file fails."""
-        if self.bookmarks is not None and self.sub_id is not None:
-            self.bookmarks.discard(self.sub_id, self.bookmark)
-
-
-def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> LogMessage:
-    """Return the message in a record of ``query-results``."""
-    headers = dict(record.headers)
-    return LogMessage(
-        text(headers.get(record_headers.CLIENT)),
-        text(headers.get(record_headers.TOPIC)),
-        headers.get(record_headers.KEY),
-        record.value,
-        {
-            name.removeprefix(record_headers.APPLICATION): value
-            for name, value in record.headers
-            if name.startswith(record_headers.APPLICATION)
-        },
-        int(text(headers.get(record_headers.TIMESTAMP))),
-        command,
-        text(headers.get(record_headers.BOOKMARK)),
-        sub_id,
-        bookmarks,
-        int(headers.get(record_headers.OMITTED) or b"0"),
-    )
 
 
 class MessageStream(Iterator[LogMessage]):
@@ -295,3 +253,93 @@ class MessageStream(Iterator[LogMessage]):
 
 def _latest(*positions: Position | None) -> Position | None:
     return max((position for position in positions if position is not None), default=None)
+
+
+def stream_of(
+    command: str,
+    cid: str,
+    requested: set[str],
+    headers: Mapping[str, str],
+    bookmarks: Bookmarks | None,
+    handler: Callable[[LogMessage], None] | None,
+) -> MessageStream:
+    """Return the stream for the answer to a command; ``bookmarks`` keep the progress of a named subscription."""
+    bookmark = headers.get(record_headers.BOOKMARK)
+    sub_id = headers.get(record_headers.SUB_ID, cid) if command in SUBSCRIBING else None
+    awaited = expected(command, requested, bookmark=bookmark is not None, filtered=record_headers.FILTER in headers)
+    if record_headers.SEQ in headers:
+        # conflated over sequence numbers, it names no command
+        awaited.discard("persisted")
+    # without a name of its own a subscription cannot be resumed
+    if bookmark is None or sub_id is None or record_headers.SUB_ID not in headers:
+        bookmarks = None
+    if bookmarks is not None:
+        bookmarks.open(str(sub_id), headers.get(record_headers.TOPIC, ""))
+    ends = bookmark is not None and queries.ends(bookmark) and "completed" in awaited
+    if ends:
+        awaited.discard("persisted")
+    live = command in SUBSCRIBING and not ends
+    stream = MessageStream(cid, sub_id, awaited, live=live, bookmarks=bookmarks, handler=handler)
+    stream.request, stream.requested = dict(headers), frozenset(requested)
+    return stream
+
+
+def resumption(stream: MessageStream) -> dict[str, str]:
+    """Return the headers of a subscription after the position that a stream has reached, if it has one."""
+    kept = (record_headers.TOPIC, record_headers.FILTER, record_headers.BOOKMARK)
+    headers = {name: stream.request[name] for name in kept if name in stream.request}
+    if stream.reached is not None:
+        headers[record_headers.BOOKMARK] = queries.bookmark(stream.reached, headers[record_headers.TOPIC])
+    own = {record_headers.CID: stream.cid, record_headers.SUB_ID: str(stream.sub_id)}
+    return own | headers | {record_headers.OPTIONS: "replace"}
+
+
+class QuerySession:
+    """Whether the session is lost, since when it was silent, and which subscriptions are ``unresumed`` in this one."""
+
+    def __init__(self, heartbeat: float) -> None:
+        """Begin with a heartbeat each ``heartbeat`` seconds."""
+        self.lost = False
+        self.unresumed: list[MessageStream] = []
+        self.answered_at = time.monotonic()
+        self._heartbeat = heartbeat
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next heartbeat, or the next attempt to begin again."""
+        if self.lost:
+            return AGAIN_SECONDS
+        # a subscription that waits for its application must not cost the session
+        return min(AGAIN_SECONDS, self._heartbeat) if self.unresumed else self._heartbeat
+
+    @property
+    def silent(self) -> bool:
+        """Whether the service has answered nothing for two heartbeats."""
+        return time.monotonic() - self.answered_at > 2 * self._heartbeat
+
+    def receive(self, ack: CommandAck, subscriptions: list[MessageStream]) -> None:
+        """Note the answer to a heartbeat: the session is lost, or its streams have everything up to a position."""
+        if ack.status != "success":
+            self.lost = True
+        elif isinstance(ack.bookmark, str):
+            # a release that does not name the position names none
+            position, unresumed = queries.parse_bookmark(ack.bookmark), self.unresumed
+            for stream in subscriptions:
+                if stream not in unresumed:
+                    stream.reach(position)
+
+    def begin_again(self, subscriptions: list[MessageStream]) -> None:
+        """Note a new session, after the end of one that had these subscriptions."""
+        self.lost = False
+        # one that ends needs no session: Kafka has all its answers
+        self.unresumed = [one for one in subscriptions if one.live and one.begun]
+
+    def ready(self, subscriptions: list[MessageStream]) -> list[MessageStream]:
+        """Return the streams to subscribe for again now: those that have taken all messages of the earlier session.
+
+        That session's answers to a query are in any order: no position shows which of them are missing.
+        """
+        # one that is about to be replaced must not be sent behind its successor
+        newest = {stream.sub_id: stream for stream in subscriptions}
+        self.unresumed = [stream for stream in self.unresumed if not stream.over]
+        return [one for one in self.unresumed if one.caught_up and newest.get(one.sub_id) is one]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.publishing.publisher import Publisher
-    from ackstream.client.queries.message_stream import LogMessage, MessageStream
+    from ackstream.client.queries.bookmarks import LogMessage
+    from ackstream.client.queries.message_stream import MessageStream
     from ackstream.protocol.messages import CommandAck
 
 _QUERY = {"processed", "completed", "stats"}

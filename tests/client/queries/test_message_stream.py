@@ -6,8 +6,8 @@ import pytest
 
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.queries import message_stream
-from ackstream.client.queries.bookmarks import Bookmarks
-from ackstream.client.queries.message_stream import LogMessage, MessageStream
+from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
+from ackstream.client.queries.message_stream import MessageStream
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import Position, bookmark
 

@@ -13,7 +13,6 @@ from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.errors import BadFilterError, CommandTimeout, RefusedError, StreamClosedError, TakenOverError
 from ackstream.client.options import QueryOptions
 from ackstream.client.queries import _query_link as query_link
-from ackstream.client.queries import _query_session as query_session
 from ackstream.client.queries import message_stream
 from ackstream.client.queries._query_link import QueryLink
 from ackstream.client.queries.bookmarks import Bookmarks
@@ -228,7 +227,7 @@ def _losing(
     heartbeat: float = 60,
 ) -> tuple[QueryLink, Any, list[str]]:
     """Return a client that has logged on, its connection, and the states that it reports."""
-    for module in (query_link, query_session):
+    for module in (query_link, message_stream):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     states: list[str] = []
     link = _connect(
@@ -445,7 +444,7 @@ def test_a_subscription_that_waits_for_its_application_does_not_cost_the_session
 ) -> None:
     monkeypatch.setattr(message_stream, "MAX_BUFFERED_BYTES", 250)
     link, connection, states = _losing(monkeypatch, heartbeat=0.02)
-    for module in (query_link, query_session):
+    for module in (query_link, message_stream):
         monkeypatch.setattr(module, "AGAIN_SECONDS", PATIENCE_SECONDS)
     stream = link.execute("subscribe", {"processed"}, {"topic": "t", "bookmark": "EPOCH"})
     _arrive(link, stream.cid, 10)
@@ -523,7 +522,7 @@ def test_a_client_that_may_not_log_on_any_more_ends(monkeypatch: pytest.MonkeyPa
 
 def test_a_client_without_a_session_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     link, connection, _ = _losing(monkeypatch, timeout=PATIENCE_SECONDS)
-    for module in (query_link, query_session):
+    for module in (query_link, message_stream):
         monkeypatch.setattr(module, "AGAIN_SECONDS", PATIENCE_SECONDS)
     connection.acks.clear()
     _expire(link, 12)
