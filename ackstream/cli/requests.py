@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
 
-
 Status = Annotated[
     int, typer.Option(min=100, max=599, help="The HTTP status: below 400 positive, else negative.", metavar="STATUS")
 ]

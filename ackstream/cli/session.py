@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
-
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseParallelGC"
 """Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code. The code of
 four queries exceeds the default of 48 MB, at which the compiler would stop. The parallel collector takes a fifth less

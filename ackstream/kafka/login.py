@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka
     from ackstream.settings.kafka import KafkaSecurity
 
-
 TIMEOUT_SECONDS = 5.0
 ALERT_SECONDS = 1.0
 _MAX_BYTES, _PART_BYTES = 1_000_000, 65_536
@@ -204,7 +203,6 @@ def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
-
 
 _EXPIRED = 10
 _OTHER_NAME = (62, 64)

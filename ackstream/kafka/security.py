@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 _JAAS = "org.apache.kafka.common.security"
 _MODULES = {
     "PLAIN": f"{_JAAS}.plain.PlainLoginModule",
@@ -112,7 +111,6 @@ def _login(module: str, options: dict[str, str]) -> str:
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
-
 
 TIMEOUT_SECONDS = 10.0
 RENEW_AFTER = 0.8

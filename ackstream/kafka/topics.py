@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ackstream.kafka.parties import Party
     from ackstream.settings import Kafka, Settings
 
-
 TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES = "message.timestamp.type", "min.insync.replicas", "max.message.bytes"
 KAFKA_MAX_BYTES = 1_048_588
 """Kafka's default of ``max.message.bytes``, for topics that the product did not create."""

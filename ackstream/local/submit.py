@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""
 
@@ -61,7 +60,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./,;@+*\[\](){}<>|?$%&^~'\"-]")
 
 # Java's warnings about an archive that does not fit are of no interest to the user
 QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
-
 
 ARCHIVE_SECONDS = 300
 """Maximum time of the program that writes the archive, on the slowest machine."""

@@ -18,7 +18,6 @@ from ackstream.protocol.errors import BAD_REQUEST, DittoError, bad_request, show
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Raised by a decoder for bytes that are not JSON, not of the expected shape, or nested too deeply."""
 

@@ -105,7 +105,6 @@ class CommandAck(
 encode_ack = msgspec.json.Encoder().encode
 decode_ack = msgspec.json.Decoder(CommandAck).decode
 
-
 Support: TypeAlias = Literal["yes", "yes, merged", "with a bookmark", "with a filter"]
 """Whether a command supports a type of acknowledgement; merged: one for many sequence numbers."""
 
@@ -210,7 +209,6 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 read_stored: Callable[[bytes | None], StoredRange] = reader(StoredRange, "stored messages")
 write_stored = msgspec.json.Encoder().encode
-
 
 NO_BATCH: Final = -1
 """The position of an empty table."""

@@ -18,7 +18,6 @@ from ackstream.protocol.messages import CommandAck
 if TYPE_CHECKING:
     from ackstream.protocol.messages import ClientCommand
 
-
 BAD_FILTER: Final = "bad filter"
 INVALID_BOOKMARK: Final = "invalid bookmark"
 INTERNAL_ERROR: Final = "internal error"

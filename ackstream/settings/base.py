@@ -108,7 +108,6 @@ def _start(value: object) -> object:
 Start = Annotated[datetime | Literal["earliest", "latest"], BeforeValidator(_start)]
 """Where the reading of a topic starts: at one of its ends, or with the first record of a time or later."""
 
-
 Limit = Annotated[int, Field(ge=0)]
 """A number that may be used up; 0 means no limit."""
 

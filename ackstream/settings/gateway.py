@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
-
 _NO_ORIGIN = (
     "is not the origin of a page: write its scheme, host and port if any, such as https://app.example or"
     " http://localhost:3000"

@@ -17,7 +17,6 @@ from ackstream.settings.base import UNLIMITED, Endless, Limit, Milliseconds, Par
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """A name of a topic of Kafka."""
 

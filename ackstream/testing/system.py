@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
 
-
 SOURCES = {"signals": SIGNALS, "acks": ACKS, "twin-acks": TWIN_ACKS}
 """The topics that correlate reads here, and their numbers in its state."""
 

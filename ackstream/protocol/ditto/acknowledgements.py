@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.ditto.requests import Request
 
-
 OK = 200
 FAILED_DEPENDENCY = 424
 INTERNAL_ERROR = 500

@@ -181,7 +181,6 @@ def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
 
 # -- requests of a known shape -----------------------------------------------------------------------------------------
 
-
 _SOME_TEXT = "text"
 
 

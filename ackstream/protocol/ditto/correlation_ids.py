@@ -120,7 +120,6 @@ class _Randomness:
 
 random_bytes = _Randomness()
 
-
 SPARE = 1_000
 
 

@@ -36,11 +36,9 @@ from ackstream.protocol.json import UNREADABLE
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-
 TWIN_PERSISTED: Final = "twin-persisted"
 LIVE_RESPONSE: Final = "live-response"
 SEARCH_PERSISTED: Final = "search-persisted"
-
 
 BUILT_IN: Final = {TWIN_PERSISTED: "twin", LIVE_RESPONSE: "live", SEARCH_PERSISTED: "twin"}
 """The labels that no acknowledgement from outside may have, in Ditto's order, and their channels.

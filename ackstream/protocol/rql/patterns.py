@@ -59,7 +59,6 @@ def expression(patterns: Iterable[str]) -> str:
 
 # -- effort ------------------------------------------------------------------------------------------------------------
 
-
 MAX_STEPS = 30_000
 """The steps that one evaluation may take: less than 100 ms, and enough for 100 comparisons with 300 values each."""
 
@@ -95,7 +94,6 @@ class Effort:
 
 
 # -- like --------------------------------------------------------------------------------------------------------------
-
 
 MAX_WILDCARDS = 50
 """In one pattern; a run of ``*`` is one."""

@@ -149,7 +149,6 @@ def _by_key(paths: list[Keys]) -> dict[str, list[Keys]]:
 
 # -- originators -------------------------------------------------------------------------------------------------------
 
-
 _LENGTH = len(ORIGINATOR)
 _LENGTH_BYTES = 4
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.ditto.twin.subscriptions import Publication
 
-
 Kind = Literal[
     "create", "retrieve", "modify", "merge", "delete", "message",
     "many", "list", "search", "count", "messages", "whoami", "permissions",

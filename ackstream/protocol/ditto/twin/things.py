@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.ditto.envelopes import Envelope
 
-
 Kind = Literal[
     "thing", "policyId", "definition", "attributes", "attribute", "features", "feature", "featureDefinition",
     "featureProperties", "featureProperty", "featureDesiredProperties", "featureDesiredProperty",
