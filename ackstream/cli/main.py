@@ -280,33 +280,31 @@ def connect() -> None:
     """Run the connections of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
     from ackstream.connectivity.connector import Connector
 
-    settings = _logged("connect")
-    connections = settings.connections
-    names = [connection.id for connection in connections]
-    _run(settings, "connect", "connections", names, lambda: Connector(settings, connections))
+    _run("connect", "connections", "id", Connector)
 
 
 def route() -> None:
     """Run the routes of the settings: publishers' messages are passed on to other systems. Ctrl-C stops it."""
     from ackstream.connectivity.routes import Router
 
-    settings = _logged("route")
-    names = [route.name for route in settings.routes]
-    _run(settings, "route", "routes", names, lambda: Router(settings, settings.routes))
+    _run("route", "routes", "name", Router)
 
 
-def _run(settings: Settings, program: str, key: str, names: list[str], begin: Callable[[], Runner]) -> None:
+def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Runner]) -> None:
+    """Run the parts of the settings under a key, which have their names under another one."""
     from ackstream.observe.endpoint import serving
 
-    if not names:
+    settings = _logged(program)
+    parts = getattr(settings, key)
+    if not parts:
         raise SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
     # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
     logging.getLogger("kafka").setLevel(logging.ERROR)
     console = Terminal(stderr=True)
-    with Interrupts(), serving(settings.metrics, program), begin() as runner:
-        console.print(f"Running {', '.join(names)}. Ctrl-C stops it.")
+    with Interrupts(), serving(settings.metrics, program), runner(settings, parts) as running:
+        console.print(f"Running {', '.join(getattr(part, name) for part in parts)}. Ctrl-C stops it.")
         try:
-            runner.run()
+            running.run()
         except KeyboardInterrupt:
             console.print("Closing.")
 

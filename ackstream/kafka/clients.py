@@ -154,11 +154,7 @@ def look_up(producer: Any, topic: str) -> None:
 
 
 def send(
-    producer: Any,
-    stored: Callable[[Any], None],
-    failed: Callable[[BaseException], None],
-    topic: str,
-    **record: Any,
+    producer: Any, stored: Callable[[Any], None], failed: Callable[[BaseException], None], topic: str, **record: Any
 ) -> None:
     """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed.
 

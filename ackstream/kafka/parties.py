@@ -175,23 +175,17 @@ def grants(settings: Settings, name: str) -> list[Grant]:
     """Return the rights of a party: a key of ``PARTIES``, or ``operator``."""
     topic, own = settings.kafka.topic, settings.kafka.group
     if name == OPERATOR:
+        topics = {each for party in PARTIES.values() for each in (*party.topics, *party.looks_up)}
+        groups = {group for party in PARTIES.values() for group in party.groups}
         return [
-            *(Grant("topic", topic(each), "ALL") for each in _all_topics()),
-            *(Grant("group", own(group), "ALL", prefixed=True) for group in _all_groups()),
+            *(Grant("topic", topic(each), "ALL") for each in sorted(topics)),
+            *(Grant("group", own(group), "ALL", prefixed=True) for group in sorted(groups)),
             *(Grant("cluster", CLUSTER, operation) for operation in ("DESCRIBE", "ALTER")),
         ]
     party = PARTIES[name]
     found = [Grant("topic", each, what) for what, topics in party.operations(settings.kafka).items() for each in topics]
     found += [Grant("group", own(group), "READ", prefixed=True) for group in party.groups]
     return found + [Grant("group", own(group), "DESCRIBE") for group in party.watches]
-
-
-def _all_topics() -> list[str]:
-    return sorted({topic for party in PARTIES.values() for topic in (*party.topics, *party.looks_up)})
-
-
-def _all_groups() -> list[str]:
-    return sorted({group for party in PARTIES.values() for group in party.groups})
 
 
 def chosen(names: Iterable[str]) -> list[str]:

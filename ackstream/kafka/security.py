@@ -22,6 +22,7 @@ import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
+from ackstream.settings.security import revealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,9 +49,8 @@ def python_security(security: KafkaSecurity) -> dict[str, Any]:
         found["ssl_context"] = security.tls.client_context()
     if security.logs_in:
         found["sasl_mechanism"] = security.mechanism
-    if security.by_password and security.password is not None:
-        found["sasl_plain_username"] = security.username
-        found["sasl_plain_password"] = security.password.reveal()
+    if security.by_password:
+        found |= {"sasl_plain_username": security.username, "sasl_plain_password": revealed(security.password)}
     if security.mechanism == "OAUTHBEARER":
         found["sasl_oauth_token_provider"] = tokens_of(security.oauth)
     return found
@@ -63,8 +63,8 @@ def java_security(security: KafkaSecurity) -> dict[str, str]:
         found |= _java_tls(security.tls)
     if security.logs_in and security.mechanism is not None:
         found["sasl.mechanism"] = security.mechanism
-    if security.by_password and security.password is not None:
-        login = {"username": security.username, "password": security.password.reveal()}
+    if security.by_password:
+        login = {"username": security.username, "password": revealed(security.password)}
         found["sasl.jaas.config"] = _login(_MODULES[str(security.mechanism)], login)
     if security.mechanism == "OAUTHBEARER":
         found |= _java_oauth(security.oauth)
@@ -74,11 +74,8 @@ def java_security(security: KafkaSecurity) -> dict[str, str]:
 def _java_tls(tls: Tls) -> dict[str, str]:
     found = _java_trust(tls.authorities)
     if tls.certificate is not None:
-        found |= {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": tls.chain,
-            "ssl.keystore.key": tls.private_key(),
-        }
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": tls.chain}
+        found["ssl.keystore.key"] = tls.private_key()
     if not tls.verify_hostname:
         found["ssl.endpoint.identification.algorithm"] = ""
     return found
@@ -89,8 +86,7 @@ def _java_trust(authorities: str) -> dict[str, str]:
 
 
 def _java_oauth(oauth: OAuth) -> dict[str, str]:
-    secret = "" if oauth.client_secret is None else oauth.client_secret.reveal()
-    login = {"clientId": oauth.client_id, "clientSecret": secret}
+    login = {"clientId": oauth.client_id, "clientSecret": revealed(oauth.client_secret)}
     if oauth.scope:
         login["scope"] = oauth.scope
     # the connection to the authorisation server uses the options of the login, not those of the brokers
@@ -176,10 +172,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
 
     def _fetch(self, now: float) -> Token:
         oauth = self._oauth
-        secret = "" if oauth.client_secret is None else oauth.client_secret.reveal()
         form = {"grant_type": "client_credentials"} | ({"scope": oauth.scope} if oauth.scope else {})
         # RFC 6749 2.3.1: both are encoded as in a form
-        login = b64encode(f"{quote_plus(oauth.client_id)}:{quote_plus(secret)}".encode()).decode()
+        login = b64encode(
+            f"{quote_plus(oauth.client_id)}:{quote_plus(revealed(oauth.client_secret))}".encode()
+        ).decode()
         headers = {"Accept": "application/json", "Authorization": f"Basic {login}"}
         asked = request.Request(oauth.token_url, urlencode(form).encode(), headers)  # noqa: S310 - https, or loopback
         opener = request.build_opener(request.HTTPSHandler(context=oauth.tls.client_context()), _NoRedirects)

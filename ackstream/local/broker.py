@@ -128,14 +128,11 @@ class Broker:
             return None
         except ValueError:
             pid = 0
-        if pid > 0 and self._runs_as(pid):
+        # never another program to which the system has given the pid again
+        if pid > 0 and str(self._properties) in command_line(pid):
             return pid
         self._pid_file.unlink(missing_ok=True)
         return None
-
-    def _runs_as(self, pid: int) -> bool:
-        """Return whether the process is this broker: a pid reused by another program is never touched."""
-        return str(self._properties) in command_line(pid)
 
     def answers(self) -> bool:
         """Return whether the broker is running and accepts connections."""

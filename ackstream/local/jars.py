@@ -48,7 +48,6 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
     module = module or machine.conf("ivy.xml")
     if jars := present(configuration, module):
         return jars
-    program = machine.find_java().program
     console = console or Console(quiet=True)
     waiting = "Another process is fetching the jars; waiting for it."
     listing = _listing(configuration, module)
@@ -57,7 +56,7 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
         # another process may have fetched them while this one waited
         jars = present(configuration, module)
         if not jars:
-            jars = _verified(lambda: _fetch(program, cache, module, configuration, console), cache, module)
+            jars = _verified(lambda: _fetch(cache, module, configuration, console), cache, module)
             write_file(listing, msgspec.json.encode([_entry(jar, cache) for jar in jars]))
     return jars
 
@@ -91,7 +90,7 @@ def fetch(configuration: str, module: Path) -> dict[str, str]:
     """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path."""
     cache = _listing(configuration, module).parent
     cache.mkdir(parents=True, exist_ok=True)
-    jars = _fetch(machine.find_java().program, cache, module, configuration, Console(stderr=True))
+    jars = _fetch(cache, module, configuration, Console(stderr=True))
     return {str(jar.relative_to(cache)): _sha256(jar) for jar in jars}
 
 
@@ -128,18 +127,14 @@ def _pins(module: Path) -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _fetch(program: Path, cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:
+def _fetch(cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:
     class_path = cache / f"class-path-{configuration}.txt"
     settings = machine.conf("ivysettings.xml")
     command: list[str | Path] = [
-        program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
+        machine.find_java().program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
         "-settings", settings, "-ivy", module, "-confs", configuration,
         "-types", "jar", "bundle", "-cachepath", class_path,
     ]  # fmt: skip

@@ -54,12 +54,8 @@ class DittoError(AckstreamError):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error JSON in Ditto's order: status, error, message, description, href, further fields."""
-        body: dict[str, Any] = {"status": self.status, "error": self.error, "message": self.message}
-        if self.description is not None:
-            body["description"] = self.description
-        if self.href is not None:
-            body["href"] = self.href
-        return body | self.extra
+        body = {name: getattr(self, name) for name in ("status", "error", "message", "description", "href")}
+        return {name: value for name, value in body.items() if value is not None} | self.extra
 
 
 class AccessDeniedError(DittoError):

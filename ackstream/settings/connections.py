@@ -22,7 +22,7 @@ from ackstream.protocol.ditto.signal_defaults import signal_kind
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
 from ackstream.settings.kafka import OtherKafka
-from ackstream.settings.security import OptionalSecret, Tls, is_loopback
+from ackstream.settings.security import OptionalSecret, Tls, is_loopback, revealed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -178,7 +178,7 @@ class _Login(_Connection):
     @property
     def secret(self) -> str:
         """The password, empty without one."""
-        return "" if self.password is None else self.password.reveal()
+        return revealed(self.password)
 
     @property
     def encrypted(self) -> bool:

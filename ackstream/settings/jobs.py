@@ -257,13 +257,7 @@ class QueueBackoff(Part):
         return min(delay, self.max)
 
 
-AMPS = {
-    "max_backlog": 1,
-    "settler": "sublet",
-    "early": "24h",
-    "respect_ttl": True,
-    "fairness": "proportional",
-}
+AMPS = {"max_backlog": 1, "settler": "sublet", "early": "24h", "respect_ttl": True, "fairness": "proportional"}
 """The defaults of an AMPS queue where they differ from those of Solace (A28 to A37)."""
 
 

@@ -101,15 +101,13 @@ _OWNED = {
 }
 """Options that the promises of jobs and clients depend on; an operator cannot change them."""
 
-_OF_SECURITY = ("security.", "sasl.", "ssl.")
-
 
 def _free(options: dict[str, str]) -> dict[str, str]:
     for name in options:
         spelled = name.replace("_", ".")
         if spelled in _OWNED:
             raise ValueError(f"{name} is set by ackstream itself, whose promises hang on it: remove it")
-        if spelled.startswith(_OF_SECURITY[:1] + _OF_SECURITY[2:]) or spelled == "sasl.mechanism":
+        if spelled.startswith(("security.", "ssl.")) or spelled == "sasl.mechanism":
             raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
     return options
 

@@ -85,6 +85,11 @@ OptionalKey = Annotated[Secret | None, AfterValidator(_long_enough), OR_NONE]
 OptionalPath = Annotated[Path | None, OR_NONE]
 
 
+def revealed(secret: Secret | None) -> str:
+    """Return the text of a secret, empty without one."""
+    return "" if secret is None else secret.reveal()
+
+
 def read_text(path: Path) -> str:
     """Read a file; raise a sentence if it cannot be read or is no text."""
     try:
@@ -142,7 +147,7 @@ class Tls(Part):
             return ""
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - of the extra tls
 
-        key = serialization.load_pem_private_key(read_text(file).encode(), self._key_password.encode() or None)
+        key = serialization.load_pem_private_key(read_text(file).encode(), revealed(self.key_password).encode() or None)
         form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         return key.private_bytes(*form).decode()
 
@@ -158,7 +163,7 @@ class Tls(Part):
             raise ValueError(f"the file {file} has no private key in PEM: name the one of {self.certificate} as key")
         try:
             # without a password OpenSSL would ask for it at the terminal
-            context.load_cert_chain(self.certificate, self.key, self._key_password)
+            context.load_cert_chain(self.certificate, self.key, revealed(self.key_password))
         except ssl.SSLError as error:
             problem = "cannot be read: correct key_password, which is needed if the key is encrypted, or the file"
             if error.reason == "KEY_VALUES_MISMATCH":
@@ -166,10 +171,6 @@ class Tls(Part):
             raise ValueError(f"the key in {file} {problem}") from None
         if expiry < datetime.now(timezone.utc):
             raise ValueError(f"the certificate {self.certificate} expired at {expiry:%F %T} UTC: renew it")
-
-    @property
-    def _key_password(self) -> str:
-        return "" if self.key_password is None else self.key_password.reveal()
 
     @model_validator(mode="after")
     def _usable(self) -> Self:

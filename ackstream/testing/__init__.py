@@ -7,8 +7,4 @@ from ackstream.testing.memory import TopicRecord as TopicRecord
 from ackstream.testing.queue import QueueSystem
 from ackstream.testing.system import RequestSystem
 
-__all__ = [
-    "QueueSystem",
-    "RequestSystem",
-    "TopicRecord",
-]
+__all__ = ["QueueSystem", "RequestSystem", "TopicRecord"]

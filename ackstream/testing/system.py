@@ -195,12 +195,7 @@ class RequestSystem(MemorySystem):
         return self.feed("acks", encode(write_ack(ack, thing_id)), key=thing_id.encode())
 
     def feed(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Iterable[tuple[str, bytes]] = (),
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: Iterable[tuple[str, bytes]] = ()
     ) -> TopicRecord:
         """Write any record, let it act, and return it: it acts in ``signals``, ``acks``, ``twin-acks`` only."""
         record = self.append(topic, value, key, headers)

@@ -29,13 +29,12 @@ from ackstream.jobs.twin.records import (
     read_command,
 )
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
-from ackstream.protocol.ditto.aggregates import write_acks
+from ackstream.protocol.ditto.aggregates import headers_text, write_aggregate, write_text
 from ackstream.protocol.ditto.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
     Envelope,
     decode,
-    encode,
     error_envelope,
     json_text,
     raw,
@@ -311,5 +310,6 @@ def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visib
     # ``visible``: None: indexing failed; ``reply_id``: of the reply to the command that made the change
     status = {None: 500, True: 204, False: 200}[visible]
     ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
-    envelope = write_acks([ack], thing_id=thing_id, channel="twin", headers={CORRELATION_ID: correlation_id})
-    return TwinMessage(ACKS, thing_id, encode(envelope), correlation_id, reply_id)
+    headers = headers_text({CORRELATION_ID: correlation_id})
+    _, value = write_aggregate([write_text(ack)], thing_id=thing_id, channel="twin", headers=headers)
+    return TwinMessage(ACKS, thing_id, value, correlation_id, reply_id)

@@ -12,14 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.envelopes import (
-    PROTOCOL_CONTENT_TYPE,
-    STATUS_MAX,
-    STATUS_MIN,
-    Envelope,
-    json_text,
-    raw,
-)
+from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, STATUS_MAX, STATUS_MIN, Envelope, json_text, raw
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
@@ -180,9 +173,7 @@ def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     parse_label(ack.label)
     if ack.label in BUILT_IN:
         raise errors.ditto_label_forbidden(ack.label)
-    namespace, _, name = thing_id.partition(":")
-    channel = "live" if ack.headers.get(CHANNEL) == "live" else "twin"
-    topic = TopicPath(namespace, name, "things", channel, "acks", None, ack.label)
+    topic = TopicPath.of(thing_id, ack.headers.get(CHANNEL), "acks", ack.label)
     return Envelope(topic, ack.headers | {RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
 
 

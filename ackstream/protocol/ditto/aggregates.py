@@ -24,6 +24,7 @@ from ackstream.protocol.ditto.envelopes import (
     check_depth,
     check_parts,
     check_storable,
+    decode,
     raw,
     write,
 )
@@ -35,10 +36,11 @@ from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _NO_HEADERS = b"{}"
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+read_text = msgspec.json.Decoder(dict[str, Any]).decode
+"""Return headers that were written as JSON text."""
 
 
 class AckText(msgspec.Struct, frozen=True):
@@ -61,53 +63,29 @@ def headers_text(headers: Mapping[str, Any]) -> Raw:
     return raw({**reply_headers(headers), CONTENT_TYPE: JSON_CONTENT_TYPE})
 
 
-def read_text(headers: bytes | Raw) -> dict[str, Any]:
-    """Return headers that were written as JSON text."""
-    return _decode(headers)
-
-
 def write_aggregate(
     entries: Sequence[AckText], *, thing_id: str | None, channel: str | None, headers: Raw
 ) -> tuple[int, bytes]:
     """Write an aggregate; return its status and its text. If a label occurs twice, the last entry stays."""
     # ``thing_id``: None if unknown; ``channel``: live, or anything else for twin; ``headers``: headers_text() of the
     # request
-    namespace, name, channel = _topic(thing_id, channel)
     status = combined_status([ack.status for ack in entries])
-    topic = f"{namespace}/{name}/things/{channel}/acks"
-    return status, write(topic, _headers(entries, headers), "/", _value(entries), status)
+    if len(entries) == 1:
+        headers = raw(read_text(entries[0].headers) | read_text(headers))
+    # headers without entries are left out
+    empty = len(_NO_HEADERS)
+    value = {
+        ack.label: Entry(ack.status, ack.payload, ack.headers if len(ack.headers) > empty else UNSET) for ack in entries
+    }
+    return status, write(str(TopicPath.of(thing_id, channel, "acks")), headers, "/", raw(value), status)
 
 
 def write_acks(
-    entries: Sequence[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
+    entries: Iterable[Acknowledgement], *, thing_id: str | None, channel: str | None, headers: Mapping[str, Any]
 ) -> Envelope:
-    """Return an aggregate as :func:`write_aggregate` writes it. ``headers``: of the request."""
+    """Return an aggregate of :func:`write_aggregate` as a message. ``headers``: of the request."""
     texts = list(map(write_text, entries))
-    own = read_text(_headers(texts, headers_text(headers)))
-    namespace, name, channel = _topic(thing_id, channel)
-    topic = TopicPath(namespace, name, "things", channel, "acks")
-    return Envelope(topic, own, "/", _value(texts), status=combined_status([ack.status for ack in entries]))
-
-
-def _headers(entries: Sequence[AckText], headers: Raw) -> Raw:
-    return raw(read_text(entries[0].headers) | read_text(headers)) if len(entries) == 1 else headers
-
-
-def _value(entries: Sequence[AckText]) -> Raw:
-    # headers without entries are left out
-    empty = len(_NO_HEADERS)
-    return raw(
-        {
-            ack.label: Entry(ack.status, ack.payload, ack.headers if len(ack.headers) > empty else UNSET)
-            for ack in entries
-        }
-    )
-
-
-def _topic(thing_id: str | None, channel: str | None) -> tuple[str, str, str]:
-    """Return the parts of the topic path of an aggregate: namespace, name and channel."""
-    namespace, _, name = (thing_id or "unknown:unknown").partition(":")
-    return namespace, name, "live" if channel == "live" else "twin"
+    return decode(write_aggregate(texts, thing_id=thing_id, channel=channel, headers=headers_text(headers))[1])
 
 
 # -- single acknowledgements -------------------------------------------------------------------------------------------
@@ -123,7 +101,6 @@ class _Wire(msgspec.Struct, forbid_unknown_fields=True):
 
 _decode_wire = msgspec.json.Decoder(_Wire).decode
 _decode_value = msgspec.json.Decoder().decode
-_decode_headers = msgspec.json.Decoder(dict).decode
 _encode = msgspec.json.Encoder().encode
 
 _NAME = b'"correlation-id":'
@@ -168,7 +145,7 @@ def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] |
 @lru_cache(maxsize=4096)
 def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
     """Return the headers that an answer repeats, before and after the correlation-id, and whether they make it weak."""
-    headers = _decode_headers(b"".join((before, _NAME, _WRITTEN_PLACEHOLDER, after)))
+    headers = read_text(b"".join((before, _NAME, _WRITTEN_PLACEHOLDER, after)))
     try:
         check_storable(headers)
     except OverflowError:

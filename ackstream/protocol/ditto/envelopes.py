@@ -173,12 +173,10 @@ def error_envelope(
     error: DittoError, *, thing_id: str | None, channel: str | None, headers: dict[str, Any]
 ) -> Envelope:
     """Return the message that carries an error: ``namespace/name/things/(twin|live)/errors``."""
-    # ``thing_id``: None if unknown; the topic then starts with unknown/unknown. ``headers``: of the failed message;
-    # requested-acks are omitted.
-    namespace, _, name = (thing_id or "unknown:unknown").partition(":")
+    # ``headers``: of the failed message; requested-acks are omitted
     kept = {key: value for key, value in headers.items() if key not in _REPLACED}
     return Envelope(
-        TopicPath(namespace, name, "things", "live" if channel == "live" else "twin", "errors"),
+        TopicPath.of(thing_id, channel, "errors"),
         kept | {"response-required": False, "content-type": JSON_CONTENT_TYPE},
         "/",
         raw(error.to_dict()),

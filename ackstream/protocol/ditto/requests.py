@@ -34,6 +34,7 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
+from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import keys_of
@@ -177,10 +178,6 @@ def _why_not(envelope: Envelope) -> str:
         return f"Only commands and messages can be requested; this is {kind}."
     live = "Messages are sent on the channel 'live', with a subject."
     return live if criterion == "messages" else "Check if the topic path is correct."
-
-
-UNKNOWN_THING = "unknown:unknown"
-"""The thing of an acknowledgement of a document, which has none."""
 
 
 def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -> str | None:

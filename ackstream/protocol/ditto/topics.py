@@ -26,6 +26,9 @@ _SUBSCRIPTION_ACTIONS = ("request", "cancel", "complete", "created", "failed", "
 _SEARCH_ACTIONS = ("subscribe", *_SUBSCRIPTION_ACTIONS)
 _STREAMING_ACTIONS = ("subscribeForPersistedEvents", *_SUBSCRIPTION_ACTIONS)
 
+UNKNOWN_THING = "unknown:unknown"
+"""The thing of an error or acknowledgement that concerns none, or an unknown one."""
+
 # longer paths are parsed but not cached
 _CACHED_LENGTH = 256
 
@@ -71,6 +74,13 @@ class TopicPath(msgspec.Struct, frozen=True):
         if str(found) != text:
             raise unknown_topic_path(text, f"The topic path goes on after <{found}>.")
         return found
+
+    @staticmethod
+    def of(thing_id: str | None, channel: str | None, criterion: str, subject: str | None = None) -> TopicPath:
+        """Return the topic path of a thing, ``None`` for an unknown one; any channel but ``live`` is ``twin``."""
+        namespace, _, name = (thing_id or UNKNOWN_THING).partition(":")
+        channel = "live" if channel == "live" else "twin"
+        return TopicPath(namespace, name, "things", channel, criterion, None, subject)
 
     @property
     def thing_id(self) -> str:
