@@ -22,10 +22,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
-from ackstream.cli.session import quick_start
 from ackstream.local import jars
 from ackstream.local.submit import JAVA_OPTIONS, archive_classes
-from ackstream.spark.session import session
+from ackstream.spark.session import quick_start, session
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:

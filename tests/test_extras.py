@@ -108,7 +108,7 @@ def test_a_file_in_pem_names_the_extra_that_it_lacks() -> None:
 
 
 COMMANDS = [
-    ("spark", "demo"),
+    ("gateway", "demo"),
     ("spark", "submit", "correlate", "--dry-run"),
     ("spark", "inflight"),
     ("spark", "maintain"),

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kafka.errors import KafkaError
 from rich.text import Text
 
-from ackstream.cli.session import kill, quiet_session
 from ackstream.cli.terminal import Interrupts
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError, LocalError, UnreachableError
@@ -39,6 +38,7 @@ from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway, Kafka, Lake
 from ackstream.spark.progress import consumed_offsets
+from ackstream.spark.session import kill, quiet_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -93,9 +93,9 @@ def inflight(
     as_json: AsJson = False,
 ) -> None:
     """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
-    from ackstream.cli.session import quiet_session
     from ackstream.jobs.correlate.job import inflight as read
     from ackstream.observe.outcomes import epoch_milliseconds
+    from ackstream.spark.session import quiet_session
 
     settings = load()
     with quiet_session(settings, "inflight") as spark:

@@ -125,7 +125,7 @@ def ask(
 
     rows: Sequence[Sequence[Any]]
     if "://" in settings.lake.path:
-        from ackstream.cli.session import quiet_session
+        from ackstream.spark.session import quiet_session
 
         with quiet_session(settings, "outcomes") as spark:
             frame = questions.ask(spark, settings.lake, name, values)
@@ -281,8 +281,8 @@ def maintain(
 
     If a table fails, the others are maintained, and the exit code is 1.
     """
-    from ackstream.cli.session import quiet_session
     from ackstream.lake import maintenance
+    from ackstream.spark.session import quiet_session
 
     settings = load()
     journal_ms = None if journal is None else milliseconds("--journal", journal)
@@ -313,12 +313,12 @@ def migrate(
     The new values are those of the settings. Open requests, offsets and time are kept; the former checkpoint stays
     beside the new one. A migration that was interrupted can be repeated.
     """
-    from ackstream.cli.session import quiet_session
     from ackstream.jobs.correlate.job import JOB as CORRELATE
     from ackstream.jobs.queues.job import JOB as QUEUES
     from ackstream.jobs.settle.job import JOB as SETTLE
     from ackstream.spark.checkpoint import fixed_values
     from ackstream.spark.migration import migrate as move
+    from ackstream.spark.session import quiet_session
 
     jobs = {known.name: known for known in (CORRELATE, SETTLE, QUEUES)}
     if job not in jobs:

@@ -13,7 +13,6 @@ import logging
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
 from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -29,7 +28,7 @@ from ackstream.errors import InputError
 from ackstream.observe.logs import CONTROLS, configure, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from rich.console import ConsoleOptions, RenderableType
@@ -260,20 +259,6 @@ def log_warnings() -> None:
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Defer signals until the end of the block, which should be short; for the main thread."""
-    seen: list[int] = []
-    before = {number: signal.signal(number, lambda found, _frame: seen.append(found)) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for found in seen:
-            signal.raise_signal(found)
 
 
 class Interrupts:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackstream.cli.terminal import SIGNALS, Interrupts, uninterrupted
+from ackstream.cli.terminal import SIGNALS, Interrupts
+from ackstream.spark.session import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

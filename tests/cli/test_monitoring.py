@@ -9,13 +9,13 @@ import pytest
 from kafka import KafkaProducer
 from typer.testing import CliRunner
 
-from ackstream.cli import session
 from ackstream.cli.main import app
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import outcomes
 from ackstream.settings import Settings
+from ackstream.spark import session
 from tests.harness import ledgers
 
 if TYPE_CHECKING:

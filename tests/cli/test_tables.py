@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from ackstream.cli import session
 from ackstream.cli import tables as tables_cli
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import maintenance, tables
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
-from ackstream.spark import migration
+from ackstream.spark import migration, session
 from ackstream.spark.migration import Migration
 from tests.lake import records
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from ackstream.cli.session import QUICK_START
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
+from ackstream.spark.session import QUICK_START
 from tests.harness.kafka import committed, records
 from tests.harness.storm import NOT_COMPILED, Storm, lines
 

@@ -7,7 +7,7 @@ import os, sys, threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from ackstream.cli.session import quick_start
+from ackstream.spark.session import quick_start
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.mirror import job as mirror

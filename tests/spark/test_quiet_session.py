@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark import java_gateway
 
-from ackstream.cli import session
-from ackstream.cli.session import quiet_session
 from ackstream.errors import LocalError
 from ackstream.settings import Settings
+from ackstream.spark import session
+from ackstream.spark.session import quiet_session
 
 # ends when its input does, as the JVM
 OBEDIENT = "import sys; print('noise', flush=True); sys.stdin.read()"
@@ -55,7 +55,7 @@ def pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PySpark:
     monkeypatch.setattr(session, "session", pyspark.session)
     monkeypatch.setattr(session, "SparkContext", SimpleNamespace(_gateway=None))
     monkeypatch.setattr(session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None))
-    monkeypatch.setattr(session.jars, "resolve", lambda *_: [])
+    monkeypatch.setattr(session.jvm_jars, "resolve", lambda *_: [])
     monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "")
     return pyspark
 
