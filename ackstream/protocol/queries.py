@@ -88,10 +88,7 @@ def bookmark(position: Position, topic: str) -> str:
 
 def parse_bookmark(text: str) -> Position:
     """Read a bookmark of any topic. Raises ``BookmarkSyntaxError`` if it is not one."""
-    if text == EPOCH:
-        return BEGINNING
-    batch, partition, offset, _ = _parts(text)
-    return end(int(batch)) if partition is None else Position(int(batch), int(partition), int(offset))
+    return BEGINNING if text == EPOCH else _read(text)[0]
 
 
 def span(text: str, topic: str, newest: Position) -> LogSpan:
@@ -130,17 +127,18 @@ def _position(text: str, topic: str, newest: Position) -> Position:
     words = {EPOCH: BEGINNING, MOST_RECENT: BEGINNING, NOW: newest}
     if text in words:
         return words[text]
-    *_, owner = _parts(text)
+    position, owner = _read(text)
     if owner != tag(topic):
         raise BookmarkSyntaxError(f"The bookmark {text} does not belong to the topic {topic}.")
-    position = parse_bookmark(text)
     if position > newest:
         raise BookmarkSyntaxError(f"The bookmark {text} lies beyond the end of the log.")
     return position
 
 
-def _parts(text: str) -> tuple[str, ...]:
+def _read(text: str) -> tuple[Position, str]:
+    """Return the position of a bookmark, and the tag of its topic."""
     found = _BOOKMARK.fullmatch(text)
     if found is None:
         raise BookmarkSyntaxError(f"{text} is not a bookmark.")
-    return found.groups()
+    batch, partition, offset, owner = found.groups()
+    return end(int(batch)) if partition is None else Position(int(batch), int(partition), int(offset)), owner

@@ -166,6 +166,10 @@ _FORMS = {
     r"^[A-Za-z0-9._-]+$": _NAME,
     r"^\d+[kmgKMG]$": "must be a whole number with k, m or g, such as 512m",
     "^/": "must begin with a slash",
+    r"/|\{\{": "it has no slash: write exchange/routing-key, exchange/ for an empty key, or /queue",
+    "^(GET|POST|PUT|PATCH|DELETE):/": "it is not a method and a path, such as POST:/events; methods are GET, "
+    "POST, PUT, PATCH, DELETE",
+    r"^https?://[^/?#@\s]+(/[^?#\s]*)?$": "it is not a URL such as https://service.example/api, without user and query",
     r"^[^*\s]+$": "must have neither spaces nor asterisks",
 }
 """The patterns in words."""

@@ -6,7 +6,6 @@ transports are in ``connectivity/transports/``, Ditto's rules of them in ``proto
 
 from __future__ import annotations
 
-import re
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
     from ackstream.settings.kafka import Kafka
 
-TemplateText = Annotated[str, Field(min_length=1), AfterValidator(accepted_by(Template.parse))]
+_IS_TEMPLATE = AfterValidator(accepted_by(Template.parse))
+TemplateText = Annotated[str, Field(min_length=1), _IS_TEMPLATE]
 """A text with placeholders in double braces."""
 
 
@@ -230,15 +230,10 @@ class Amqp10Connection(_BrokerConnection):
     sources: tuple[AmqpSourceSettings, ...] = ()
 
 
-def _amqp091_address(text: str) -> None:
-    if "/" not in text and "{{" not in text:
-        raise ValueError("it has no slash: write exchange/routing-key, exchange/ for an empty key, or /queue")
-
-
 class Amqp091TargetSettings(Target):
     """An exchange and a routing key: ``exchange/routing-key``; of the default exchange ``/queue``."""
 
-    address: Annotated[TemplateText, AfterValidator(accepted_by(_amqp091_address))]
+    address: Annotated[str, Field(pattern=r"/|\{\{"), _IS_TEMPLATE]
 
 
 class Amqp091Connection(_BrokerConnection):
@@ -251,37 +246,22 @@ class Amqp091Connection(_BrokerConnection):
     targets: tuple[Amqp091TargetSettings, ...] = ()
 
 
-def _http_address(text: str) -> None:
-    if _HTTP_ADDRESS.match(text) is None:
-        raise ValueError(f"it is not a method and a path, such as POST:/events; methods are {', '.join(_METHODS)}")
-
-
-def _http_url(text: str) -> None:
-    if _HTTP_URL.fullmatch(text) is None:
-        raise ValueError("it is not a URL such as https://service.example/api, without user and query")
-
-
 def _no_sources(sources: tuple[Source, ...]) -> None:
     if sources:
         raise ValueError("connections of the type http-push have no sources; remove them")
 
 
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_HTTP_ADDRESS = re.compile(f"({'|'.join(_METHODS)}):/")
-_HTTP_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
-
-
 class HttpTargetSettings(Target):
     """An HTTP request: ``POST:/path``; also GET, PUT, PATCH and DELETE."""
 
-    address: Annotated[TemplateText, AfterValidator(accepted_by(_http_address))]
+    address: Annotated[str, Field(pattern="^(GET|POST|PUT|PATCH|DELETE):/"), _IS_TEMPLATE]
 
 
 class HttpPushConnection(_Login):
     """An HTTP service that signals are pushed to. ``parallelism``: requests at a time; with 1 they are in order."""
 
     type: Literal["http-push"]
-    url: Annotated[str, AfterValidator(accepted_by(_http_url))]
+    url: str = Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
     parallelism: int = Field(1, ge=1, le=100)
     timeout: Milliseconds = duration("60s")
     sources: Annotated[tuple[Source, ...], AfterValidator(accepted_by(_no_sources))] = ()
