@@ -160,12 +160,18 @@ def nearest(name: str, known: Sequence[str], otherwise: str | None = None) -> st
 
 ENV_PREFIX = "ACKSTREAM_"
 
+ORIGIN = r"^[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?$"
+HOST = r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$"
 _NAME = "may have letters, digits, dots, underscores and hyphens only"
 _FORMS = {
     r"^[A-Za-z0-9._-]*$": _NAME,
     r"^[A-Za-z0-9._-]+$": _NAME,
     r"^\d+[kmgKMG]$": "must be a whole number with k, m or g, such as 512m",
     "^/": "must begin with a slash",
+    ORIGIN: "it is not the origin of a page: write its scheme, host and port if any, such as https://app.example or "
+    "http://localhost:3000",
+    HOST: "it is not the name of a host: write it as in a URL, without scheme and port, such as things.example, or "
+    "*.things.example for all names below",
     r"/|\{\{": "it has no slash: write exchange/routing-key, exchange/ for an empty key, or /queue",
     "^(GET|POST|PUT|PATCH|DELETE):/": "it is not a method and a path, such as POST:/events; methods are GET, "
     "POST, PUT, PATCH, DELETE",

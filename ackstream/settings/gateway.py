@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ackstream.errors import SettingsError
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
-from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
+from ackstream.settings.base import HOST, ORIGIN, Limit, Milliseconds, Part, duration, key, parse_toml, problem
 from ackstream.settings.security import OptionalPath, OptionalSecret, Tls
 
 if TYPE_CHECKING:
@@ -19,30 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Self
-
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?")
-_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
-
-_NO_ORIGIN = (
-    "is not the origin of a page: write its scheme, host and port if any, such as https://app.example or"
-    " http://localhost:3000"
-)
-_NO_HOST = (
-    "is not the name of a host: write it as in a URL, without scheme and port, such as things.example, or"
-    " *.things.example for all names below"
-)
-
-
-def _each(form: re.Pattern[str], otherwise: str) -> AfterValidator:
-    """Return a validator of texts that all have a form."""
-
-    def check(texts: tuple[str, ...]) -> tuple[str, ...]:
-        for text in texts:
-            if form.fullmatch(text) is None:
-                raise ValueError(f"{text!r} {otherwise}")
-        return texts
-
-    return AfterValidator(check)
 
 
 class GatewayTls(Part):
@@ -92,8 +67,8 @@ class Gateway(Part):
     issuers: tuple[Issuer, ...] = ()
     proxy: Proxy = Proxy()
     audit: Literal["changes", "all", "off"] = "changes"
-    allowed_origins: Annotated[tuple[str, ...], _each(_ORIGIN, _NO_ORIGIN)] = ()
-    allowed_hosts: Annotated[tuple[str, ...], _each(_HOST, _NO_HOST)] = ()
+    allowed_origins: tuple[Annotated[str, Field(pattern=ORIGIN)], ...] = ()
+    allowed_hosts: tuple[Annotated[str, Field(pattern=HOST)], ...] = ()
     max_connections: int = Field(2_000, ge=1)
     max_sockets: int = Field(100, ge=1)
     max_sockets_per_address: int = Field(500, ge=1)

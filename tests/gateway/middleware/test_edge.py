@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from ackstream.errors import SettingsError
 from ackstream.gateway.middleware import edge
 from ackstream.gateway.middleware.connections import Doors
 from ackstream.gateway.middleware.edge import EVENT_LOOP, follow, unfollow
@@ -18,7 +20,7 @@ from ackstream.observe.catalogue import CONNECTIONS, HTTP_REQUESTS, HTTP_SECONDS
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES, Figures
 from ackstream.observe.overview import KAFKA
-from ackstream.settings import Gateway
+from ackstream.settings import Gateway, load
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import URL, Web, response
 
@@ -195,8 +197,8 @@ def test_responses_of_all_kinds_tell_browsers_to_run_nothing() -> None:
     ],
 )
 def test_other_texts_than_origins_stop_the_start(origin: str) -> None:
-    with pytest.raises(ValueError, match="is not the origin of a page"):
-        Gateway(allowed_origins=(origin,))
+    with pytest.raises(SettingsError, match=r"^The setting gateway.allowed_origins.0 .* is not the origin of a page"):
+        load(environment={"ACKSTREAM_GATEWAY_ALLOWED_ORIGINS": json.dumps([origin])})
 
 
 def test_origins_of_the_settings_may_be_addresses() -> None:
@@ -206,8 +208,8 @@ def test_origins_of_the_settings_may_be_addresses() -> None:
 
 @pytest.mark.parametrize("host", ["*", "https://things.example", "things.example:80", "a b", "A.example", "", "a.*"])
 def test_other_texts_than_names_of_hosts_stop_the_start(host: str) -> None:
-    with pytest.raises(ValueError, match="is not the name of a host"):
-        Gateway(allowed_hosts=(host,))
+    with pytest.raises(SettingsError, match=r"^The setting gateway.allowed_hosts.0 .* is not the name of a host"):
+        load(environment={"ACKSTREAM_GATEWAY_ALLOWED_HOSTS": json.dumps([host])})
 
 
 PROXY = {"addresses": ["10.0.0.7", "10.1.0.0/16", "fd00::/8"], "subject_header": "X-Remote-User"}
