@@ -2,7 +2,7 @@
 
 import sys
 
-from ackstream.extras import MissingExtras
+from ackstream.errors import MissingExtras
 
 __version__ = "0.1.0"
 

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ackstream.extras import EXTRAS
+from ackstream.errors import EXTRAS
 from tests.test_requirements import PROJECT, pins
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,6 @@ WIRE = {"errors", "protocol", "protocol.rql", "protocol.ditto"}
 BASE = WIRE | {"settings"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "extras": {"errors"},
     "protocol": {"errors"},
     "protocol.rql": {"errors", "protocol"},
     "protocol.ditto": {"errors", "protocol", "protocol.rql"},

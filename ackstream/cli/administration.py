@@ -9,6 +9,7 @@ import typer
 
 from ackstream.cli.terminal import NO_ANSWER, AsJson, PlainTable, Terminal, echo, echo_json, load
 from ackstream.errors import AckstreamError, InputError, LocalError, SettingsError
+from ackstream.local import machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,9 +103,7 @@ def print_settings() -> None:
 
     Example: ackstream settings > ackstream.toml, and then ackstream --settings ackstream.toml status
     """
-    from ackstream.local.machine import conf
-
-    echo(conf("ackstream.toml").read_text("utf-8").rstrip())
+    echo(machine.conf("ackstream.toml").read_text("utf-8").rstrip())
 
 
 def print_jars(
@@ -151,8 +150,6 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _java() -> str:
-    from ackstream.local import machine
-
     try:
         found = machine.find_java()
     except LocalError as error:
@@ -161,8 +158,6 @@ def _java() -> str:
 
 
 def _local_kafka(broker: Broker, bootstrap: str, port: int, *, responds: bool) -> str:
-    from ackstream.local import machine
-
     if pid := broker.pid():
         return f"process {pid}, {'responding' if responds else 'not responding'} at {bootstrap}"
     if machine.is_free(port):
@@ -177,7 +172,6 @@ def _topics(settings: Settings) -> str | AckstreamError:
     """Return how many topics there are; the error if Kafka does not respond."""
     from ackstream.kafka import topics
     from ackstream.kafka.clients import connect_admin
-    from ackstream.local import machine
 
     if _is_local(settings) and not machine.answers(settings.local.port):
         return LocalError("unknown while Kafka does not respond")

@@ -39,6 +39,7 @@ from ackstream.errors import (
     SettingsError,
     UnreachableError,
 )
+from ackstream.local import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,9 +60,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; end with the exit code of its error."""
-        from ackstream.local.machine import keep_private
-
-        keep_private()
+        machine.keep_private()
         sys.excepthook = show_error
         try:
             return super().invoke(ctx)
@@ -143,9 +142,7 @@ def conformance(
     ],
 ) -> None:
     """Run Ditto Protocol cases against the library; exit 1 if one fails or its kind is unknown."""
-    from ackstream.local.machine import shared_with_tests
-
-    raise typer.Exit(shared_with_tests("conformance/runner.py").main(paths))
+    raise typer.Exit(machine.shared_with_tests("conformance/runner.py").main(paths))
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
@@ -158,9 +155,7 @@ MIRROR = "mirror"
 
 
 def _jobs(incomplete: str) -> list[str]:
-    from ackstream.local.machine import jobs
-
-    return [name for name in jobs() if name.startswith(incomplete)]
+    return [name for name in machine.jobs() if name.startswith(incomplete)]
 
 
 def submit(
@@ -214,7 +209,6 @@ def run_together(
 
     Ctrl-C stops all of them; when one ends, all end. A mirror runs by itself: `ackstream submit mirror NAME`.
     """
-    from ackstream.local import machine
     from ackstream.local.submit import run, submit_command, submit_environment
 
     settings, known = load(), [name for name in machine.jobs() if name != MIRROR]

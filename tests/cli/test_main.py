@@ -16,6 +16,7 @@ from ackstream.cli import demo as runs
 from ackstream.cli.main import Commands, app
 from ackstream.client import RequestTimeout, SettleTimeout
 from ackstream.errors import (
+    EXTRAS,
     AccessRefusedError,
     BadParameterError,
     InconsistentQosError,
@@ -25,7 +26,6 @@ from ackstream.errors import (
     StartError,
     UnreachableError,
 )
-from ackstream.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 
