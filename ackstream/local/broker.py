@@ -37,10 +37,7 @@ _LAST_LINES = 5
 
 
 class Broker:
-    """One Kafka node in its own process, which outlives this one, by the ``local`` part of the settings.
-
-    Data are in ``DATA/kafka``, the logs of this run and of the previous one in ``DATA/logs``.
-    """
+    """One Kafka node that outlives this process: data in ``DATA/kafka``, logs of two runs in ``DATA/logs``."""
 
     HOME = "kafka"
 

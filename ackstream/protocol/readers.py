@@ -44,10 +44,7 @@ Quorums: TypeAlias = Annotated[dict[Name, Quorum], msgspec.Meta(max_length=MAX_R
 
 
 class AckInterval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Samples ``first`` to ``last`` of the writer, with one response and one reason.
-
-    ``reported``: an earlier AppAck contained the interval too.
-    """
+    """Samples ``first`` to ``last`` with one response and one reason; ``reported``: an earlier AppAck had them, too."""
 
     first: Number
     last: Number
@@ -165,10 +162,7 @@ class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, t
 
 
 class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_done"):
-    """Samples of a writer that all required readers have acknowledged; all up to ``released`` are.
-
-    A publisher's ``wait_for_acknowledgments`` waits for this.
-    """
+    """Samples of a writer that all required readers have acknowledged, as all up to ``released``; publishers wait."""
 
     writer: str
     intervals: tuple[tuple[int, int], ...]
@@ -244,10 +238,7 @@ class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_known"):
-    """The readers that one of ``shards`` shards knows: the answer to :class:`ReadersRequest`, in several parts.
-
-    :ivar number: of the question; 0 from a release that knows no numbers
-    """
+    """An answer to :class:`ReadersRequest` of one of ``shards`` shards, in parts; ``number``: 0 of older releases."""
 
     name: str
     shard: int

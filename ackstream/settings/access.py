@@ -243,10 +243,8 @@ class FileWatch(AbstractContextManager["FileWatch"]):
 
 
 def file_state(path: Path) -> tuple[int, ...] | None:
-    """Return values that change with the content and the rights of a file; ``None`` while there is no file.
-
-    It is that of the file that a link leads to: Kubernetes changes the link.
-    """
+    """Return values that change with the content and the rights of a file; ``None`` while there is no file."""
+    # those of the file that a link leads to: Kubernetes changes the link
     try:
         found = path.stat()
     except OSError:

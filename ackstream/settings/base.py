@@ -1,7 +1,4 @@
-"""The base of all sections, the types of their values, and the sentences about wrong ones.
-
-A sentence names the key, the value and the remedy, and never contains a secret.
-"""
+"""The base of all sections, the types of values, and sentences on wrong ones: key, value, remedy, never a secret."""
 
 from __future__ import annotations
 

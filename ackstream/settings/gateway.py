@@ -92,10 +92,7 @@ class Gateway(Part):
 
 
 def with_access_file(settings: Gateway) -> Gateway:
-    """Return the settings with the users and rules of ``access_file``, if there is one.
-
-    Raises ``SettingsError``, which names the key and no value.
-    """
+    """Return the settings with users and rules of ``access_file``, if any. SettingsError names the key and no value."""
     if settings.access_file is None:
         return settings
     try:

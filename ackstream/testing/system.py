@@ -162,10 +162,7 @@ class RequestSystem(MemorySystem):
         self.things: dict[str, Thing] = {}
 
     def requester(self) -> Requester:
-        """Return a requester of this system.
-
-        Waiting for its futures takes no real time: the system's time jumps to the reply, or to the deadline.
-        """
+        """Return a requester, whose futures take no real time: the system's time jumps to the reply or the deadline."""
         return Requester(self.connection, default_timeout=self.settings.correlate.default_timeout / 1000)
 
     def responder(self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = (LIVE_RESPONSE,)) -> Responder:

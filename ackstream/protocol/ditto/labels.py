@@ -113,11 +113,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LabelsTakenError(DittoError):
-    """Others hold labels that were declared. As a text it names them, in JSON it has Ditto's texts alone.
-
-    :ivar labels: the labels that others hold
-    :ivar groups: the groups of those that have named one
-    """
+    """Others hold the ``labels``, some of them as ``groups``; the text names them, the JSON has Ditto's texts alone."""
 
     def __init__(self, wanted: frozenset[str], holders: Collection[Claim]) -> None:
         error = label_not_unique()

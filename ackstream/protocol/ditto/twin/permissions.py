@@ -1,7 +1,4 @@
-"""Apply the access rules to commands, replies and signals of the gateway and of connections.
-
-As in Ditto, a thing without any readable part does not exist for the subject.
-"""
+"""Apply access rules to commands, replies and signals; as in Ditto, a thing without readable parts does not exist."""
 
 from __future__ import annotations
 

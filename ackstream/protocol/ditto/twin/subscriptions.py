@@ -231,10 +231,7 @@ class SubscriberState(msgspec.Struct, frozen=True):
 
 
 class SignalDelivery(msgspec.Struct, frozen=True):
-    """A signal as one subscriber receives it, and the labels it is asked to issue (its requested-acks).
-
-    Subscribers may share the envelope.
-    """
+    """A signal as one subscriber receives it (others may share the envelope), and the labels it is asked to issue."""
 
     envelope: Envelope
     labels: tuple[str, ...]
