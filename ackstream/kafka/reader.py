@@ -174,15 +174,14 @@ def check_topics(
     *,
     reads: Iterable[str] = (),
     writes: Iterable[str] = (),
-    looks_up: Iterable[str] = (),
     group: str | None = None,
 ) -> None:
     """Check that topics (real names) exist, and may be read and written, before a program waits for them.
 
-    ``looks_up``: only the ends. Raises UnreachableError: a topic does not exist, or the broker went away;
-    AccessRefusedError: the broker does not allow an operation, or the group.
+    Raises UnreachableError: a topic does not exist, or the broker went away; AccessRefusedError: the broker does not
+    allow an operation, or the group.
     """
-    wanted = {"READ": tuple(reads), "WRITE": tuple(writes), "DESCRIBE": tuple(looks_up)}
+    wanted = {"READ": tuple(reads), "WRITE": tuple(writes)}
     try:
         if kafka.security.protocol == "PLAINTEXT":
             known = consumer.topics()

@@ -231,15 +231,13 @@ def live_response(signal: Envelope, ack: Acknowledgement) -> Envelope:
     return Envelope(signal.topic, headers, signal.path, ack.payload, status=ack.status)
 
 
-def issued_ack(
-    label: str, error: BaseException, headers: Mapping[str, Any], status: int = INTERNAL_ERROR
-) -> Acknowledgement:
+def issued_ack(label: str, error: BaseException, headers: Mapping[str, Any]) -> Acknowledgement:
     """Return the acknowledgement that a transport issues because it could not publish a signal with these headers."""
-    # a Ditto error gives its own status and JSON; any other error gives ``status``, its name and its text
+    # a Ditto error gives its own status and JSON; any other error gives 500, its name and its text
     if isinstance(error, DittoError):
         body = error.to_dict()
         return acknowledgement(label, body.pop("status"), raw(body), headers)
-    return acknowledgement(label, status, raw(failure(error)), headers)
+    return acknowledgement(label, INTERNAL_ERROR, raw(failure(error)), headers)
 
 
 def failure(error: BaseException) -> dict[str, str]:
