@@ -196,25 +196,12 @@ def read_shaped(
         # wrong, or of a type that cannot be compared
         return None
     like, repeated, own = shape
-    answer = repeated.copy()
-    for name in own:
-        answer[name] = headers[name]
-    answer[CORRELATION_ID] = correlation_id
-    request = Request(
-        None if like.thing_id is None else topic.thing_id,
-        like.channel,
-        like.kind,
-        like.awaited,
-        like.response_required,
-        like.waits_for_acks,
-        like.timeout_ms,
-        {CORRELATION_ID: correlation_id},
-        topic.criterion,
-        topic.action,
-        topic.subject,
-        envelope.path,
+    identity = {CORRELATION_ID: correlation_id}
+    thing_id = None if like.thing_id is None else topic.thing_id
+    request = msgspec.structs.replace(
+        like, thing_id=thing_id, headers=identity, subject=topic.subject, path=envelope.path
     )
-    return request, _encode(answer)
+    return request, _encode(repeated | {name: headers[name] for name in own} | identity)
 
 
 def _comparable(value: Any) -> Any:
