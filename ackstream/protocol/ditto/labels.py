@@ -6,10 +6,9 @@ without a coordinator: **the earliest live claim wins**. A claim holds its label
 with it. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
 
 Nothing that a client writes makes its claim earlier: the rank of a claim is the offset of its first record, and a
-renewal keeps it if the claim is live, and the same, when the broker appends the renewal. For that no reader needs the
-first records of all claims, which the compacted topic soon drops: it reads from :data:`MAX_LEASE_MS` back, so it knows
-all live claims before it makes a claim of its own, and has every record of its own. Of others it may take a renewal
-for the first record. That is earlier than its own claim, too, and only this matters to it.
+renewal keeps it if the claim is live, and the same, when the broker appends the renewal. A reader needs no first
+records, which the compacted topic soon drops: it reads from :data:`MAX_LEASE_MS` back, and so knows all live claims
+before it makes its own. If it takes a renewal of another for its first record, that is earlier than its own, too.
 
 The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. A record
 does not show who wrote it: who may write the topic can end a claim, under its key, but not take its labels before that.

@@ -8,9 +8,8 @@ The parts of a pattern of ``like`` between its ``*`` are looked for one after th
 is final: a later place would leave less of the text, and no line break behind the first place can be passed from there.
 So a text is read once, however many ``*`` there are; each ``?`` may cost a look at each place, which counts as a step.
 
-Steps are the same for the same filter and values, on any machine and at any time. Filter and values come from different
-clients, each of which may be within its limits while every literal against every value takes minutes. A step is one to
-three microseconds.
+Steps, of one to three microseconds, are the same for the same filter and values. Both come from different clients, each
+of which may be within its limits while every literal against every value takes minutes.
 """
 
 from __future__ import annotations
