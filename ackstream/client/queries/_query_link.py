@@ -307,7 +307,10 @@ class QueryLink:
         if not again:
             call_handler(self._on_ack, ack)
             if cid == self._beat:
-                self._receive_beat(ack)
+                self._session.receive(ack, self.subscriptions())
+                if self._session.lost:
+                    log.warning("The session of %s has expired after missing heartbeats; it is begun again.", self.name)
+                    self._wake.set()
             elif cid.startswith("logon-"):
                 self._receive_logon(id_, cid)
         with self._lock:
@@ -316,12 +319,6 @@ class QueryLink:
             stream = self._streams.get(cid) if ack.cid else next(subscribed, None)
         if stream is not None:
             stream.add_ack(id_, ack)
-
-    def _receive_beat(self, ack: CommandAck) -> None:
-        self._session.receive(ack, self.subscriptions())
-        if self._session.lost:
-            log.warning("The session of %s has expired after missing heartbeats; it is begun again.", self.name)
-            self._wake.set()
 
     def _receive_logon(self, id_: str, cid: str) -> None:
         position = _position(id_)
