@@ -1,35 +1,134 @@
-"""The records of each topic, read from ``topics.toml``: their kinds, headers and values; and the AsyncAPI document."""
+"""The wire contract: schemas of values, the records of each topic from ``topics.toml``, and the AsyncAPI document.
+
+JSON Schemas are in the dialect of AsyncAPI 3 (draft 07): of types of ``protocol/``, and of Ditto messages, whose shared
+parts are in ``schemas.json``. A docstring of a type becomes the description of its schema, each ``:ivar`` that of a
+property. Readers of ackstream ignore members that they do not know, so no schema forbids them: a later release may add
+some.
+"""
 
 from __future__ import annotations
 
-import sys
+import inspect
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import msgspec
 
 from ackstream import __version__
-from ackstream.contract.schemas import DITTO_SCHEMAS, of_types, plain, reference
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.protocol import record_headers as names
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
-from ackstream.protocol.ditto.labels import Claim
+from ackstream.protocol.ditto.labels import BUILT_IN, PATTERN, Claim
+from ackstream.protocol.ditto.topics import COMMAND_ACTIONS, EVENT_ACTIONS
 from ackstream.protocol.ledger import LedgerRecord
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType, CommandAck, Replicated, StoredRange
 from ackstream.protocol.queues import QueueAnswer, QueueRequest
 from ackstream.protocol.readers import Answer, ConsumerRecord
+from ackstream.settings.base import parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from ackstream.contract.schemas import Json
     from ackstream.settings import Kafka
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+Json: TypeAlias = dict[str, Any]
+
+REFERENCE = "#/components/schemas/{name}"
+
+_ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?([^`]+)`")
+_SOURCES = re.compile(r" \((?:(?:brokers\.md|RTI-RN:?|[ARS]\d|255: R)[^)]*)\)")
+_IVAR = re.compile(r"\n\s*:ivar (\w+): ")
+
+
+def of_types(types: Iterable[Any]) -> dict[str, Json]:
+    """Return the schemas of types and of all that they contain, by name."""
+    _, found = msgspec.json.schema_components(types, schema_hook=_anything, ref_template=REFERENCE)
+    return {name: _described(_in_draft_07(schema)) for name, schema in found.items()}
+
+
+def reference(name: str) -> Json:
+    """Return a reference to the schema of a name."""
+    return {"$ref": REFERENCE.format(name=name)}
+
+
+def _anything(kind: type) -> Json:
+    if kind is object:
+        return {"description": "Any JSON value."}
+    raise NotImplementedError
+
+
+def _in_draft_07(schema: Any) -> Any:
+    """Write an array of a fixed length as that dialect does; leave out the discriminators of OpenAPI."""
+    if isinstance(schema, list):
+        return [_in_draft_07(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _in_draft_07(part) for name, part in schema.items() if name != "discriminator"}
+    if "prefixItems" in found:
+        # all are pairs of the same type
+        found["items"] = found.pop("prefixItems")[0]
+    return found
+
+
+def _described(schema: Json) -> Json:
+    whole = inspect.cleandoc(schema.get("description", ""))
+    about, *members = _IVAR.split(whole)
+    found = {name: part for name, part in schema.items() if name != "description"}
+    if about:
+        found["description"] = plain(about)
+    properties = found.get("properties", {})
+    for name, text in zip(members[::2], members[1::2], strict=True):
+        # a member with another name on the wire is described by its type
+        if name in properties and "$ref" not in properties[name]:
+            properties[name] = properties[name] | {"description": plain(text)}
+    return found
+
+
+def plain(text: str) -> str:
+    """Return the text of a docstring without its markup, and without the sources of the rules, as one line."""
+    shown = _SOURCES.sub("", _ROLE.sub(r"`\1`", text)).replace("``", "`")
+    return " ".join(shown.split())
+
+
+_FILLED = {
+    "<label>": PATTERN,
+    "<built-in>": "|".join(BUILT_IN),
+    "<commands>": "|".join(COMMAND_ACTIONS),
+    "<events>": "|".join(EVENT_ACTIONS),
+}
+"""Parts of patterns in ``schemas.json``."""
+
+
+def _ditto_schemas() -> dict[str, Json]:
+    text = Path(__file__).with_name("schemas.json").read_text("utf-8")
+    for name, part in _FILLED.items():
+        text = text.replace(name, msgspec.json.encode(part).decode()[1:-1])
+    found = msgspec.json.decode(text)
+    parts, messages = found.pop("parts"), found.pop("messages")
+    return found | {name: _message_schema(parts, message) for name, message in messages.items()}
+
+
+def _message_schema(parts: Json, kind: Json) -> Json:
+    """Describe a kind of message by the pattern of its topic path, after the thing, and by properties of its own."""
+    pattern, required = f"^[^/]*/[^/]+/things/{kind['topic']}", kind.get("required", ())
+    topic = {"type": "string", "pattern": pattern, "description": "The topic path."}
+    found = {
+        "type": "object",
+        "description": kind["description"],
+        "required": ["topic", "path", *required],
+        "properties": {**parts, "topic": topic, **kind.get("properties", {})},
+    }
+    # with a status, it would be an answer
+    return found if "status" in required else found | {"not": {"required": ["status"]}}
+
+
+DITTO_SCHEMAS = _ditto_schemas()
+"""The schemas of all kinds of Ditto messages, by topic path and status, and of their parts, by name."""
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
 
 TYPES = {
     kind.__name__: kind
@@ -111,7 +210,7 @@ class _Contract(msgspec.Struct, forbid_unknown_fields=True):
     schemas: dict[str, dict[str, Any]]
 
 
-_CONTRACT = msgspec.convert(tomllib.loads(Path(__file__).with_name("topics.toml").read_text("utf-8")), _Contract)
+_CONTRACT = msgspec.convert(parse_toml(Path(__file__).with_name("topics.toml").read_text("utf-8")), _Contract)
 _ACKS = "|".join(get_args(AckType))
 _DERIVED: dict[str, Json] = {
     names.CLIENT: {"maxLength": MAX_CLIENT_CHARACTERS},

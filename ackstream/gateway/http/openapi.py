@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream import __version__
-from ackstream.contract.schemas import ENTRY, ERROR, HEADERS, LABEL, of_types, reference
+from ackstream.contract.asyncapi import DITTO_SCHEMAS, of_types, reference
 from ackstream.gateway.http.event_streams import MEDIA_TYPE
 from ackstream.gateway.http.operations import COUNT_PARAMETERS, OPERATIONS, PREFIX, SEARCH_PARAMETERS, Body, Operation
 from ackstream.gateway.http.translation import FORM, HEADER_PARAMETERS, MERGE_PATCH
@@ -19,7 +19,7 @@ from ackstream.observe.stories import Story, Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.contract.schemas import Json
+    from ackstream.contract.asyncapi import Json
 
 TEXTS: Json = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 EXAMPLES: Json = TEXTS["examples"]
@@ -27,10 +27,10 @@ EXAMPLES: Json = TEXTS["examples"]
 
 SCHEMAS: Json = {
     **TEXTS["schemas"],
-    "Acknowledgements": TEXTS["schemas"]["Acknowledgements"] | {"propertyNames": LABEL},
-    "AckEntry": ENTRY | {"properties": {**ENTRY["properties"], "headers": reference("Headers")}},
-    "Headers": HEADERS,
-    "Error": ERROR,
+    "Acknowledgements": TEXTS["schemas"]["Acknowledgements"]
+    | {"propertyNames": DITTO_SCHEMAS["Aggregate"]["properties"]["value"]["propertyNames"]},
+    **{name: DITTO_SCHEMAS[name] for name in ("AckEntry", "Headers")},
+    "Error": DITTO_SCHEMAS["DittoError"],
     **of_types([View, Story, Trace]),
 }
 """All schemas, by name."""

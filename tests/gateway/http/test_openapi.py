@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from ackstream.contract.schemas import of_types
+from ackstream.contract.asyncapi import of_types
 from ackstream.gateway.http import openapi
 from ackstream.gateway.http.openapi import document
 from ackstream.gateway.http.operations import OPERATIONS, PREFIX
