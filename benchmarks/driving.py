@@ -149,8 +149,6 @@ def offsets(width: Width) -> dict[str, float]:
     ends = {partition: offset + 5 for partition, offset in offsets.items()}
     return {
         "offsets of a batch: parse": seconds(lambda: _partitions(text), REPEATS) * 1e3,
-        "offsets: lag and losses": seconds(
-            lambda: (lags(offsets, ends, lambda one: one.topic), lost_records(offsets, ends, offsets)), REPEATS
-        )
+        "offsets: lag and losses": seconds(lambda: (lags(offsets, ends), lost_records(offsets, ends, offsets)), REPEATS)
         * 1e3,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,9 +15,10 @@ from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_optio
 from ackstream.kafka.connection import Outbox
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
+from ackstream.spark import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -52,9 +52,10 @@ _SINK = {
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 """A record header in Spark's source and sink."""
 
-_RECORDS = pa.schema(
+RECORDS = pa.schema(
     [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(HEADER))]
 )
+"""Records as :func:`write` takes them."""
 CLOCK = "clock"
 """The watermark column."""
 FORMER_RUN = "ackstream.clock.former"
@@ -140,7 +141,7 @@ _OUTBOXES: dict[tuple[str, str], Outbox] = {}
 def send(spark: SparkSession, records: Sequence[OutgoingRecord], kafka: Kafka, job: str) -> None:
     """Write records from the driver to Kafka, in order by key; each job has an outbox, so that none delays others."""
     if len(records) > FEW or sum(len(value or b"") for _, _, value, _ in records) > FEW_BYTES:
-        write(spark.createDataFrame(arrow_records(records)), kafka)
+        write(spark.createDataFrame(batches.arrow(records, RECORDS)), kafka)
     elif records:
         connection = kafka.model_dump_json(include={"bootstrap", "security", "options"})
         _OUTBOXES.setdefault((job, connection), Outbox(kafka)).send(records)
@@ -150,18 +151,6 @@ def disconnect(job: str) -> None:
     """Close a job's connections of :func:`send`."""
     for key in [key for key in _OUTBOXES if key[0] == job]:
         _OUTBOXES.pop(key).close()
-
-
-def arrow_records(records: Iterable[OutgoingRecord]) -> pa.Table:
-    """Return at least one record as a table for :func:`write`."""
-    topics, keys, values, headers = zip(*records, strict=True)
-    entries = list(itertools.chain.from_iterable(headers))
-    names, texts = zip(*entries, strict=True) if entries else ((), ())
-    parts = [pa.array(names, pa.string()), pa.array(texts, pa.binary())]
-    starts = pa.array(list(itertools.accumulate(map(len, headers), initial=0)), pa.int32())
-    lists = pa.ListArray.from_arrays(starts, pa.StructArray.from_arrays(parts, fields=list(HEADER)))
-    columns = [pa.array(topics, pa.string()), pa.array(keys, pa.binary()), pa.array(values, pa.binary()), lists]
-    return pa.Table.from_arrays(columns, schema=_RECORDS)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

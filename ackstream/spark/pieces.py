@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -61,15 +61,11 @@ class Piece:
         if len(data) < bodies:
             raise ValueError("It is cut off.")
         numbers = np.frombuffer(data[_INT:bodies], np.int64)
-        self._hashes, self._times, self._order = (numbers[part * count : (part + 1) * count] for part in range(3))
+        self._hashes, self.times, self._order = (numbers[part * count : (part + 1) * count] for part in range(3))
         self._starts = numbers[3 * count :]
         self._bodies = data[bodies:]
         if len(self._bodies) != self._starts[-1]:
             raise ValueError("It is cut off.")
-
-    @cached_property
-    def _ordered(self) -> Numbers:
-        return self._times[self._order]
 
     def find(self, hashes: Numbers) -> list[int]:
         """Return the indices of the entries with one of the hashes."""
@@ -79,7 +75,7 @@ class Piece:
 
     def due(self, passed: int, before: int) -> list[int]:
         """Return the indices of entries with an earlier time than ``before``, without the ``passed`` earliest."""
-        found: list[int] = self._order[passed : int(np.searchsorted(self._ordered, before))].tolist()
+        found: list[int] = self._order[passed : int(np.searchsorted(self.times, before, sorter=self._order))].tolist()
         return found
 
     def first(self, passed: int, gone: Flags) -> int | None:
@@ -87,15 +83,10 @@ class Piece:
         left = np.flatnonzero(~gone[self._order[passed:]])
         return int(self._order[passed + left[0]]) if len(left) else None
 
-    def next_time(self, passed: int, gone: Flags) -> int | None:
-        """Return the time of :meth:`first`."""
-        index = self.first(passed, gone)
-        return None if index is None else int(self._times[index])
-
     def entry(self, index: int) -> PieceEntry:
         """Return an entry."""
         start, end = self._starts[index : index + 2].tolist()
-        return PieceEntry(int(self._hashes[index]), int(self._times[index]), bytes(self._bodies[start:end]))
+        return PieceEntry(int(self._hashes[index]), int(self.times[index]), bytes(self._bodies[start:end]))
 
 
 def encode(entries: Iterable[PieceEntry]) -> bytes:
@@ -109,32 +100,16 @@ def encode(entries: Iterable[PieceEntry]) -> bytes:
     return b"".join([len(ordered).to_bytes(_INT, "little"), numbers.tobytes(), *[entry.body for entry in ordered]])
 
 
-class PieceStore(Protocol):
-    """The place of a shard's pieces; ``batch`` is the running batch."""
-
-    batch: int
-    keep: int
-    """The number of batches back to the oldest state that may be read again."""
-
-    def write(self, data: bytes) -> str:
-        """Keep a piece; return its name, which derives from the batch and the content."""
-
-    def read(self, name: str) -> Piece:
-        """Return a piece; raise an OSError if it is missing or damaged."""
-
-    def clear(self, named: set[str]) -> None:
-        """Delete the pieces that are older than ``keep`` batches and not named."""
-
-
-class PieceFiles:
+class PieceStore:
     """The pieces of a shard in a directory of its own."""
 
     def __init__(self, directory: str, batch: int, keep: int) -> None:
+        """Begin a batch; ``keep`` is the number of batches back to the oldest state that may be read again."""
         self.batch, self.keep = batch, keep
         self._directory = Path(directory)
 
     def write(self, data: bytes) -> str:
-        """Write a file unless it exists."""
+        """Keep a piece; return its name, which derives from the batch and the content."""
         name = f"{max(self.batch, 0)}-{hashlib.blake2b(data, digest_size=12).hexdigest()}"
         path = self._directory / name
         if not path.exists():
@@ -143,11 +118,11 @@ class PieceFiles:
         return name
 
     def read(self, name: str) -> Piece:
-        """Map a file into memory."""
+        """Return a piece, mapped into memory; raise an OSError if it is missing or damaged."""
         return _mapped(str(self._directory / name))
 
     def clear(self, named: set[str]) -> None:
-        """Delete files."""
+        """Delete the pieces that are older than ``keep`` batches and not named."""
         for path in self._directory.iterdir() if self._directory.is_dir() else ():
             batch = path.name.partition("-")[0]
             if path.name not in named and batch.isdecimal() and int(batch) + self.keep < self.batch:
@@ -187,7 +162,7 @@ class Aside(NamedTuple):
 
     def store(self, shard: Any, batch: int = 0) -> PieceStore | None:
         """Return the pieces of a shard; reading does not need the batch."""
-        return None if self.directory is None else PieceFiles(f"{self.directory}/{shard}", batch, self.keep)
+        return None if self.directory is None else PieceStore(f"{self.directory}/{shard}", batch, self.keep)
 
 
 class Reference(msgspec.Struct, array_like=True):
@@ -261,7 +236,8 @@ class Pieces:
             reference.passed += len(indices)
             yield from self._give_back(reference, piece, indices)
             # entries that returned earlier left their times in the piece
-            reference.next_time = piece.next_time(reference.passed, reference.flags()) or reference.next_time
+            first = piece.first(reference.passed, reference.flags())
+            reference.next_time = reference.next_time if first is None else int(piece.times[first])
 
     def first(self) -> Iterator[PieceEntry]:
         """Yield the entry with the earliest time of each piece; it stays there."""
@@ -274,9 +250,11 @@ class Pieces:
     def entries(self) -> Iterator[PieceEntry]:
         """Yield all entries; they stay in the pieces."""
         for reference in self._kept.named:
-            piece = self._read(reference)
-            for index in np.flatnonzero(~reference.flags()).tolist():
-                yield piece.entry(index)
+            yield from self._live(reference)
+
+    def _live(self, reference: Reference) -> Iterator[PieceEntry]:
+        piece = self._read(reference)
+        return map(piece.entry, np.flatnonzero(~reference.flags()).tolist())
 
     def add(self, entries: Sequence[PieceEntry]) -> None:
         """Put entries aside, merged with pieces that are not much larger: pieces stay few, and are rarely rewritten."""
@@ -284,8 +262,7 @@ class Pieces:
         for reference in sorted(self._kept.named, key=lambda reference: (reference.live_size, reference.name)):
             half_gone = 2 * reference.live < reference.count
             if (half_gone or reference.live_size <= 2 * size) and size + reference.live_size < LARGEST:
-                piece, flags = self._read(reference), reference.flags()
-                found += [piece.entry(index) for index in np.flatnonzero(~flags).tolist()]
+                found += self._live(reference)
                 size += reference.live_size
                 self._drop(reference)
         data = encode(found)

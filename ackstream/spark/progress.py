@@ -11,10 +11,11 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
@@ -39,7 +40,7 @@ from ackstream.observe.figures import FIGURES, Tally
 from ackstream.spark.batches import repeating
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pyspark.sql.streaming.query import StreamingQuery
@@ -48,13 +49,17 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Work
     from ackstream.spark.clock import ClockReading, QueryClock
 
+    Offsets = Mapping[TopicPartition, int]
+
 log = logging.getLogger(__name__)
-COMMIT_SECONDS = 1.0
-LAG_SECONDS = 5.0
+SECONDS, LAG_SECONDS = 1.0, 5.0
+"""The intervals of looks at a query, and of measurements of its lag."""
+SIGN_SECONDS = 20.0
+"""A job without a sign of life for this time does not reach Kafka."""
+_TOTAL = "triggerExecution"
+"""Spark's name of the whole batch among the phases."""
 _KAFKA_OFFSET, _RESTORED = "KafkaSourceOffset", "SerializedOffset"
 """Spark's classes of offsets in a batch, and of offsets from a checkpoint."""
-P = TypeVar("P", bound="Hashable")
-"""A partition."""
 
 
 def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
@@ -108,7 +113,7 @@ def _partitions(offsets: str) -> dict[TopicPartition, int]:
     }
 
 
-def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Mapping[P, int]) -> dict[P, int]:
+def lost_records(before: Offsets, after: Offsets, beginnings: Offsets) -> dict[TopicPartition, int]:
     """Count the deleted records of each partition that a query skipped between two next offsets.
 
     :param beginnings: the first offsets in Kafka in between; records that were deleted later are not counted
@@ -120,36 +125,17 @@ def lost_records(before: Mapping[P, int], after: Mapping[P, int], beginnings: Ma
     return {partition: count for partition, count in counts.items() if count > 0}
 
 
-def lags(offsets: Mapping[P, int], ends: Mapping[P, int], topic_of: Callable[[P], str]) -> dict[str, int]:
+def lags(offsets: Offsets, ends: Offsets) -> Counter[str]:
     """Count the unread records of each topic, in partitions that a query has begun to read, from its next offsets."""
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for partition, end in ends.items():
         if partition in offsets:
-            topic = topic_of(partition)
-            found[topic] = found.get(topic, 0) + max(0, end - offsets[partition])
+            found[partition.topic] += max(0, end - offsets[partition])
     return found
 
 
 def _partitions_of(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]:
     return [TopicPartition(name, number) for name in topics for number in consumer.partitions_for_topic(name) or ()]
-
-
-class LagMeter:
-    """Measures every :data:`LAG_SECONDS` the lag of a query, also while none of its batches ends."""
-
-    def __init__(self, consumer: Any, query: str, names: Mapping[str, str]) -> None:
-        """Use a consumer; ``names`` maps Kafka's names of topics to those of the product."""
-        self._consumer, self._query, self._names = consumer, query, names
-        self._looked = -math.inf
-
-    def look(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the gauges, if due."""
-        if (now := time.monotonic()) < self._looked + LAG_SECONDS:
-            return
-        self._looked = now
-        ends = self._consumer.end_offsets(_partitions_of(self._consumer, self._names))
-        for topic, count in lags(offsets, ends, lambda partition: self._names[partition.topic]).items():
-            FIGURES.set(LAG, self._query, topic, value=count)
 
 
 def committer(
@@ -162,7 +148,7 @@ def committer(
     """
     names = {kafka.topic(topic): topic for topic in topics}
     committed: dict[TopicPartition, int] = {}
-    total = 0
+    total, measured = 0, -math.inf
 
     @contextmanager
     def connect() -> Iterator[Work]:
@@ -175,14 +161,16 @@ def committer(
                 found: dict[TopicPartition, int] = consumer.beginning_offsets(_partitions_of(consumer, names))
                 return found
 
-            beginnings, meter = first(), LagMeter(consumer, query.name, names) if measures else None
+            beginnings = first()
 
             def commit() -> None:
-                nonlocal committed, beginnings, total
+                nonlocal committed, beginnings, total, measured
                 offsets = consumed_offsets(query)
-                if meter is not None:
+                if measures and (now := time.monotonic()) >= measured + LAG_SECONDS:
+                    measured, ends = now, consumer.end_offsets(_partitions_of(consumer, names))
                     # the first batch may hang
-                    meter.look(offsets or started_offsets(query))
+                    for topic, count in lags(offsets or started_offsets(query), ends).items():
+                        FIGURES.set(LAG, query.name, names[topic], value=count)
                 if offsets == committed:
                     return
                 for partition, count in lost_records(committed or first_offsets(query), offsets, beginnings).items():
@@ -197,15 +185,7 @@ def committer(
 
             yield commit
 
-    return repeating("committer", COMMIT_SECONDS, connect)
-
-
-SECONDS = 1.0
-SIGN_SECONDS = 20.0
-"""A job without a sign of life for this time does not reach Kafka."""
-
-_TOTAL = "triggerExecution"
-"""Spark's name of the whole batch among the phases."""
+    return repeating("committer", SECONDS, connect)
 
 
 def take(progress: Mapping[str, Any], tally: Tally) -> None:
@@ -238,11 +218,11 @@ class QueryObservation:
         """Start before the first batch of a query."""
         self._name = name
         self.last = -1
-        self._tally = Tally()
+        self.tally = Tally()
 
     def look(self, progresses: Iterable[Mapping[str, Any]], reading: ClockReading | None) -> None:
         """Take new batches, and the state of the clock; ``None``: the query has no clock."""
-        tally = Tally().add(self._tally)
+        tally = Tally().add(self.tally)
         for progress in progresses:
             self.last = progress["batchId"]
             take(progress, tally)
@@ -253,11 +233,7 @@ class QueryObservation:
             if reading.tick_ms:
                 tally.set(TICK, self._name, value=reading.tick_ms / 1000)
         # replaced, not changed: another thread reads it
-        self._tally = tally
-
-    def tally(self) -> Tally:
-        """Return the counts."""
-        return self._tally
+        self.tally = tally
 
 
 @contextmanager
@@ -265,22 +241,18 @@ def observed(query: StreamingQuery, name: str, clock: QueryClock | None) -> Iter
     """Count the batches of a query until the block ends, and expect its signs of life."""
     observation, kafka = QueryObservation(name), f"Kafka, for {name}"
 
-    @contextmanager
-    def connect() -> Iterator[Work]:
-        def look() -> None:
-            reading = None if clock is None else clock.reading()
-            if reading is not None and reading.signed_ago is not None and reading.signed_ago < SIGN_SECONDS:
-                HEALTH.beat(kafka, time.monotonic())
-            # there is no public way that does not read all of it, field by field
-            observation.look(newest(query._jsq.recentProgress(), observation.last), reading)  # noqa: SLF001
-
-        yield look
+    def look() -> None:
+        reading = None if clock is None else clock.reading()
+        if reading is not None and reading.signed_ago is not None and reading.signed_ago < SIGN_SECONDS:
+            HEALTH.beat(kafka, time.monotonic())
+        # there is no public way that does not read all of it, field by field
+        observation.look(newest(query._jsq.recentProgress(), observation.last), reading)  # noqa: SLF001
 
     FIGURES.set(QUERY_ACTIVE, name, value=1)
-    FIGURES.follow(f"batches of {name}", observation.tally)
+    FIGURES.follow(f"batches of {name}", lambda: observation.tally)
     expected = nullcontext() if clock is None else HEALTH.expecting(kafka, SIGN_SECONDS)
     try:
-        with expected, repeating(f"observation of {name}", SECONDS, connect):
+        with expected, repeating(f"observation of {name}", SECONDS, lambda: nullcontext(look)):
             yield
     finally:
         FIGURES.set(QUERY_ACTIVE, name, value=0)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
 from ackstream.observe.catalogue import (
     BATCH_SECONDS,
@@ -21,6 +22,8 @@ from ackstream.observe.catalogue import (
 )
 from ackstream.spark.clock import ClockReading
 from ackstream.spark.progress import QueryObservation, lags, newest
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 def _progress(batch: int, seconds: float = 0.4, rows: tuple[int, ...] = (3, 4)) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def test_each_batch_counts_once_however_often_and_late_one_looks() -> None:
         observation.look(newest(array, observation.last), None)
         assert array.read == read
     assert observation.last == 3
-    tally = observation.tally()
+    tally = observation.tally
     assert tally.counters == {
         (BATCHES_DONE.name, "correlate"): 4,
         (INPUT_ROWS.name, "correlate"): 28,
@@ -75,7 +78,7 @@ def test_each_batch_counts_once_however_often_and_late_one_looks() -> None:
 def test_what_was_read_before_does_not_change_while_another_thread_has_it() -> None:
     observation = QueryObservation("correlate")
     observation.look([_progress(0)], None)
-    before = observation.tally()
+    before = observation.tally
     observation.look([_progress(1)], None)
     assert before.counters[BATCHES_DONE.name, "correlate"] == 1
 
@@ -83,15 +86,15 @@ def test_what_was_read_before_does_not_change_while_another_thread_has_it() -> N
 def test_a_progress_without_what_only_some_queries_have_is_counted() -> None:
     observation = QueryObservation("archive")
     observation.look([{"name": "archive", "timestamp": "2026-11-23T08:00:00.000Z", "batchId": 0}], None)
-    assert observation.tally().counters == {(BATCHES_DONE.name, "archive"): 1}
+    assert observation.tally.counters == {(BATCHES_DONE.name, "archive"): 1}
 
 
 def test_a_clock_that_has_given_no_sign_yet_has_none_and_one_that_ticks_shows_how_late_it_is() -> None:
     observation = QueryObservation("x")
     observation.look([], ClockReading(None, 0, 0))
-    assert observation.tally().gauges == {(OVERDUE.name, "x"): 0}
+    assert observation.tally.gauges == {(OVERDUE.name, "x"): 0}
     observation.look([], ClockReading(2.0, 7_000, 1_500))
-    found = observation.tally().gauges
+    found = observation.tally.gauges
     assert (found[OVERDUE.name, "x"], found[TICK.name, "x"]) == (1.5, 7.0)
     assert (SIGN.name, "x") in found
 
@@ -99,14 +102,14 @@ def test_a_clock_that_has_given_no_sign_yet_has_none_and_one_that_ticks_shows_ho
 @pytest.mark.parametrize(
     ("offsets", "ends", "found"),
     [
-        ({}, {("a", 0): 5}, {}),
-        ({("a", 0): 2, ("a", 1): 5}, {("a", 0): 5, ("a", 1): 5}, {"a": 3}),
+        ({}, {A0: 5}, {}),
+        ({A0: 2, A1: 5}, {A0: 5, A1: 5}, {"a": 3}),
         # a partition that is new, and an end that was looked up before the offset
-        ({("a", 0): 2}, {("a", 0): 5, ("a", 1): 9, ("b", 0): 1}, {"a": 3}),
-        ({("a", 0): 7}, {("a", 0): 5}, {"a": 0}),
+        ({A0: 2}, {A0: 5, A1: 9, TopicPartition("b", 0): 1}, {"a": 3}),
+        ({A0: 7}, {A0: 5}, {"a": 0}),
     ],
 )
 def test_lag_is_what_lies_between_offsets_and_ends(
-    offsets: dict[tuple[str, int], int], ends: dict[tuple[str, int], int], found: dict[str, int]
+    offsets: dict[TopicPartition, int], ends: dict[TopicPartition, int], found: dict[str, int]
 ) -> None:
-    assert lags(offsets, ends, lambda partition: partition[0]) == found
+    assert lags(offsets, ends) == found

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.spark import pieces
-from ackstream.spark.pieces import Aside, Piece, PieceEntry, PieceFiles, PieceList, Pieces, encode
+from ackstream.spark.pieces import Aside, Piece, PieceEntry, PieceList, Pieces, PieceStore, encode
 from tests.harness.pieces import MemoryPieces
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_many_small_additions_make_few_pieces_and_write_each_entry_rarely() -> N
 def test_the_same_entries_have_the_same_file_and_a_repeated_batch_writes_it_once(tmp_path: Path) -> None:
     entries = [PieceEntry(2, 1, b"b"), PieceEntry(1, 2, b"a")]
     assert encode(entries) == encode(entries[::-1])
-    names = {PieceFiles(str(tmp_path), 7, 2).write(encode(entries)) for _ in range(2)}
+    names = {PieceStore(str(tmp_path), 7, 2).write(encode(entries)) for _ in range(2)}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert [path.stat().st_mode & 0o077 for path in tmp_path.iterdir()] == [0]
 
@@ -90,7 +90,7 @@ def test_the_same_entries_have_the_same_file_and_a_repeated_batch_writes_it_once
 def test_files_are_deleted_when_no_state_that_may_be_read_again_names_them(tmp_path: Path) -> None:
     kept, sizes = PieceList(), []
     for batch in range(12):
-        aside = Pieces(PieceFiles(str(tmp_path), batch, 3), kept)
+        aside = Pieces(PieceStore(str(tmp_path), batch, 3), kept)
         list(aside.recall(np.array([batch - 1])))
         aside.add([PieceEntry(batch, 0, b"x")])
         kept = aside.dump()
@@ -99,7 +99,7 @@ def test_files_are_deleted_when_no_state_that_may_be_read_again_names_them(tmp_p
     assert max(sizes) <= 5
     # what an attempt left that was not finished goes, too
     (tmp_path / "1-00").touch()
-    aside = Pieces(PieceFiles(str(tmp_path), 20, 3), kept)
+    aside = Pieces(PieceStore(str(tmp_path), 20, 3), kept)
     aside.add([PieceEntry(99, 0, b"x")])
     aside.dump()
     assert not (tmp_path / "1-00").exists()
@@ -108,7 +108,7 @@ def test_files_are_deleted_when_no_state_that_may_be_read_again_names_them(tmp_p
 def test_few_files_stay_mapped_though_a_worker_has_read_many(tmp_path: Path) -> None:
     kept = PieceList()
     for batch in range(200):
-        aside = Pieces(PieceFiles(str(tmp_path), batch, 3), kept)
+        aside = Pieces(PieceStore(str(tmp_path), batch, 3), kept)
         list(aside.recall(np.array([batch - 1])))
         aside.add([PieceEntry(batch, 0, b"x")])
         kept = aside.dump()
@@ -118,7 +118,7 @@ def test_few_files_stay_mapped_though_a_worker_has_read_many(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])])
 def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, damage: object) -> None:
-    files = PieceFiles(str(tmp_path), 0, 2)
+    files = PieceStore(str(tmp_path), 0, 2)
     aside = Pieces(files)
     aside.add([PieceEntry(1, 10, b"body")])
     (path,) = tmp_path.iterdir()

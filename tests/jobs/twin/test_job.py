@@ -16,7 +16,7 @@ from ackstream.lake import tables, things
 from ackstream.settings import Kafka, Lake, Settings, Twin
 from ackstream.spark import batches
 from ackstream.spark.batches import arrow
-from ackstream.spark.kafka import arrow_records
+from ackstream.spark.kafka import RECORDS
 from tests.jobs.twin.commands import START, body, run
 from tests.lake.changes import change, table
 
@@ -37,7 +37,7 @@ def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None
     assert tuple(job._ROWS.names) == JournalRow.__struct_fields__
     assert rows.column("revision").to_pylist() == [1, 2]
     assert rows.column("thing").to_pylist() == [None, None]
-    records = arrow_records(job.addressed(message, Kafka(topic_prefix="test-")) for message in result.messages)
+    records = arrow([job.addressed(message, Kafka(topic_prefix="test-")) for message in result.messages], RECORDS)
     assert records.column("topic").to_pylist() == ["test-events", "test-twin-acks"] * 2
     of_event, of_answer = ([entry["key"] for entry in headers] for headers in records.column("headers").to_pylist()[:2])
     assert (of_event, of_answer) == (["correlation-id"], ["correlation-id", "reply-id"])
