@@ -46,8 +46,8 @@ def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigg
     """Start a query that passes each batch to ``write``; it runs until it is stopped.
 
     :param name: of the query, and of its checkpoint in the lake
-    :param write: gets the batch (also an empty one), its number, which grows within the query, and the query's id. A
-        new checkpoint has a new id, and numbers from 0
+    :param write: gets the batch (also an empty one), its number, and the query's id. A new checkpoint has a new id, and
+        numbers from 0
     """
     return (
         stream.writeStream.queryName(name)

@@ -46,15 +46,12 @@ DRAFT = ".migrated"
 
 @dataclass(frozen=True)
 class Resharding:
-    """Two pure functions that move states to another number of shards.
-
-    :ivar divide: from (new number of shards, version, blob, pieces) of an old shard to parts by new shard, without
-        pieces
-    :ivar unite: from the parts of a new shard, in any order, to its state
-    """
+    """Two pure functions that move states to another number of shards."""
 
     divide: Callable[[int, int, bytes, PieceStore | None], Mapping[int, State]]
+    """From (new number of shards, version, blob, pieces) of an old shard to parts by new shard, without pieces."""
     unite: Unite
+    """From the parts of a new shard, in any order, to its state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +85,10 @@ class Planned(NamedTuple):
 
 
 class Checkpoint:
-    """The files of a checkpoint on a file system of Hadoop; their names and formats come from Spark.
-
-    Source: Spark's ``StreamExecution``, ``OffsetSeqLog`` and ``CommitLog``.
-    """
+    """The files of a checkpoint. Source: Spark's ``StreamExecution``, ``OffsetSeqLog`` and ``CommitLog``."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        """Name a checkpoint, which need not exist."""
+        """Name a checkpoint, which need not exist, on a file system of Hadoop."""
         self.location = location
         self._spark = spark
         self._files, _ = locate(spark, location)
@@ -191,10 +185,7 @@ def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
 
 
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:
-    """Raise a StartError if the newest batch in the tables is later than the newest planned batch, ``batch``.
-
-    An equal ``committed`` is accepted: the planned batch may be replayed.
-    """
+    """Raise a StartError if ``committed``, the newest batch in the tables, is later than ``batch``, planned last."""
     if committed > batch:
         raise StartError(
             f"The checkpoint {location} is older than the tables: it ends with batch {batch}, they have batch"
@@ -217,8 +208,7 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
     """Raise a StartError if a topic's present id (:func:`topic_ids`) differs from the remembered one.
 
     :param theirs: the remembered ids; a topic without one is accepted
-    :param whose: the checkpoint or table that remembers them, as the beginning of a sentence
-    :param remedy: as the end of a sentence
+    :param whose: the checkpoint or table that remembers them, as the beginning of a sentence; ``remedy`` is its end
     """
     for key, identity in ours.items():
         if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
@@ -263,8 +253,7 @@ def guard_checkpoint(
 
     :param ours: the fixed settings by their full keys, the ids of the topics, and the number of the rules
     :param remedy: returns the remedy for a key, as the end of a sentence
-    :param decides: the settings that decide records
-    :param stored: whether a table already has the newest batch
+    :param stored: whether a table already has the newest batch, which the settings ``decides`` have decided
     :param run: the run whose ticks count from now on
     :param end: the offset after the ticks of the batch to replay; ``None``: the newest batch is finished
     :return: the run that planned the batch to replay, whose ticks count in it; ``None`` if unknown

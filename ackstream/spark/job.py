@@ -1,8 +1,4 @@
-"""The life of a job: it checks topics, checkpoint and tables, and runs the query beside its clock and its offsets.
-
-A room of ``ackstream.jobs`` describes its query as a :class:`Job`. It runs in a process of its own (:func:`main`), or
-with others in one session.
-"""
+"""The life of a job: it checks topics, checkpoint and tables, and runs the query beside its clock and its offsets."""
 
 from __future__ import annotations
 
@@ -74,7 +70,7 @@ POOL = "spark.scheduler.pool"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The description of a job.
+    """A job, as its room of ``ackstream.jobs`` describes it; it runs alone (:func:`main`), or with others in a session.
 
     :ivar name: of the query and of its checkpoint, and of the party with its topics
     :ivar build: creates the tables and starts the query with a trigger, in a session of its own

@@ -120,10 +120,7 @@ def sink_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str
 
 
 def write(records: DataFrame, kafka: Kafka, topic: str | None = None) -> None:
-    """Write records to Kafka in order: columns ``key``, ``value``, perhaps ``headers``; ``topic`` unless it is given.
-
-    ``topic`` is a real name.
-    """
+    """Write records in order: ``key``, ``value``, perhaps ``headers``; to ``topic`` (a real name), else a column."""
     # one task keeps the order of records with one key
     writer = records.coalesce(1).write.format("kafka").options(**sink_options(kafka))
     if topic is not None:

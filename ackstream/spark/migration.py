@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -49,8 +48,7 @@ _ONE_BY_ONE = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
 """States are large: more than 2 GB would not fit one Arrow column."""
 
 
-@dataclass(frozen=True)
-class Migration:
+class Migration(NamedTuple):
     """The result of a migration: the changed settings (before, now), and the location of the former checkpoint."""
 
     changed: Mapping[str, tuple[object, object]]

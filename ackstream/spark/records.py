@@ -1,11 +1,8 @@
-"""The order in which every job takes the records of a batch, and the net around each record.
+"""The order in which every job takes the records of a batch, and the net around each record (:func:`guarded`).
 
-The order is by time, and within a partition always by offset. Spark delivers the partitions of a batch in any order,
-and a broker's clock may be set back. So the time of a record is the latest up to it in its partition: sorting by it
-never reorders a partition, and a batch that is cut in two yields each partition's records in the same order.
-
-The net (:func:`guarded`) isolates the failure of one record: without it, the batch and every later start of the job
-would fail.
+Spark delivers the partitions of a batch in any order, and a broker's clock may be set back. So the time of a record is
+the latest up to it in its partition: sorting by it never reorders a partition, and a batch that is cut in two yields
+each partition's records in the same order.
 """
 
 from __future__ import annotations
@@ -49,9 +46,8 @@ def guarded(
 ) -> None:
     """Decide a record; if that fails, remove its output and refuse the record. No record stops a job.
 
-    ``decide`` must compute all that can fail before it changes any state: only ``outputs`` are rolled back.
-
-    :param decide: appends to ``outputs``
+    :param decide: appends to ``outputs``, which alone are rolled back: it must compute all that can fail before it
+        changes any state
     :param refuse: makes a dead letter (or a row or an answer in its place). An error of the protocol is the reason; any
         other error is a defect, which belongs in the log
     """

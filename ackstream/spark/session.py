@@ -52,14 +52,10 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 def session(
     settings: Settings, name: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build (or get) the process's Spark session.
+    """Build (or get) the process's Spark session; ``conf`` wins over all other entries.
 
-    Under ``spark-submit``, it sets master, memory and conf; otherwise they come from the settings and from
-    ``conf/spark-defaults.conf``.
-
-    :param settings: the ``conf`` of the ``spark`` section wins over the file
-    :param jars: for a session without ``spark-submit``; they must be known before the JVM starts
-    :param conf: further entries, which win over all others
+    Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which win over
+    ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
     """
     submitted, entries = SUBMITTED in os.environ, {"spark.app.name": name}
     if not submitted:
