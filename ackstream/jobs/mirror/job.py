@@ -81,10 +81,7 @@ def run(spark: SparkSession, settings: Settings, destination: Destination, stop:
     """
     mirror = Mirror(spark, settings, destination)
     topic = settings.kafka.topic("destinations")
-    with (
-        HEALTH.expecting(COPY, COPY_SECONDS),
-        closing(Outbox(settings.kafka, SEND_SECONDS)) as outbox,
-    ):
+    with HEALTH.expecting(COPY, COPY_SECONDS), closing(Outbox(settings.kafka, SEND_SECONDS)) as outbox:
         reported = None
         while True:
             last = mirror.last

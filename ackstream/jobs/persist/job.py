@@ -99,10 +99,7 @@ JOB = Job(
     reads=("messages",),
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
-    keeps=CheckpointRules(
-        committed=partial(tables.newest_own_batch, TABLES),
-        decides=DECIDES,
-    ),
+    keeps=CheckpointRules(committed=partial(tables.newest_own_batch, TABLES), decides=DECIDES),
 )
 
 

@@ -12,21 +12,8 @@ from ackstream.jobs.persist.decisions import ACCEPTED, Conflation, Verdict
 from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, RejectedRecord
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
-from ackstream.protocol.dispositions import (
-    INVALID_CLIENT,
-    NO_CLIENT,
-    NO_NUMBER,
-    SEQUENCE_GAP,
-    SESSION_OVER,
-    WITHDRAWN,
-)
-from ackstream.protocol.messages import (
-    MAX_SESSION_CHARACTERS,
-    ClientCommand,
-    CommandAck,
-    StoredRange,
-    read_number,
-)
+from ackstream.protocol.dispositions import INVALID_CLIENT, NO_CLIENT, NO_NUMBER, SEQUENCE_GAP, SESSION_OVER, WITHDRAWN
+from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, ClientCommand, CommandAck, StoredRange, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

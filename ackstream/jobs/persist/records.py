@@ -195,15 +195,10 @@ def projected(records: DataFrame) -> DataFrame:
         "day": F.to_date("timestamp"),
         **{name: F.lit(None).cast(table.schema[name].dataType) for name in ("batch", "query_id", "reason")},
     }
-    metadata = {
-        "timestamp": F.unix_millis("timestamp"),
-        "size": F.coalesce(F.length("value"), F.lit(0)),
-        **texts,
-    }
+    metadata = {"timestamp": F.unix_millis("timestamp"), "size": F.coalesce(F.length("value"), F.lit(0)), **texts}
     fields = [metadata.get(name, F.col(name)).alias(name) for name in MessageMetadata.__struct_fields__]
     return records.withColumn("found", F.map_from_entries("headers")).select(
-        *[columns.get(name, F.col(name)).alias(name) for name in table.names],
-        F.struct(*fields).alias("metadata"),
+        *[columns.get(name, F.col(name)).alias(name) for name in table.names], F.struct(*fields).alias("metadata")
     )
 
 

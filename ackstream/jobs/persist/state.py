@@ -12,13 +12,7 @@ from pyspark.sql.window import Window
 from ackstream.lake import commits, tables
 from ackstream.protocol.durations import read_duration
 from ackstream.protocol.intervals import Interval
-from ackstream.protocol.messages import (
-    CONFLATION_MS,
-    MAX_NUMBER,
-    MAX_SESSION_CHARACTERS,
-    MAX_SESSIONS,
-    read_number,
-)
+from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

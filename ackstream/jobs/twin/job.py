@@ -35,14 +35,7 @@ from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
 from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, compare_topics, topic_ids
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import (
-    EARLIEST,
-    ENDS,
-    header,
-    json_correlation_id,
-    source,
-    spring_correlation,
-)
+from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, source, spring_correlation
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:

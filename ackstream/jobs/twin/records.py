@@ -28,12 +28,7 @@ from ackstream.protocol.ditto.errors import (
     unknown_path,
     unknown_topic_path,
 )
-from ackstream.protocol.ditto.headers import (
-    CONDITION,
-    CORRELATION_ID,
-    IF_EQUAL,
-    LIVE_CHANNEL_CONDITION,
-)
+from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.topics import THING_ACTIONS
 from ackstream.protocol.ditto.twin import things
