@@ -160,16 +160,14 @@ class Retention:
 
     def leave(self, reader: str) -> list[Interval]:
         """Mark a reader as gone: samples wait for its required role, not for itself (R20). Return those now done."""
-        known = self.readers.get(reader)
-        if known is None:
+        if (known := self.readers.get(reader)) is None:
             return []
         known.present = False
         return self.settle()
 
     def come_back(self, reader: str) -> None:
         """Mark a lapsed reader as present; samples that are not done wait for it again."""
-        known = self.readers.get(reader)
-        if known is not None:
+        if (known := self.readers.get(reader)) is not None:
             known.present = True
 
     def forget(self, reader: str) -> bool:
@@ -177,8 +175,7 @@ class Retention:
 
         One of a required role stays as long as it has acknowledged a sample that is not done: that counts (R20).
         """
-        known = self.readers.get(reader)
-        if known is None:
+        if (known := self.readers.get(reader)) is None:
             return True
         if known.role in self._required and any(known.acknowledged.missing(*kept) != [kept] for kept in self.retained):
             known.epoch, known.count = 0, 0
@@ -301,8 +298,7 @@ class Retention:
 
     def undelivered(self, reader: str) -> list[Interval]:
         """Return the runs of retained samples that a reader has not acknowledged, for a reader that starts again."""
-        known = self.readers.get(reader)
-        if known is None:
+        if (known := self.readers.get(reader)) is None:
             return self.retained
         return [run for kept in self.retained for run in known.acknowledged.missing(*kept)]
 

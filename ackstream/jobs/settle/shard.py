@@ -37,6 +37,7 @@ from ackstream.protocol.json import RecordError
 from ackstream.protocol.readers import (
     SKEW_MS,
     AppAck,
+    KnownReader,
     ProtocolAck,
     ReaderAlive,
     ReaderRemoved,
@@ -135,7 +136,10 @@ class SettleShard:
             self._settled.states += writer_states(writer, self._writers[writer], own_roles, remembered)
         if self._listing:
             waiting = undelivered(self._writers.all())
-            known = [reader.known(name, waiting[name]) for name, reader in sorted(self._readers.items())]
+            known = [
+                KnownReader(name, reader.role, reader.durable, reader.present, reader.seen, waiting[name])
+                for name, reader in sorted(self._readers.items())
+            ]
             for question in self._listing.items():
                 self._settled.states += known_readers(question, shard, known)
         return self._settled

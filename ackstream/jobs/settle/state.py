@@ -14,7 +14,7 @@ from ackstream.jobs.settle.completion import ReaderSubscription, Retention
 from ackstream.jobs.settle.records import ReportRecord
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import MAX_NUMBER
-from ackstream.protocol.readers import AppAck, KnownReader, ProtocolAck, read
+from ackstream.protocol.readers import AppAck, ProtocolAck, read
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ class Presence(msgspec.Struct, array_like=True):
     def reads(self, writer: str) -> bool:
         """Return whether it reads a writer's samples."""
         return matches_any(self.writers, writer)
-
-    def known(self, name: str, waiting: int) -> KnownReader:
-        """Return the answer to an operator; ``waiting`` counts the samples that it has not acknowledged."""
-        return KnownReader(name, self.role, self.durable, self.present, self.seen, waiting)
 
     def end(self, rules: Settle) -> int:
         """Return the last time at which it is present without another record; of an absent one, is remembered."""

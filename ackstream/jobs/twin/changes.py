@@ -6,9 +6,10 @@ batches are cut. Source: Ditto, ``things/service/…/strategies/commands``, ``Th
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import datetime, timedelta, timezone
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -279,7 +280,7 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-class Usage(msgspec.Struct):
+class Usage(NamedTuple):
     """The number of things and their bytes."""
 
     things: int = 0
@@ -301,9 +302,8 @@ class QuotaUsage:
 
     def copy(self) -> QuotaUsage:
         """Return the same usage, to be changed by a part of a batch that may still fail."""
-        other = QuotaUsage((), {})
-        other._quotas, other._of = self._quotas, self._of
-        other._used = [msgspec.structs.replace(usage) for usage in self._used]
+        other = copy(self)
+        other._used = list(self._used)
         return other
 
     def take(self, other: QuotaUsage) -> None:
@@ -325,8 +325,7 @@ class QuotaUsage:
         more = _difference(before, after)
         for number in self._counting(thing_id):
             used = self._used[number]
-            used.things += more.things
-            used.bytes += more.bytes
+            self._used[number] = Usage(used.things + more.things, used.bytes + more.bytes)
 
     def _counting(self, thing_id: str) -> tuple[int, ...]:
         if not self._quotas:

@@ -170,11 +170,10 @@ def check_tags(
     if tag is None and action in ("retrieve", "delete"):
         return
     # the tags of things are strong: if-match takes no weak one; a cache or proxy may weaken what if-none-match returns
-    if if_match is not None and (tag is None or not ("*" in if_match or tag in if_match)):
+    if if_match is not None and (tag is None or not {"*", tag} & {*if_match}):
         raise thing_precondition_failed(IF_MATCH, ",".join(if_match), tag or "null")
-    strong = () if if_none_match is None else [known.removeprefix("W/") for known in if_none_match]
-    if if_none_match is not None and tag is not None and ("*" in strong or tag in strong):
-        expected = ",".join(if_none_match)
+    if tag is not None and {"*", tag} & {known.removeprefix("W/") for known in if_none_match or ()}:
+        expected = ",".join(if_none_match or ())
         if action == "retrieve":
             raise not_modified(expected, tag)
         raise thing_precondition_failed(IF_NONE_MATCH, expected, tag)
