@@ -82,12 +82,9 @@ class _Writer:
 
 @contextmanager
 def threads(spark: SparkSession, count: int) -> Iterator[Callable[[Work], Future[None]]]:
-    """Yield a function that starts work beside the batch; the block ends when all work has ended.
-
-    The threads keep the query's job group, so that stopping the query stops them.
-    """
+    """Yield a function that starts work beside the batch; the block ends when all work has ended."""
     with ThreadPoolExecutor(count, thread_name_prefix="ackstream-batch") as pool:
-        # the log fields of this thread apply to them, too
+        # with the query's job group, so that stopping the query stops them; and with the log fields of this thread
         yield lambda work: pool.submit(copy_context().run, inheritable_thread_target(spark)(work))
 
 
@@ -110,9 +107,7 @@ def repeating(
 ) -> Iterator[None]:
     """Do the work that ``connect`` yields at an interval of seconds, in a thread that ends with the block.
 
-    A failure is logged and retried with new connections: a broker may be unreachable.
-
-    :param patience: the seconds of failures after which the thread gives up
+    :param patience: the seconds of failures after which the thread gives up; until then, it connects anew and repeats
     :param give_up: called then, or when the work raises a StoppedError; the block ends with that error
     """
     stop = threading.Event()

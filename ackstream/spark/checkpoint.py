@@ -205,11 +205,9 @@ def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
 
 
 def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], whose: str, remedy: str) -> None:
-    """Raise a StartError if a topic's present id (:func:`topic_ids`) differs from the remembered one.
-
-    :param theirs: the remembered ids; a topic without one is accepted
-    :param whose: the checkpoint or table that remembers them, as the beginning of a sentence; ``remedy`` is its end
-    """
+    """Raise a StartError if a topic's present id (:func:`topic_ids`) differs from the remembered one."""
+    # ``theirs``: the remembered ids; a topic without one is accepted. ``whose``: the checkpoint or table that remembers
+    # them, as the beginning of a sentence; ``remedy`` is its end
     for key, identity in ours.items():
         if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
             raise StartError(

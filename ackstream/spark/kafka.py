@@ -154,10 +154,8 @@ def disconnect(job: str) -> None:
 
 
 def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
-    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late.
-
-    :param tick: the time of a tick, null for other records; or the name of the column with it
-    """
+    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late."""
+    # ``tick``: the time of a tick, null for other records; or the name of the column with it
     return (
         stream.withColumn(CLOCK, F.col(tick) if isinstance(tick, str) else tick)
         .withWatermark(CLOCK, "0 seconds")
@@ -167,11 +165,9 @@ def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
 
 
 def tick_time(spark: SparkSession) -> Column:
-    """Return the time of a tick: its ``value``, at most its append time, as the tick covers no later records.
-
-    It is 0, without effect, if the tick is unreadable or its run does not count. The run that ``spark`` names counts,
-    and in a replayed batch also the run that counted when the batch was planned, so that the decisions are the same.
-    """
+    """Return the time of a tick: its ``value``, at most its append time, as the tick covers no later records."""
+    # it is 0, without effect, if the tick is unreadable or its run does not count. The run that ``spark`` names counts,
+    # and in a replayed batch also the run that counted when the batch was planned, so that the decisions are the same
     time, key = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string")
     counts = key == spark.conf.get(RUN, ANY_RUN)
     if (former := spark.conf.get(FORMER_RUN, None)) is not None:
@@ -211,9 +207,8 @@ def copy_limit(spark: SparkSession) -> int:
 def fitting(limit: int, value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
     """Return value and headers of a record for another topic, or its reference if the copy exceeds :func:`copy_limit`.
 
-    The reference has no value, and instead of ``headers`` the header ``omitted`` with the size in bytes.
-
-    :param own: few and small headers to add; the last of a repeated name counts
+    The reference has no value, and instead of ``headers`` the header ``omitted`` with the size in bytes. The ``own``
+    headers are few, small and last: of a repeated name the last one counts.
     """
     size = F.aggregate(
         headers,

@@ -96,10 +96,7 @@ class Lease:
                 del others[run]
 
     def sign(self, log: LeaseLog) -> int:
-        """Send a sign of life; return its append time in epoch milliseconds.
-
-        :raises StoppedError: another run has taken over
-        """
+        """Send a sign of life; return its append time in epoch milliseconds; StoppedError: another run took over."""
         offset, broker_time = log.append(self.run.encode(), _ALIVE)
         for record in self._news(log, offset):
             if (run_of(record) or 0) > self._run and record.value is not None:

@@ -149,10 +149,7 @@ def carry_commit(old: str, new: str) -> str:
 def _write_states(
     spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint
 ) -> Mapping[str, list[int]]:
-    """Let a query write the states in a first batch, and run a second one.
-
-    :return: the keys of the shards for the new checkpoint; empty if it keeps those of the old one
-    """
+    """Let a query write the states in a first batch, and run a second one; return the keys of the shards if changed."""
     own = spark.newSession()
     for key, value in {**job.conf(settings), **_ONE_BY_ONE}.items():
         own.conf.set(key, value)

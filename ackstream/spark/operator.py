@@ -51,13 +51,11 @@ LOG = "ackstream.log"
 
 
 class Told(NamedTuple):
-    """The reports of shards to the driver: by shard :attr:`Shard.next_timeout` and gauges; together, the counters.
-
-    ``asked``: whether a tick has reached all shards.
-    """
+    """The reports of shards to the driver: by key :attr:`Shard.next_timeout` and gauges, and the counters of all."""
 
     timeouts: Mapping[Any, int | None] = {}
     asked: bool = False
+    """Whether a tick has reached all shards."""
     gauges: Mapping[Any, dict[Key, float]] = {}
     tally: Tally = Tally()
 
@@ -191,15 +189,13 @@ def spread(shards: int, tasks: int, hash_of: Callable[[int], int]) -> list[int]:
 
 
 def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Choose the keys of shards for a job's session; return the entry for its checkpoint.
-
-    :param theirs: the content of the checkpoint; empty for a new one, whose shards are spread over the tasks
-    """
+    """Choose the keys of shards for a session; return the entry for its checkpoint, which has ``theirs`` so far."""
     # by the whole name: for a.b.c the JVM searches all jars for classes a and a.b, each time
     murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")(_SEED)  # noqa: SLF001 - no public way
     # the first releases used the numbers of the shards as keys
     keys: list[int] = theirs.get(SHARD_KEYS, list(range(shards)))
     if not theirs:
+        # a new checkpoint
         tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))
         keys = spread(shards, tasks, lambda key: int(murmur.hashInt(key)))
     spark.conf.set(SHARD_KEYS, json.dumps(keys))
@@ -254,11 +250,9 @@ def _log_as(log: str | None) -> None:
 
 @cache
 def spare_collections() -> None:
-    """Freeze the imported objects of a Python worker once, and disable collection within a task.
-
-    A worker runs ``gc.collect()`` after every task: 0.19 s a batch with pandas loaded. The records of a batch make no
-    cycles, and the search for cycles slows every batch.
-    """
+    """Freeze the imported objects of a Python worker once, and disable collection within a task."""
+    # a worker runs gc.collect() after every task: 0.19 s a batch with pandas loaded; the records of a batch make no
+    # cycles, and the search for cycles slows every batch
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -114,10 +114,8 @@ def _partitions(offsets: str) -> dict[TopicPartition, int]:
 
 
 def lost_records(before: Offsets, after: Offsets, beginnings: Offsets) -> dict[TopicPartition, int]:
-    """Count the deleted records of each partition that a query skipped between two next offsets.
-
-    :param beginnings: the first offsets in Kafka in between; records that were deleted later are not counted
-    """
+    """Count the deleted records of each partition that a query skipped between two next offsets."""
+    # ``beginnings``: the first offsets in Kafka in between; records that were deleted later are not counted
     counts = {
         partition: min(after.get(partition, offset), beginnings.get(partition, 0)) - offset
         for partition, offset in before.items()
@@ -141,11 +139,8 @@ def _partitions_of(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]
 def committer(
     kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], *, measures: bool = False
 ) -> AbstractContextManager[None]:
-    """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread.
-
-    :param topics: the topics with the job's input, without the prefix
-    :param measures: whether to measure the lag
-    """
+    """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread."""
+    # ``topics`` have the job's input, without the prefix; ``measures``: whether to measure the lag
     names = {kafka.topic(topic): topic for topic in topics}
     committed: dict[TopicPartition, int] = {}
     total, measured = 0, -math.inf

@@ -170,10 +170,7 @@ def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
 
 
 def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
-    """Call ``run`` with the settings of file and environment, with log and metrics; exit with the product's error.
-
-    :param program: its name in the log, such as ``correlate``
-    """
+    """Call ``run`` with settings, log (named ``program``) and metrics; exit with the product's error."""
     keep_private()
     try:
         # errors in the settings are logged, too

@@ -1,16 +1,14 @@
 """The archive job: records of ledger and audit become rows of the Delta tables, each exactly once.
 
-Two kinds of repetition are kept apart. A batch of *this* query that is replayed after a crash is recognised by Delta
-itself: every append carries the query's id and the batch's number as its transaction, and a table that has it skips the
-append. A record that *correlate* wrote again after its own crash is in the ledger twice, in one batch here or in two;
-such copies are recognised by id among the rows of the same query and batch of correlate. That comparison also makes it
-harmless to read the topics again from their start with a new checkpoint. A record of the audit that a gateway had to
-send again is recognised likewise, by the gateway's run and the number. Two archives of one lake that are on different
-systems, where no lease keeps them apart, recognise rows that the other committed, if not at the same moment.
+A batch of *this* query that is replayed after a crash is recognised by Delta: every append carries the query's id and
+the batch's number as its transaction. A record that *correlate* wrote again after its own crash is in the ledger twice,
+in one batch here or in two. Such copies are recognised by id among the rows of the same query and batch of correlate,
+those of the audit by the gateway's run and the number; so a new checkpoint may read the topics again from their start.
+Two archives of one lake that are on different systems, where no lease keeps them apart, recognise rows that the other
+committed, if not at the same moment.
 
-What an archive remembers of a table (:class:`Written`) makes reading it a rare case. Batches of a query only grow, and
-correlate writes at most its newest batch again. The rows of that batch are recognised by their ids, if this archive has
-written all of them.
+A table is rarely read (:class:`Written`): batches of a query only grow, and correlate writes at most its newest batch
+again. The rows of that batch are recognised by their ids, if this archive has written all of them.
 """
 
 from __future__ import annotations
@@ -87,10 +85,8 @@ class ArchiveFold:
         self._others: dict[str, dict[str, int]] = {}
 
     def write(self, frame: DataFrame, batch_id: int, application: str) -> None:
-        """Append the rows of one batch of the ledger, except those that are already in the tables.
-
-        ``application`` names the sequence of batches; a new checkpoint needs a new name, or Delta skips its batches.
-        """
+        """Append the rows of one batch of the ledger, except those that are already in the tables."""
+        # ``application`` names the sequence of batches: with that of another checkpoint, Delta would skip them
         records = parse(frame).persist()
         try:
             summary = summarise(records)
@@ -153,10 +149,7 @@ class ArchiveFold:
 
 @dataclass(frozen=True)
 class BatchSpan:
-    """The share of a correlate query in a batch; malformed records form a span without an id.
-
-    ``copies``: records repeated in the batch; ``rows``: by table, copies included.
-    """
+    """The share of a correlate query in a batch; malformed records have no query. ``rows``: by table, with copies."""
 
     query_id: str | None
     first_batch: int

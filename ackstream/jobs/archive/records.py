@@ -94,10 +94,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def read(value: bytes | None, topic: str) -> Record | str:
-    """Return the record, or why it is malformed.
-
-    ``topic``: where it is, with the prefix: who may write the one topic writes no rows of the other.
-    """
+    """Return the record, or why it is malformed; ``topic`` is its place: a writer of one has no rows of the other."""
     if value is None:
         return "it has no value"
     try:
@@ -118,10 +115,8 @@ def read(value: bytes | None, topic: str) -> Record | str:
 def malformed(
     reason: str, coordinates: tuple[str, int, int], received_at: int, key: bytes | None, value: bytes | None
 ) -> Record:
-    """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch.
-
-    ``coordinates``: topic, partition, offset; ``received_at``: epoch milliseconds.
-    """
+    """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch."""
+    # ``coordinates``: topic, partition, offset; ``received_at``: epoch milliseconds
     topic, partition, offset = coordinates
     letter = PART_TYPES["dead_letter"](
         reason=f"malformed ledger record: {reason}",
@@ -145,8 +140,7 @@ def plain(text: bytes) -> bytes | None:
     return _decode_text(text).encode()
 
 
-MILLISECONDS_A_DAY = 86_400_000
-
+_MILLISECONDS = pa.timestamp("ms", "UTC")
 _READ = ("key", "value", "topic", "partition", "offset", "timestamp")
 _BATCHES = {"query_id": pa.string(), "first_batch": pa.int64(), "last_batch": pa.int64(), "identities": pa.binary()}
 _SPAN = pa.struct(_BATCHES | dict.fromkeys(TABLES, pa.int64()))
@@ -241,17 +235,14 @@ def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[
 def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
     """Lay out parts as rows of their table."""
     columns = TABLES[table].arrow
-    # the second column is the row's time
-    time = columns.field(1).name
     arrays = []
     for field, column in zip(columns, TABLES[table].columns, strict=True):
         name = field.name
         if name == PARTITION:
-            days = np.array([getattr(part, time) for part in parts], np.int64) // MILLISECONDS_A_DAY
-            arrays.append(pa.array(days.astype(np.int32), pa.int32()).cast(pa.date32()))
+            # the second column is the row's time
+            arrays.append(arrays[1].cast(pa.date32()))
         elif column.kind == TIME:
-            times = np.array([getattr(part, name) for part in parts], np.int64) * 1000
-            arrays.append(pa.array(times, pa.int64()).cast(field.type))
+            arrays.append(pa.array(map(attrgetter(name), parts), _MILLISECONDS).cast(field.type))
         else:
             arrays.append(pa.array(_values(table, name, owners, parts, is_text=column.kind == TEXT), field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=columns)

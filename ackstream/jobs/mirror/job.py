@@ -75,10 +75,7 @@ def named(settings: Settings, arguments: Sequence[str]) -> Destination:
 
 
 def run(spark: SparkSession, settings: Settings, destination: Destination, stop: threading.Event) -> None:
-    """Copy, and report the destination's position, every interval until ``stop`` is set.
-
-    :raises StartError: if there are no messages yet, or the destination's table has those of another lake
-    """
+    """Copy, and report the destination's position, every interval until ``stop`` is set; raises as :class:`Mirror`."""
     mirror = Mirror(spark, settings, destination)
     topic = settings.kafka.topic("destinations")
     with HEALTH.expecting(COPY, COPY_SECONDS), closing(Outbox(settings.kafka, SEND_SECONDS)) as outbox:
@@ -139,10 +136,7 @@ class Mirror:
         self.last = until if appended else self._position()
 
     def _position(self) -> int:
-        """Return the newest batch in the destination: of its rows, or of appends whose rows were deleted since.
-
-        :raises StartError: they were not deleted, but the table was restored to an earlier version
-        """
+        """Return the newest batch of rows, or of appends whose rows were deleted (StartError: by a restore) since."""
         newest = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
         appended = tables.transactions(self._spark, self._there, TABLE).get(self.source, -1)
         if newest < appended and self._was_restored():

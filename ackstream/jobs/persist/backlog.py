@@ -64,12 +64,9 @@ class Backlog:
         replayed: int | None = None,
         now: int = 0,
     ) -> None:
-        """Start after a restart, waiting for all sync destinations.
-
-        Batches: ``acknowledged`` up to which all acks were sent; ``stored`` and ``written`` the newest with messages
-        and with states, -1: none; ``deferred`` with unsent acks, ascending; ``replayed`` the one to replay: it waits
-        once committed.
-        """
+        """Start after a restart, waiting for all sync destinations."""
+        # batches: ``acknowledged`` up to which all acks were sent; ``stored`` and ``written`` the newest with messages
+        # and with states, -1: none; ``deferred`` with unsent acks; ``replayed`` the one to replay: it waits once committed
         self.acknowledged = acknowledged
         self._written, self._deferred = written, frozenset(deferred)
         self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
@@ -186,14 +183,12 @@ class PacedAck(NamedTuple):
 
 @dataclass
 class _Waiting:
-    """The acks of one publisher, in order; the first ``ready`` are sent at any time.
-
-    ``count``: how many numbers have been decided since the last third of a window.
-    """
+    """The acks of one publisher, in order; the first ``ready`` are sent at any time."""
 
     acks: list[PacedAck] = field(default_factory=list)
     ready: int = 0
     count: int = 0
+    """How many numbers have been decided since the last third of a window."""
 
 
 class AckPacing:

@@ -41,14 +41,12 @@ MAX_TOPIC_BYTES = 1_024
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reason to reject a message; without one, whether it is stored or acknowledged and dropped.
-
-    ``logged``: its topic has a log; its ack is merged with others only then.
-    """
+    """The reason to reject a message; without one, whether it is stored or acknowledged and dropped."""
 
     reason: str | None = None
     stored: bool = True
     logged: bool = True
+    """Whether its topic has a log; its ack is merged with others only then."""
 
 
 ACCEPTED = Verdict()

@@ -90,9 +90,7 @@ class PublisherState(msgspec.Struct):
 
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
         """Take over the interval and the window that a logon names; return the interval in force if it changes."""
-        # ``floor_ms`` is the shortest interval
-
-        # digits alone are milliseconds, which earlier producers name
+        # ``floor_ms`` is the shortest interval; digits alone are milliseconds, which earlier producers name
         wanted = read_number(conflation) if (conflation or "").isdecimal() else read_duration(conflation or "")
         self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
         self.window = read_number(window) or 0
@@ -136,17 +134,14 @@ def first_batch(spark: SparkSession, lake: Lake, query_id: str, earlier: tuple[i
 
 
 class StoredStates:
-    """The publishers' states in the table; ``first`` is the number of the query's first batch.
-
-    The batches of earlier checkpoints precede those of this one. ``complete``: whether all clients of the table were in
-    what :meth:`before` returned for all.
-    """
+    """The publishers' states in the table; ``first`` is the query's first batch, after those of other checkpoints."""
 
     def __init__(self, spark: SparkSession, settings: Settings, query_id: str) -> None:
         """Find out where the batches of other checkpoints end."""
-        # the last one may have no state (no client was named, or it was interrupted), or no messages: these are read
-        # again
         self.complete = True
+        """Whether all clients of the table were in the result of :meth:`before` for all."""
+        # the last batch may have no state (no client was named, or it was interrupted), or no messages: these are read
+        # again
         self._spark, self._lake = spark, settings.lake
         publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
         last, newest = earlier_batches(publishers, messages, query_id)

@@ -83,11 +83,7 @@ class Deleted(NamedTuple):
 
 
 class LogSubscription(msgspec.Struct):
-    """A subscription to new messages; the fields are the JSON in the table ``subscriptions``.
-
-    ``origin``: of the command that began it; ``acknowledged_through``: the last batch whose bookmark was sent; ``due``:
-    when the next bookmark may be sent, epoch milliseconds.
-    """
+    """A subscription to new messages; the fields are the JSON in the table ``subscriptions``."""
 
     client: str
     sub_id: str
@@ -97,6 +93,7 @@ class LogSubscription(msgspec.Struct):
     filter: str | None = None
     bookmarked: bool = False
     acknowledged_through: int = msgspec.field(default=-1, name="told")
+    """The last batch whose bookmark was sent; the next one may be sent when it is ``due``, epoch milliseconds."""
     due: int = 0
 
 

@@ -92,10 +92,7 @@ class Retention:
     def __init__(
         self, writer: str, required: Mapping[str, int] | None = None, *, start: int = 1, max_holes: int | None = None
     ) -> None:
-        """Begin empty, with the quorum of each ``required`` role.
-
-        ``max_holes``: of one reader's acknowledgements; intervals beyond it wait until some holes are filled.
-        """
+        """Begin empty, with quorums by role; intervals beyond ``max_holes`` of a reader wait until some are filled."""
         self._writer = writer
         self._required = dict(required or {})
         self._max_holes = max_holes
@@ -171,10 +168,8 @@ class Retention:
             known.present = True
 
     def forget(self, reader: str) -> bool:
-        """Drop a reader that is gone; return ``False`` if it stays without its epoch.
-
-        One of a required role stays as long as it has acknowledged a sample that is not done: that counts (R20).
-        """
+        """Drop a reader that is gone; return ``False`` if it stays without its epoch."""
+        # one of a required role stays while it has acknowledged a sample that is not done: that counts (R20)
         if (known := self.readers.get(reader)) is None:
             return True
         if known.role in self._required and any(known.acknowledged.missing(*kept) != [kept] for kept in self.retained):
@@ -220,10 +215,7 @@ class Retention:
         return self.done.merge(rejected) + self._settle(begin, self.written)
 
     def admit(self, report: Report) -> tuple[Reason | None, list[Interval]]:
-        """Accept a report if it is the newest of its reader; earlier ones are then stale.
-
-        :return: the reason to reject it, and the samples that became done because of its reader's role
-        """
+        """Accept a report that is its reader's newest; return why not, and the samples now done because of its role."""
         known = self.readers.get(report.reader)
         if known is None:
             known = self._subscribe(report.reader, max(report.start, self.done.start))
@@ -310,10 +302,8 @@ class Retention:
         }
 
     def waiting_for(self, seq: int) -> list[str]:
-        """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum.
-
-        Readers by name: their records are in several partitions, and come in any order.
-        """
+        """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum."""
+        # readers by name: their records are in several partitions, and come in any order
         if seq in self.done:
             return []
         plain = sorted(

@@ -62,11 +62,8 @@ OUTPUT_SCHEMA = StructType([StructField(name, kind) for name, kind in _COLUMNS.i
 
 
 def check(spark: SparkSession, settings: Settings) -> None:
-    """Refuse a new checkpoint beside the rows of an earlier one (StartError).
-
-    The earlier state knows the acknowledged samples. A new one would write and publish again all reports that the
-    topics still have, and forget the others.
-    """
+    """Refuse a new checkpoint beside the rows of an earlier one (StartError), which knows the acknowledged samples."""
+    # a new one would write and publish again all reports that the topics still have, and forget the others
     if is_new_checkpoint(spark, location := settings.lake.checkpoint(NAME)):
         tables.refuse_rows(spark, settings.lake, "deliveries", location, _ANEW)
 
@@ -113,11 +110,9 @@ JOB = Job(
 
 
 def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataFrame:
-    """Project Kafka rows to the operator's input.
-
-    A record goes to its writer's shard, one about a reader alone to all shards (``keys``), one for queues to none, an
-    unreadable one to any, which makes a row of it.
-    """
+    """Project Kafka rows to the operator's input."""
+    # a record goes to its writer's shard, one about a reader alone to all shards (``keys``), one for queues to none, an
+    # unreadable one to any, which makes a row of it
     kafka = settings.kafka
     text = F.make_valid_utf8(F.col("value").cast("string"))
     coordinates = F.concat_ws("-", "topic", "partition", "offset")

@@ -106,10 +106,8 @@ class Settled(msgspec.Struct):
         self._ignore(record, index, reason, {"detail": detail[:VALUE_BYTES], "value": value})
 
     def add_expired(self, reader: str, epoch: int, at: int) -> None:
-        """Add the row of a durable reader that was removed because it was silent for ``settle.durable_lease``.
-
-        No record caused it, so it has no coordinates.
-        """
+        """Add the row of a durable reader that was removed because it was silent for ``settle.durable_lease``."""
+        # no record caused it, so it has no coordinates
         row: Row = {"reason": "reader-expired", "reader": reader, "received_at": at, "topic": ""}
         self.ignored.append(row | {"id": f"reader-{reader}-{epoch}-{at}", "partition": -1, "offset": -1})
 
@@ -201,10 +199,8 @@ def known_readers(asked: tuple[str, int], shard: tuple[int, int], found: Sequenc
 def writer_states(
     writer: str, retention: Retention, own_roles: dict[str, int], lease_ms: int | None
 ) -> list[WriterState]:
-    """Return how far a writer's samples are acknowledged.
-
-    ``own_roles``: required by the writer itself; remembered for ``lease_ms`` (``None``: for ever).
-    """
+    """Return how far a writer's samples are acknowledged."""
+    # ``own_roles``: required by the writer itself; remembered for ``lease_ms`` (``None``: for ever)
     released, written = retention.released, retention.written
     waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()
     behind = [run for run in retention.done if run[0] > released]

@@ -1,7 +1,4 @@
-"""State of a shard of settle between batches: writers, readers and early reports; and its form as bytes.
-
-A writer is encoded on its own, so that a batch pays for the writers it touches.
-"""
+"""State of a shard of settle between batches: writers, each with bytes of its own, readers and early reports."""
 
 from __future__ import annotations
 
@@ -31,17 +28,14 @@ NEVER = MAX_NUMBER
 
 
 class Presence(msgspec.Struct, array_like=True):
-    """Presence of one reader, by its records and their timestamps alone.
-
-    :ivar seen: the timestamp of its last record, epoch milliseconds
-    :ivar writers: patterns of the writers it reads; empty if it never sent a start record
-    """
+    """Presence of one reader, by its records alone; ``seen`` is the timestamp of the last one, epoch milliseconds."""
 
     epoch: int
     role: str | None
     seen: int
     durable: bool = False
     writers: tuple[str, ...] = ()
+    """Patterns of the writers it reads; empty if it never sent a start record."""
     present: bool = True
 
     def reads(self, writer: str) -> bool:
@@ -63,17 +57,15 @@ class OwnRoles(msgspec.Struct, array_like=True):
 
 
 class SettleState(msgspec.Struct, array_like=True):
-    """The shape of the blob; :data:`STATE_VERSION` is its version.
-
-    :ivar idle: the writers whose samples are all done, with the time of the last record about each
-    :ivar required: by writer the roles that it requires itself; kept when the writer is forgotten
-    """
+    """The shape of the blob; :data:`STATE_VERSION` is its version."""
 
     writers: dict[str, msgspec.Raw] = {}
     readers: dict[str, Presence] = {}
     early: list[ReportRecord] = []
     idle: dict[str, int] = {}
+    """The writers whose samples are all done, with the time of the last record about each."""
     required: dict[str, OwnRoles] = {}
+    """The roles that a writer requires itself; kept when the writer is forgotten."""
 
 
 class _SavedReader(msgspec.Struct, array_like=True):
@@ -117,7 +109,7 @@ def encode(state: SettleState) -> tuple[int, bytes]:
 
 
 class Writers:
-    """The writers of a shard, decoded when they are first accessed."""
+    """The writers of a shard, decoded when they are first accessed: a batch pays for the writers it touches."""
 
     def __init__(self, rules: Settle, state: SettleState) -> None:
         """Begin with the writers of a state."""
@@ -149,11 +141,9 @@ class Writers:
         return found
 
     def expire(self, now: int, early: EarlyReports, *names: str) -> None:
-        """Forget writers without open samples that were silent for ``reader_memory``: of the named ones, or of all.
-
-        Nothing is lost with them: a writer that returns begins with its next sample. One with early reports stays. The
-        roles that a writer requires itself stay for ``durable_lease``.
-        """
+        """Forget writers without open samples that were silent for ``reader_memory``: of the named ones, or of all."""
+        # nothing is lost: a writer that returns begins with its next sample. One with early reports stays; the roles
+        # that a writer requires itself stay for durable_lease
         before = now - self._rules.reader_memory
         for name in names or [name for name, seen in self._idle.items() if seen < before]:
             if name not in self._known or name in early:
@@ -262,10 +252,8 @@ class EarlyReports:
         readers.setdefault(report.reader, deque()).append((record, report))
 
     def take(self, writer: str, before: int, lacks: Callable[[Report], bool]) -> list[tuple[ReportRecord, Report]]:
-        """Remove and return a writer's reports that need not wait: older than a time, or lacking no sample.
-
-        A reader's later report never overtakes an earlier one, so a backlog costs one look at each reader's oldest.
-        """
+        """Remove and return a writer's reports that need not wait: older than a time, or lacking no sample."""
+        # a reader's later report never overtakes an earlier one, so a backlog costs one look at each reader's oldest
         taken = []
         readers = self._waiting.get(writer, {})
         for reader, waiting in list(readers.items()):

@@ -6,7 +6,6 @@ batches are cut. Source: Ditto, ``things/service/…/strategies/commands``, ``Th
 
 from __future__ import annotations
 
-from copy import copy
 from datetime import datetime, timedelta, timezone
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,15 +45,13 @@ encode = msgspec.json.Encoder().encode
 
 
 class Thing(msgspec.Struct, frozen=True, gc=False):
-    """A thing after its last change; times in epoch milliseconds. Created again, it continues with the next revision.
-
-    ``content``: its JSON (thingId, policyId, definition, attributes, features); ``None``: it is deleted.
-    """
+    """A thing after its last change, times in epoch milliseconds; created again, it has the next revision."""
 
     revision: int
     created: int
     modified: int
     content: bytes | None
+    """Its JSON (thingId, policyId, definition, attributes, features); ``None``: it is deleted."""
 
     def whole(self) -> dict[str, Any]:
         """Return the JSON that filters and selectors see: with ``_revision``, ``_created`` and ``_modified``."""
@@ -73,19 +70,17 @@ def instant(milliseconds: int) -> str:
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """The result of a successful command: status, value and entity tag of the response, and the thing.
-
-    ``event`` is the action of a change's event (``created``, ``modified``, ``merged``, ``deleted``), none of a
-    retrieve; ``change`` its value, if any; ``visible`` is false if the thing's content is the same as before.
-    """
+    """The result of a successful command: status, value and entity tag of the response, and the thing."""
 
     status: int
     value: Any
     tag: str | None
     thing: Thing
     event: str | None = None
+    """The action of a change's event: ``created``, ``modified``, ``merged`` or ``deleted``; ``change`` is its value."""
     change: Any = UNSET
     visible: bool = True
+    """Whether the thing's content differs from the one before."""
 
 
 def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandResult:
@@ -302,8 +297,8 @@ class QuotaUsage:
 
     def copy(self) -> QuotaUsage:
         """Return the same usage, to be changed by a part of a batch that may still fail."""
-        other = copy(self)
-        other._used = list(self._used)
+        other = QuotaUsage((), {})
+        other._quotas, other._of, other._used = self._quotas, self._of, list(self._used)
         return other
 
     def take(self, other: QuotaUsage) -> None:

@@ -47,11 +47,7 @@ _TAG = re.compile(r'\s*(\*|(?:W/)?"[^"*]*")\s*(?:,|$)')
 
 
 class TwinCommand(msgspec.Struct, frozen=True):
-    """A command for one thing; ``timestamp`` is the broker's, epoch milliseconds.
-
-    ``value``: decoded JSON, ``UNSET`` for retrieve and delete; ``fields``: a retrieve's selector; ``if_equal``: how to
-    treat a change without effect.
-    """
+    """A command for one thing; ``timestamp``: the broker's, epoch ms; ``value``: decoded, ``UNSET`` if it has none."""
 
     thing_id: str
     action: str
@@ -62,7 +58,9 @@ class TwinCommand(msgspec.Struct, frozen=True):
     if_none_match: tuple[str, ...] | None = None
     condition: str | None = None
     fields: str | None = None
+    """The selector of a retrieve."""
     if_equal: str | None = None
+    """How to treat a change without effect."""
 
 
 def check_headers(headers: Mapping[str, Any]) -> None:
@@ -186,25 +184,19 @@ MAX_TOPIC = 249
 
 
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record of the signals topic; ``timestamp``: the broker's, epoch ms; record headers choose the ``reply_topic``.
-
-    ``correlation_id`` is that of the record headers, ``None`` if the JSON or the coordinates give it.
-    """
+    """A record of signals; ``timestamp``: the broker's, epoch ms; its record headers choose the ``reply_topic``."""
 
     timestamp: int
     partition: int
     offset: int
     correlation_id: str | None
+    """That of the record headers; ``None`` if the JSON or the coordinates give it."""
     value: bytes | None
     reply_topic: bytes | None = None
 
 
 class JournalRow(msgspec.Struct, frozen=True, gc=False):
-    """A change of a thing and the command that made it; JSON is text, times are epoch milliseconds.
-
-    ``visible``: the thing's content changed; ``search_persisted``: that acknowledgement is awaited. The ``last`` row of
-    a thing in a batch holds the whole ``thing``, unless it is deleted.
-    """
+    """A change of a thing and the command that made it; JSON is text, times are epoch milliseconds."""
 
     thing_id: str
     revision: int
@@ -215,12 +207,14 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
     value: str | None
     deleted: bool
     visible: bool
+    """Whether the thing's content changed."""
     search_persisted: bool
     correlation_id: str
     partition: int
     offset: int
     last: bool = False
     thing: str | None = None
+    """The whole thing, in the last row of a thing in a batch; ``None`` there: it is deleted."""
 
 
 EVENTS, ACKS = "events", "twin-acks"
@@ -228,16 +222,14 @@ ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
 
 class TwinMessage(msgspec.Struct, frozen=True, gc=False):
-    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`.
-
-    ``reply_id``: of the reply to the command, for an answer that is awaited: others may have the same correlation-id.
-    """
+    """A record to send once the journal has the batch; ``topic`` is :data:`EVENTS` or :data:`ACKS`."""
 
     topic: str
     key: str
     value: bytes
     correlation_id: str
     reply_id: str | None = None
+    """Of the reply to the command, for an answer that is awaited: others may have the same correlation-id."""
 
     @classmethod
     def of(cls, topic: str, request: Request, envelope: Envelope, reply_id: str | None = None) -> TwinMessage:

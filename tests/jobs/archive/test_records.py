@@ -36,6 +36,8 @@ KAFKA = pa.schema(
     ]
 )
 
+DAY_MS = 86_400_000
+
 
 def project(*values: bytes | None, topic: str = "ledger") -> job.Summary:
     """Lay out records as a worker does, some hundred at once."""
@@ -159,11 +161,7 @@ def test_a_dead_letter_keeps_the_bytes_of_its_record() -> None:
 
 
 def test_the_day_does_not_depend_on_the_time_zone_of_the_session(spark: SparkSession) -> None:
-    last_moment = (
-        records.START // parsed_records.MILLISECONDS_A_DAY * parsed_records.MILLISECONDS_A_DAY
-        + parsed_records.MILLISECONDS_A_DAY
-        - 1
-    )
+    last_moment = records.START // DAY_MS * DAY_MS + DAY_MS - 1
     record = records.outcome(1, signal=records.signal_row(1, received_at=last_moment))
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
