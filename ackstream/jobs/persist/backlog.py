@@ -66,7 +66,7 @@ class Backlog:
     ) -> None:
         """Start after a restart, waiting for all sync destinations."""
         # batches: ``acknowledged`` up to which all acks were sent; ``stored`` and ``written`` the newest with messages
-        # and with states, -1: none; ``deferred`` with unsent acks; ``replayed`` the one to replay: it waits once committed
+        # and with states, -1: none; ``deferred`` with unsent acks; ``replayed`` to replay, which waits once committed
         self.acknowledged = acknowledged
         self._written, self._deferred = written, frozenset(deferred)
         self._destinations = {one.name: _SyncDestination(one) for one in destinations if one.type == "sync"}
@@ -172,6 +172,18 @@ class Backlog:
 # -- pacing ------------------------------------------------------------------------------------------------------------
 
 
+class BatchAcks(NamedTuple):
+    """The acks of a publisher in a batch, and how it wants them: within ``conflation`` milliseconds, or at once."""
+
+    client: str
+    acks: Sequence[CommandAck]
+    conflation: int
+    window: int = 0
+    """Of the publisher, with an ack for each third of it; 0: it has none."""
+    urgent: bool = False
+    """Send them with the next :meth:`AckPacing.take`; an ack that is not merged always is."""
+
+
 class PacedAck(NamedTuple):
     """An ack that waits, and the batch that decided it: the first one, if several are merged."""
 
@@ -198,19 +210,15 @@ class AckPacing:
         """Begin without acks."""
         self._waiting: dict[str, _Waiting] = {}
 
-    def add(
-        self, client: str, acks: Sequence[CommandAck], *, batch: int, due: int, window: int = 0, urgent: bool = False
-    ) -> None:
-        """Add acks of a publisher behind those that wait; ``due``: when to send them at the latest."""
-        # ``window``: of the publisher, with an ack for each third of it; 0: it has none. ``urgent``: send them with the
-        # next take(); an ack that is not merged always is
-        waiting = self._waiting.setdefault(client, _Waiting())
-        for ack in acks:
-            for part in _thirds(waiting, ack, window):
-                _append(waiting, PacedAck(client, part, batch, due))
+    def add(self, added: BatchAcks, batch: int, since: int) -> None:
+        """Add acks of a publisher behind those that wait; their interval begins at ``since``."""
+        waiting = self._waiting.setdefault(added.client, _Waiting())
+        for ack in added.acks:
+            for part in _thirds(waiting, ack, added.window):
+                _append(waiting, PacedAck(added.client, part, batch, since + added.conflation))
                 if ack.cid is not None or waiting.count == 0:
                     waiting.ready = len(waiting.acks)
-        if urgent:
+        if added.urgent:
             waiting.ready = len(waiting.acks)
 
     def take(self, now: int) -> list[PacedAck]:

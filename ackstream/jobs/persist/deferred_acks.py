@@ -15,13 +15,13 @@ import time
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.persist.backlog import AckPacing, Backlog, DestinationChange
+from ackstream.jobs.persist.backlog import AckPacing, Backlog, BatchAcks, DestinationChange
 from ackstream.jobs.persist.state import TABLES, earlier_batches, first_batch
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
 from ackstream.kafka.connection import Outbox
@@ -57,16 +57,6 @@ MAX_ACKS_HELD = 10_000
 _decode = msgspec.json.Decoder(list[CommandAck]).decode
 
 
-class _BatchAcks(NamedTuple):
-    """The acks of a publisher in a batch, and how it wants them; ``conflation`` is in milliseconds."""
-
-    client: str
-    acks: Sequence[CommandAck]
-    conflation: int
-    window: int
-    urgent: bool
-
-
 class DeferredAcks:
     """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
@@ -98,7 +88,7 @@ class DeferredAcks:
             now=monotonic_ms(),
         )
         self._restored = written
-        self._held: dict[int, list[_BatchAcks]] = {}
+        self._held: dict[int, list[BatchAcks]] = {}
         """The acks of batches that wait, of those that there was room for."""
         self._urgent: dict[int, set[str]] = {}
         """Who wants those of the others at once."""
@@ -139,7 +129,7 @@ class DeferredAcks:
         with self._lock:
             states, urgent = result.changed, result.urgent
             own = [
-                _BatchAcks(name, found, states[name].conflation, states[name].window, name in urgent)
+                BatchAcks(name, found, states[name].conflation, states[name].window, name in urgent)
                 for name, found in acks.items()
             ]
             if self._backlog.defers(batch):
@@ -242,22 +232,21 @@ class DeferredAcks:
             self._urgent = {number: clients for number, clients in self._urgent.items() if number > ready[-1]}
             self._held = {number: own for number, own in self._held.items() if number > ready[-1]}
 
-    def _stored(self, numbers: Sequence[int]) -> dict[int, list[_BatchAcks]]:
+    def _stored(self, numbers: Sequence[int]) -> dict[int, list[BatchAcks]]:
         """Return the acks of batches as the table has them."""
         publishers = tables.read(self._spark, self._settings.lake, "publishers")
         rows = publishers.where(F.col("batch").isin(*numbers) & F.col("acks").isNotNull())
         terms = [F.get_json_object("state", f"$.{name}").cast("long") for name in ("conflation", "window")]
-        found: dict[int, list[_BatchAcks]] = {}
+        found: dict[int, list[BatchAcks]] = {}
         for number, client, acks, conflation, window in rows.select("batch", "client", "acks", *terms).collect():
             pause = CONFLATION_MS if conflation is None else conflation
             urgent = number <= self._restored or client in self._urgent.get(number, ())
-            found.setdefault(number, []).append(_BatchAcks(client, _decode(acks), pause, window or 0, urgent))
+            found.setdefault(number, []).append(BatchAcks(client, _decode(acks), pause, window or 0, urgent))
         return found
 
-    def _pace(self, batch: int, acks: Sequence[_BatchAcks], since: int) -> None:
+    def _pace(self, batch: int, acks: Sequence[BatchAcks], since: int) -> None:
         for one in acks:
-            due = since + one.conflation
-            self._pacing.add(one.client, one.acks, batch=batch, due=due, window=one.window, urgent=one.urgent)
+            self._pacing.add(one, batch, since)
 
     def _count_held(self) -> int:
         return len(self._held) + sum(len(one.acks) for own in self._held.values() for one in own)

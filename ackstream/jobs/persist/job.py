@@ -78,19 +78,10 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     return query
 
 
-DECIDES = (
-    "persist.max_message_bytes",
-    "persist.daily_quota_bytes",
-    "persist.topics",
-    "persist.entitlements",
-    "persist.subscriptions",
-    "persist.unlogged",
-    "persist.reject_no_match",
-    "persist.reject_over_quota",
-    # some refuse messages
-    "queues",
-)
-"""The settings that it decides by."""
+_DECIDING = (
+    "max_message_bytes", "daily_quota_bytes", "topics", "entitlements", "subscriptions", "unlogged", "reject_no_match",
+    "reject_over_quota",
+)  # fmt: skip
 
 JOB = Job(
     name=NAME,
@@ -99,7 +90,11 @@ JOB = Job(
     reads=("messages",),
     # a repeated header must not stop the query
     conf=lambda _: {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"},
-    keeps=CheckpointRules(committed=partial(tables.newest_own_batch, TABLES), decides=DECIDES),
+    keeps=CheckpointRules(
+        committed=partial(tables.newest_own_batch, TABLES),
+        # some queues refuse messages
+        decides=("queues", *(f"persist.{name}" for name in _DECIDING)),
+    ),
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.persist.backlog import MAX_LACKING, AckPacing, Backlog, DestinationChange
+from ackstream.jobs.persist.backlog import MAX_LACKING, AckPacing, Backlog, BatchAcks, DestinationChange
 from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
 from ackstream.observe.figures import Tally
 from ackstream.protocol.messages import CommandAck
@@ -283,22 +283,35 @@ def _failure(seq: int, **fields: Any) -> CommandAck:
 FLUSH = CommandAck(ack_type="persisted", client="p1", cid="flush")
 
 
+def _add(
+    pacing: AckPacing,
+    client: str,
+    acks: list[CommandAck],
+    *,
+    batch: int,
+    due: int,
+    window: int = 0,
+    urgent: bool = False,
+) -> None:
+    pacing.add(BatchAcks(client, acks, due, window, urgent), batch, 0)
+
+
 def _taken(pacing: AckPacing, now: int) -> list[tuple[Any, ...]]:
     return [(paced.ack.first, paced.ack.seq, paced.ack.reason) for paced in pacing.take(now)]
 
 
 def test_successes_wait_for_the_interval_and_become_one() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 2)], batch=4, due=1_000)
-    pacing.add("p1", [_success(3, 3)], batch=5, due=1_500)
+    _add(pacing, "p1", [_success(1, 2)], batch=4, due=1_000)
+    _add(pacing, "p1", [_success(3, 3)], batch=5, due=1_500)
     assert (_taken(pacing, 999), pacing.oldest) == ([], 4)
     assert (_taken(pacing, 1_000), pacing.oldest) == ([(1, 3, None)], None)
 
 
 def test_the_example_of_the_document_is_kept_in_order() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 2), _failure(3), _success(4, 5)], batch=0, due=1_000)
-    pacing.add("p1", [_success(6, 6)], batch=1, due=1_200)
+    _add(pacing, "p1", [_success(1, 2), _failure(3), _success(4, 5)], batch=0, due=1_000)
+    _add(pacing, "p1", [_success(6, 6)], batch=1, due=1_200)
     assert _taken(pacing, 1_000) == [(1, 2, None), (3, 3, "x"), (4, 6, None)]
 
 
@@ -322,56 +335,56 @@ def test_each_third_of_a_window_is_acknowledged_at_once(
 ) -> None:
     pacing = AckPacing()
     for batch in batches:
-        pacing.add("p1", [_success(*batch)], batch=0, due=1_000, window=window)
+        _add(pacing, "p1", [_success(*batch)], batch=0, due=1_000, window=window)
     assert [run[:2] for run in _taken(pacing, 0)] == at_once
     assert [run[:2] for run in _taken(pacing, 1_000)] == later
 
 
 def test_a_third_begins_anew_after_each_ack() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 4)], batch=0, due=10, window=30)
+    _add(pacing, "p1", [_success(1, 4)], batch=0, due=10, window=30)
     assert _taken(pacing, 10) == [(1, 4, None)]
-    pacing.add("p1", [_success(5, 13)], batch=1, due=20, window=30)
+    _add(pacing, "p1", [_success(5, 13)], batch=1, due=20, window=30)
     assert _taken(pacing, 10) == []
-    pacing.add("p1", [_success(14, 14)], batch=2, due=30, window=30)
+    _add(pacing, "p1", [_success(14, 14)], batch=2, due=30, window=30)
     assert _taken(pacing, 10) == [(5, 14, None)]
 
 
 def test_a_smaller_window_counts_what_waits_already() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 250)], batch=0, due=1_000, window=900)
-    pacing.add("p1", [_success(251, 400)], batch=1, due=1_000, window=300)
+    _add(pacing, "p1", [_success(1, 250)], batch=0, due=1_000, window=900)
+    _add(pacing, "p1", [_success(251, 400)], batch=1, due=1_000, window=300)
     assert [run[:2] for run in _taken(pacing, 0)] == [(1, 251), (252, 351)]
     assert [run[:2] for run in _taken(pacing, 1_000)] == [(352, 400)]
 
 
 def test_who_waits_is_answered_at_once_with_everything_before() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 2)], batch=0, due=1_000)
-    pacing.add("p1", [_success(3, 3)], batch=1, due=1_000, urgent=True)
+    _add(pacing, "p1", [_success(1, 2)], batch=0, due=1_000)
+    _add(pacing, "p1", [_success(3, 3)], batch=1, due=1_000, urgent=True)
     assert _taken(pacing, 0) == [(1, 3, None)]
-    pacing.add("p1", [_success(4, 4), FLUSH, _success(5, 5)], batch=2, due=1_000)
+    _add(pacing, "p1", [_success(4, 4), FLUSH, _success(5, 5)], batch=2, due=1_000)
     assert _taken(pacing, 0) == [(4, 4, None), (None, None, None)]
     assert _taken(pacing, 1_000) == [(5, 5, None)]
 
 
 def test_an_ack_with_a_command_id_is_merged_with_none() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 1, cid="c1"), _success(2, 2, cid="c2"), _success(3, 3)], batch=0, due=1_000)
+    _add(pacing, "p1", [_success(1, 1, cid="c1"), _success(2, 2, cid="c2"), _success(3, 3)], batch=0, due=1_000)
     assert _taken(pacing, 0) == [(1, 1, None), (2, 2, None)]
 
 
 def test_acks_of_another_session_and_of_others_are_not_merged() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 1, session="a"), _success(2, 2, session="b")], batch=0, due=5)
-    pacing.add("p2", [_success(3, 3)], batch=0, due=10)
+    _add(pacing, "p1", [_success(1, 1, session="a"), _success(2, 2, session="b")], batch=0, due=5)
+    _add(pacing, "p2", [_success(3, 3)], batch=0, due=10)
     assert _taken(pacing, 5) == [(1, 1, None), (2, 2, None)]
     assert _taken(pacing, 10) == [(3, 3, None)]
 
 
 def test_a_merged_ack_has_the_id_of_what_it_says() -> None:
     pacing = AckPacing()
-    pacing.add("p1", [_success(1, 2).identified(), _success(3, 4).identified()], batch=0, due=0)
+    _add(pacing, "p1", [_success(1, 2).identified(), _success(3, 4).identified()], batch=0, due=0)
     (paced,) = pacing.take(0)
     assert paced.ack == _success(1, 4).identified()
 
@@ -403,7 +416,7 @@ def test_nothing_is_lost_repeated_or_reordered_and_nothing_waits_longer_than_it_
         numbers = range(first, (acks[0].seq or 0) + 1)
         expected += [(seq, acks[0].reason) for seq in numbers]
         due |= dict.fromkeys(numbers, now if urgent else now + 50)
-        pacing.add("p1", acks, batch=0, due=now + 50, window=window, urgent=urgent)
+        _add(pacing, "p1", acks, batch=0, due=now + 50, window=window, urgent=urgent)
         first = numbers[-1] + 1
         take(window)
     now += 50
