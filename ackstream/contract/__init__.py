@@ -1,1 +1,0 @@
-"""The wire contract for programs in any language: the records of each topic, as an AsyncAPI document."""

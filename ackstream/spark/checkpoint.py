@@ -78,10 +78,11 @@ class CheckpointRules:
 
 
 class Planned(NamedTuple):
-    """The id of a checkpoint's query, and its newest planned batch."""
+    """The id of a checkpoint's query, its newest planned batch, and whether the next start replays that batch."""
 
     query_id: str
     batch: int
+    unfinished: bool = False
 
 
 class Checkpoint:
@@ -163,11 +164,7 @@ class Checkpoint:
         if not self.exists("metadata"):
             return None
         query_id, batch = json.loads(self.read("metadata"))["id"], self.last("offsets")
-        return None if batch < 0 else Planned(query_id, batch)
-
-    def is_unfinished(self, batch: int) -> bool:
-        """Return whether the next start replays a batch, the newest planned one."""
-        return not self.exists(f"commits/{batch}")
+        return None if batch < 0 else Planned(query_id, batch, not self.exists(f"commits/{batch}"))
 
     def planned_end(self, batch: int, topic: str) -> int:
         """Return the offset after the last record that a batch reads from a topic with one partition; 0 without one."""

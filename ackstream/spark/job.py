@@ -122,7 +122,7 @@ class Job:
         checkpoint = Checkpoint(own, settings.lake.checkpoint(self.name))
         topics = topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
         last, end = checkpoint.planned, None
-        if last is not None and checkpoint.is_unfinished(last.batch):
+        if last is not None and last.unfinished:
             end = checkpoint.planned_end(last.batch, settings.kafka.topic(self.ticks or ""))
         ours = fixed_values(settings, self.keeps.fixed) | topics | {RULES: self.keeps.rules}
         if self.keeps.shards is not None:

@@ -203,18 +203,17 @@ def _divide(
                 yield pd.DataFrame([(keys[shard], *part, timeout, pd.NaT)], columns=frame.columns)
 
 
-class _MovedShard:
+class _MovedShard(NamedTuple):
     """A shard that only passes its state to the shell."""
 
-    def __init__(self, state: State, next_timeout: int | None) -> None:
-        self._state = state
-        self.next_timeout = next_timeout
+    state: State
+    next_timeout: int | None
 
     def load(self, version: int, blob: bytes) -> None:
         raise ValueError(f"There is a state of version {version} already, of {len(blob)} bytes.")
 
     def dump(self) -> State:
-        return self._state
+        return self.state
 
     def measure(self, tally: Tally) -> None:
         """Count nothing."""

@@ -57,6 +57,9 @@ def test_a_checkpoint_is_as_far_as_the_newest_batch_that_it_has_planned(spark: S
     assert Checkpoint(spark, location).planned is None
     for name in ("9", "10", ".10.crc", "11.tmp"):
         (tmp_path / "offsets" / name).write_text("v1")
+    assert Checkpoint(spark, location).planned == Planned("q", 10, unfinished=True)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "10").write_text("v1")
     assert Checkpoint(spark, location).planned == Planned("q", 10)
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.persist.backlog import PacedAck
     from ackstream.jobs.persist.records import PersistResult
     from ackstream.settings import Settings
-    from ackstream.spark.checkpoint import Checkpoint
+    from ackstream.spark.checkpoint import Planned
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ _decode = msgspec.json.Decoder(list[CommandAck]).decode
 class DeferredAcks:
     """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, checkpoint: Checkpoint) -> None:
-        """Restore the acks that waited; StartError if a table's schema is not that of this version."""
+    def __init__(self, spark: SparkSession, settings: Settings, last: Planned | None) -> None:
+        """Restore the acks that waited; ``last``: the newest planned batch. Raises StartError for unsuitable tables."""
         self._spark, self._settings = spark, settings
         sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
         publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
@@ -69,14 +69,13 @@ class DeferredAcks:
         acknowledged, written = publishers.agg(F.coalesce(F.max("told"), newest), newest).collect()[0]
         rows = publishers.where(f"batch > {acknowledged} AND acks IS NOT NULL").select("batch").distinct()
         waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
-        last = checkpoint.planned
         replayed = None
         if waiting:
             states, newest_stored = earlier_batches(publishers, messages, None if last is None else last.query_id)
             # the acks of one that was interrupted before it had messages are not true
             waiting = [batch for batch in waiting if batch != states or newest_stored >= states]
             # nor are those of one that is about to be replayed, before it has them
-            if last is not None and checkpoint.is_unfinished(last.batch):
+            if last is not None and last.unfinished:
                 replayed = last.batch + first_batch(spark, settings.lake, last.query_id, (states, newest_stored))
         self._backlog = Backlog(
             settings.destinations,
@@ -103,10 +102,10 @@ class DeferredAcks:
             tables.create(spark, settings.lake, ("destinations",))
             # those that were not waited for at the end of the last run
             modes = tables.read(spark, settings.lake, "destinations").groupBy("destination")
-            last = modes.agg(F.max_by("mode", "changed_at").alias("mode")).where("mode = 'async'").collect()
+            found = modes.agg(F.max_by("mode", "changed_at").alias("mode")).where("mode = 'async'").collect()
             self._changes = [
                 DestinationChange(row.destination, -1, "sync", "start", 0)
-                for row in sorted(last)
+                for row in sorted(found)
                 if row.destination in sync
             ]
 

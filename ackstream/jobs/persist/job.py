@@ -72,7 +72,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     tables.create(spark, settings.lake, ("messages", "publishers"))
     limit = settings.persist.max_offsets_per_trigger
     stream = source(spark, settings.kafka, {"messages": EARLIEST}, job=NAME, limit=limit, headers=True)
-    deferred = DeferredAcks(spark, settings, Checkpoint(spark, settings.lake.checkpoint(NAME)))
+    deferred = DeferredAcks(spark, settings, Checkpoint(spark, settings.lake.checkpoint(NAME)).planned)
     query = batches.start(projected(stream), settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
     return query

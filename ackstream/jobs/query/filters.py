@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -48,9 +48,6 @@ MAX_LENGTH: Final = 10_000
 
 _VARIABLE = "${"
 
-Selection: TypeAlias = AmpsFilter | Node
-"""A condition in AMPS's syntax, or an RQL tree for :func:`fits_filter`."""
-
 _TOP = "attributes"
 """Among the paths of a thing that RQL knows, only those below this one are free."""
 
@@ -58,8 +55,8 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @lru_cache(maxsize=8_192)
-def read_filter(text: str) -> Selection:
-    """Parse a filter in AMPS's syntax, or else in RQL. Raises FilterSyntaxError if it is neither, or too large."""
+def read_filter(text: str) -> AmpsFilter | Node:
+    """Parse a filter in AMPS's syntax, or else in RQL (a tree); FilterSyntaxError: it is neither, or too large."""
     if len(text) > MAX_LENGTH:
         raise FilterSyntaxError(f"The filter is longer than {MAX_LENGTH:,} characters.")
     if _VARIABLE in text:

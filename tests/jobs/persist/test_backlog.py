@@ -283,17 +283,8 @@ def _failure(seq: int, **fields: Any) -> CommandAck:
 FLUSH = CommandAck(ack_type="persisted", client="p1", cid="flush")
 
 
-def _add(
-    pacing: AckPacing,
-    client: str,
-    acks: list[CommandAck],
-    *,
-    batch: int,
-    due: int,
-    window: int = 0,
-    urgent: bool = False,
-) -> None:
-    pacing.add(BatchAcks(client, acks, due, window, urgent), batch, 0)
+def _add(pacing: AckPacing, client: str, acks: list[CommandAck], *, batch: int, due: int, **wanted: Any) -> None:
+    pacing.add(BatchAcks(client, acks, due, **wanted), batch, 0)
 
 
 def _taken(pacing: AckPacing, now: int) -> list[tuple[Any, ...]]:

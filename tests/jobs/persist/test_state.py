@@ -107,8 +107,7 @@ def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledg
     _put_message(spark, lake, OLD, 6)
 
     def waiting(last: Planned | None) -> list[int]:
-        checkpoint: Any = SimpleNamespace(planned=last, is_unfinished=lambda _batch: False)
-        return DeferredAcks(spark, settings, checkpoint)._backlog.ready(100)
+        return DeferredAcks(spark, settings, last)._backlog.ready(100)
 
     assert waiting(None) == [6]
     _put(spark, lake, ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))
@@ -128,12 +127,10 @@ def test_the_acks_of_a_batch_that_is_about_to_be_replayed_wait_for_its_messages(
     for query, batch in ((OLD, 6), (OLD, 7), (NEW, 8)):
         _put_message(spark, lake, query, batch)
     ready = {}
-    for unfinished in (0, 1):
-        checkpoint: Any = SimpleNamespace(
-            planned=Planned(NEW, 1), is_unfinished=lambda batch, last=unfinished: batch == last
-        )
-        ready[unfinished] = DeferredAcks(spark, settings, checkpoint)._backlog.ready(100)
-    assert ready == {0: [6, 8, 9], 1: [6, 8]}
+    for unfinished in (False, True):
+        last = Planned(NEW, 1, unfinished)
+        ready[unfinished] = DeferredAcks(spark, settings, last)._backlog.ready(100)
+    assert ready == {False: [6, 8, 9], True: [6, 8]}
 
 
 def test_acks_that_wait_are_here_or_in_the_table(
@@ -144,8 +141,7 @@ def test_acks_that_wait_are_here_or_in_the_table(
     tables.create(spark, lake, ["publishers", "messages"])
     _put(spark, lake, ("a", 6, NEW, 5, encode([ACK]).decode()))
     _put_message(spark, lake, NEW, 6)
-    checkpoint: Any = SimpleNamespace(planned=None)
-    deferred = DeferredAcks(spark, settings, checkpoint)
+    deferred = DeferredAcks(spark, settings, None)
     asked: list[list[int]] = []
     real = deferred._stored
     monkeypatch.setattr(deferred, "_stored", lambda numbers: [asked.append(numbers), real(numbers)][1])
