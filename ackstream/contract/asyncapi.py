@@ -154,9 +154,8 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of record of a topic.
+    """One kind of record of a topic; its name is unique there.
 
-    :ivar name: unique in its topic
     :ivar value: the name of its schema or type; empty for a record without a value
     :ivar media: its media type, by default that of JSON
     :ivar fixed: record headers whose values distinguish it from the other kinds of its topic

@@ -43,9 +43,8 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigger) -> StreamingQuery:
-    """Start a query that passes each batch to ``write``; it runs until it is stopped.
+    """Start a query, with the checkpoint of its name, that passes each batch to ``write`` until it is stopped.
 
-    :param name: of the query, and of its checkpoint in the lake
     :param write: gets the batch (also an empty one), its number, and the query's id. A new checkpoint has a new id, and
         numbers from 0
     """

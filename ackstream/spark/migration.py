@@ -58,8 +58,6 @@ class Migration(NamedTuple):
 def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | None:
     """Move the checkpoint of a job to the settings, or finish an interrupted migration.
 
-    The last batch is finished first, under the former settings: no other batch may send its records.
-
     :return: ``None`` if the checkpoint already has these settings
     :raises StartError: no checkpoint, the job is running, a changed setting cannot be migrated, or another release has
         to finish the last batch
@@ -91,6 +89,7 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
     fixed = {key: value for key, value in ours.items() if key not in job.keeps.movable}
     compare_values(fixed, theirs, location, job.remedy)
     if old.last("offsets") != old.last("commits"):
+        # the last batch is finished under the former settings: no other batch may send its records
         as_before = with_values(settings, {key: before for key, (before, _) in changed.items()})
         job.start(spark, as_before, available_now=True).awaitTermination()
     batch = old.last("commits")

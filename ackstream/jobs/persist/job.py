@@ -29,7 +29,6 @@ from ackstream.jobs.persist.records import (
     is_durability_ack,
     members,
     message_rows,
-    metadata_table,
     projected,
     read_metadata,
     state_name,
@@ -182,7 +181,7 @@ class PersistFold:
             self._table = StoredStates(spark, self._settings, query_id)
             self._states = self._table.before(batch_id)
         # read twice, which costs less than keeping the values in between
-        headers = metadata_table(frame)
+        headers = frame.select("metadata.*").toArrow()
         if not headers.num_rows:
             return
         self._recall(self._table, headers, batch_id)

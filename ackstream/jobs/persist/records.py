@@ -208,11 +208,6 @@ def _text(name: str, header: str) -> str:
     return f"make_valid_utf8(CAST(substring(found['{header}'], 1, {length + 1}) AS STRING))"
 
 
-def metadata_table(records: DataFrame) -> pa.Table:
-    """Bring :func:`projected` records to the driver without their values, in the columns of ``MessageMetadata``."""
-    return records.select("metadata.*").toArrow()
-
-
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,6 @@ from ackstream.jobs.query.amps_filters import (
     parse_filter,
 )
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import Combination, Membership, Node, leaves, parse
 from ackstream.protocol.rql.patterns import Effort
@@ -78,11 +77,7 @@ def read_filter(text: str) -> AmpsFilter | Node:
 def fits_filter(tree: Node, text: str | None) -> bool:
     """Return whether a message matches RQL; one that is no JSON object, fails, or takes too much effort does not."""
     try:
-        message = _decode_object(text or "")
-    except UNREADABLE:
-        return False
-    try:
-        return matches(tree, {_TOP: message}, effort=Effort())
+        return matches(tree, {_TOP: _decode_object(text or "")}, effort=Effort())
     except Exception:  # noqa: BLE001 - one message would stop the results of all clients, at every start
         return False
 

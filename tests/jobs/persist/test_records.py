@@ -15,7 +15,6 @@ from ackstream.jobs.persist.records import (
     HEADER_COLUMNS,
     MessageMetadata,
     MessageRun,
-    metadata_table,
     projected,
     read_metadata,
 )
@@ -100,14 +99,14 @@ def test_headers_of_any_length_reach_the_driver_in_part(spark: SparkSession) -> 
         "topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, value BINARY,"
         " headers ARRAY<STRUCT<key: STRING, value: BINARY>>",
     )
-    first, second, third = metadata_table(projected(frame)).sort_by("offset").to_pylist()
+    first, second, third = projected(frame).select("metadata.*").toArrow().sort_by("offset").to_pylist()
     assert {name: first[name] for name in HEADER_COLUMNS} == {
         name: fine[header] for name, header in HEADER_COLUMNS.items()
     }
     assert {len(second[name]) for name in HEADER_COLUMNS} == {65, 1_025}
     # a cut character still counts, so that the topic is too long
     assert (third["topic"][:-1], len(third["topic"].encode())) == ("€" * 341, 341 * 3 + 3)
-    result = fold(read_metadata(metadata_table(projected(frame))), {}, ADMISSION, floor_ms=500, batch=7)
+    result = fold(read_metadata(projected(frame).select("metadata.*").toArrow()), {}, ADMISSION, floor_ms=500, batch=7)
     assert all(len(encode_ack(ack)) < 20_000 for _, ack in result.acks)
 
 
