@@ -105,7 +105,8 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
     with console.status("Starting the jobs"):
         archiving = stack.enter_context(archive.JOB.running(spark, as_party(own, "archive")))
         correlating = stack.enter_context(correlate.JOB.running(spark, as_party(own, "correlate")))
-        keeping, indexing = stack.enter_context(twin.running(spark, as_party(own, "twin")))
+        keeping = stack.enter_context(twin.JOB.running(spark, as_party(own, "twin")))
+        indexing = stack.enter_context(twin.INDEX.running(spark, as_party(own, "twin")))
         # stop() waits for the running batch; after an error there is no point in that
         stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
         healthy = partial(_check_health, [correlating, archiving, keeping, indexing], interrupts, own)

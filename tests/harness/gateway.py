@@ -18,7 +18,6 @@ from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import messages, read_signal
 from ackstream.gateway.exchange import connected
 from ackstream.gateway.server import Server
-from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.twin.subscriptions import subscription
@@ -179,7 +178,7 @@ def running_with_twin(
         system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
         ensure_topics(system.settings)
         stack.enter_context(system.correlate(spark))
-        stack.enter_context(twin.running(spark, system.settings))
+        stack.enter_context(system.twin(spark))
         url, _ = stack.enter_context(serving(system.settings))
         made = Running(system, url)
         assert made("PUT", LAMP, json={"attributes": {"x": 0}}).status_code == 201

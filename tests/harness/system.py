@@ -15,6 +15,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
 from ackstream.jobs.correlate.job import JOB
+from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import TIMESTAMP_TYPE, ensure_topics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate, Kafka, Lake, Settings
@@ -67,6 +68,12 @@ class System:
                 yield query
             finally:
                 self._stamp_ticks("LogAppendTime")
+
+    @contextmanager
+    def twin(self, spark: SparkSession) -> Iterator[tuple[StreamingQuery, StreamingQuery]]:
+        """Run the twin and its index."""
+        with twin.JOB.running(spark, self.settings) as keeping, twin.INDEX.running(spark, self.settings) as indexing:
+            yield keeping, indexing
 
     def _stamp_ticks(self, timestamp_type: str) -> None:
         config = {TIMESTAMP_TYPE: timestamp_type}

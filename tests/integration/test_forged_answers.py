@@ -21,7 +21,6 @@ from websockets.sync.client import connect
 from ackstream.client import Command, Requester, RequestTimeout, Subscriber
 from ackstream.client.core.labels import Declarer
 from ackstream.gateway.access.passwords import hash_password
-from ackstream.jobs.twin import job as twin
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.twin.subscriptions import subscription
@@ -98,7 +97,7 @@ def world(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
         system.settings = system.settings.model_copy(update={"gateway": gateway})
         ensure_topics(system.settings)
         stack.enter_context(system.correlate(spark))
-        stack.enter_context(twin.running(spark, system.settings))
+        stack.enter_context(system.twin(spark))
         gateways = [Running(system, stack.enter_context(serving(system.settings))[0]) for _ in range(2)]
         made = World(gateways[0], gateways[1], stack.enter_context(ThreadPoolExecutor(4)))
         for thing in (SAFE, MINE):

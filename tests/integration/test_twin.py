@@ -73,7 +73,7 @@ def test_commands_are_answered_through_correlate_and_tables_and_events_follow(
         {**command("retrieve", "found", "/search/things", {"filter": 'eq(attributes/city,"Bonn")'}),
          "topic": "_/_/things/twin/commands/retrieve"},
     ]  # fmt: skip
-    with system.correlate(spark) as correlate, twin_job.running(spark, system.settings) as (twin, index):
+    with system.correlate(spark) as correlate, system.twin(spark) as (twin, index):
         for body in [b"garbage", {"topic": "org.acme/lamp/things/live/messages/x", "path": "/"}, *sent]:
             system.send("signals", body)
         system.send("signals", command("retrieve", "json"), {"correlation-id": b"\xff"})
@@ -115,7 +115,7 @@ def test_a_quota_counts_the_things_of_before_a_restart(spark: SparkSession, syst
     system.settings = system.settings.model_copy(update={"quotas": (quota,)})
 
     def statuses(*sent: Any) -> list[int]:
-        with twin_job.running(spark, system.settings) as (twin, _index):
+        with system.twin(spark) as (twin, _index):
             for body in sent:
                 system.send("signals", body)
             last = sent[-1]["headers"]["correlation-id"]
@@ -155,7 +155,7 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
             raise OSError("killed before Spark's own commit")
 
     monkeypatch.setattr(twin_job, "send", recording)
-    with twin_job.running(spark, system.settings) as (twin, index):
+    with system.twin(spark) as (twin, index):
         eventually(lambda: rows(system.settings, "things"), "the thing", twin)
         said.clear()
         monkeypatch.setattr(twin_job, "send", dying)
@@ -169,7 +169,7 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
         eventually(lambda: rows(system.settings, "things")[0]["revision"] > 1, "the index", index)
     first = said.pop()
     monkeypatch.setattr(twin_job, "send", recording)
-    with twin_job.running(spark, system.settings) as (twin, _):
+    with system.twin(spark) as (twin, _):
         eventually(lambda: len({row["revision"] for row in rows(system.settings, "thing_events")}) == 6, "all", twin)
         eventually(lambda: sum(map(len, said)) >= 15, "all answers", twin)
     assert first == said[0]
@@ -191,12 +191,12 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
     with monkeypatch.context() as patch:
         patch.setattr(twin_job.things, "merge_values", failing)
         with (
-            twin_job.running(spark, system.settings) as (_, index),
+            system.twin(spark) as (_, index),
             pytest.raises(StreamingQueryException, match="the store is away"),
         ):
             index.awaitTermination(60)
         assert told() == [500]
-    with twin_job.running(spark, system.settings) as (twin, _):
+    with system.twin(spark) as (twin, _):
         eventually(lambda: told() == [500, 204], "the second try", twin)
     assert len(rows(system.settings, "things_search")) == 2
 

@@ -11,7 +11,6 @@ slower and apart, so that acknowledgements of stored changes never wait for the 
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import islice
 from operator import or_
@@ -153,13 +152,6 @@ INDEX = Job(
     answers=False,
     keeps=CheckpointRules(fixed=()),
 )
-
-
-@contextmanager
-def running(spark: SparkSession, settings: Settings) -> Iterator[tuple[StreamingQuery, StreamingQuery]]:
-    """Run the twin and its index for the time of the block."""
-    with JOB.running(spark, settings) as twin, INDEX.running(spark, settings) as index:
-        yield twin, index
 
 
 class TwinFold:
