@@ -94,7 +94,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def read(value: bytes | None, topic: str) -> Record | str:
-    """Return the record, or why it is malformed; ``topic`` is its place: a writer of one has no rows of the other."""
+    """Return the record, or why it is malformed; the ``topic`` decides its parts, as each topic has its own writers."""
     if value is None:
         return "it has no value"
     try:

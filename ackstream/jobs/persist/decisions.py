@@ -147,14 +147,14 @@ class Conflation:
         held: Iterable[Interval],
         asked: Iterable[Interval],
         withdrawn: Iterable[Interval],
-        single: Mapping[int, str] | None = None,
+        single: Mapping[int, str],
     ) -> None:
-        """Continue with numbers that were decided behind a hole; see ``beyond``. Their failures are known."""
+        """Continue with the result of ``beyond``; the failures of its numbers are known."""
         for first, last in held:
             self._add(first, last)
         self._asked.merge(asked)
         self._withdrawn.merge(withdrawn)
-        self._single = dict(single or {})
+        self._single = dict(single)
         self._marks = [_Mark(first, last, None, asked=False) for first, last in self._withdrawn]
         self._marks += [
             _Mark(seq, seq, self._failed.get(seq), asked=seq in self._asked, single=self._single.get(seq))
@@ -169,16 +169,11 @@ class Conflation:
         return self._decided.watermark
 
     @property
-    def beyond(self) -> tuple[list[Interval], list[Interval], list[Interval]]:
-        """The runs behind the first hole: of decided numbers, of those whose ack was requested, of withdrawn ones."""
+    def beyond(self) -> tuple[list[Interval], list[Interval], list[Interval], dict[int, str]]:
+        """The numbers behind the first hole: decided, requested and withdrawn runs; command ids of acks not merged."""
         sets = (self._decided, self._asked, self._withdrawn)
         decided, asked, withdrawn = ([run for run in runs if run[0] > self.watermark] for runs in sets)
-        return decided, asked, withdrawn
-
-    @property
-    def single(self) -> dict[int, str]:
-        """The numbers behind the first hole whose acks are not merged, with their command ids."""
-        return {seq: cid for seq, cid in self._single.items() if seq > self.watermark}
+        return decided, asked, withdrawn, {seq: cid for seq, cid in self._single.items() if seq > self.watermark}
 
     @property
     def held_count(self) -> int:

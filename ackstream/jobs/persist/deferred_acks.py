@@ -61,7 +61,7 @@ class DeferredAcks:
     """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
 
     def __init__(self, spark: SparkSession, settings: Settings, last: Planned | None) -> None:
-        """Restore the acks that waited; ``last``: the newest planned batch. Raises StartError for unsuitable tables."""
+        """Restore the acks that waited; ``last``: the newest planned batch. StartError: a table has another schema."""
         self._spark, self._settings = spark, settings
         sync = {destination.name for destination in settings.destinations if destination.type == "sync"}
         publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)

@@ -312,8 +312,7 @@ class PublisherBatch:
             self._acknowledge("processed", cid=session, reason=SESSION_OVER)
         state = self._state
         watermark = state.watermark = self._conflation.watermark
-        state.held, state.asked, state.withdrawn = self._conflation.beyond
-        state.single = self._conflation.single
+        state.held, state.asked, state.withdrawn, state.single = self._conflation.beyond
         state.absent = [run for run in self._conflation.absent if run[0] > watermark]
         self._acknowledge_flushes()
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)

@@ -84,14 +84,12 @@ class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageRun(NamedTuple):
-    """Messages of one client with consecutive numbers that differ in nothing else that matters."""
+    """Messages of one client with consecutive numbers that differ in nothing else that matters; sizes are in bytes."""
 
     first: MessageMetadata
     numbers: range
     total: int
-    """Bytes of all."""
     largest: int
-    """Bytes of the largest."""
     newest: int
     """The latest of their timestamps."""
     last_offset: int

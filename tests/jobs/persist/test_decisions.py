@@ -106,9 +106,9 @@ def test_a_single_ack_is_sent_in_order_with_its_id_and_ends_the_run_before_it() 
     conflation.decide(5, None)
     conflation.decide(6, None, asked=False, single="c6")
     assert conflation.take() == [AckRun(1, 1, None)]
-    assert conflation.single == {3: "c3", 4: "c4", 6: "c6"}
+    assert conflation.beyond[-1] == {3: "c3", 4: "c4", 6: "c6"}
     again = Conflation(2, failed={4: "x"})
-    again.restore(*conflation.beyond, conflation.single)
+    again.restore(*conflation.beyond)
     again.decide(2, None)
     again.decide(7, None)
     assert again.take() == [
@@ -136,9 +136,9 @@ def test_successes_are_about_stored_messages_whoever_asked_and_wherever_the_stat
             failed |= {seq: "x"} if what == "refused" else {}
         if data.draw(st.booleans()):
             runs += conflation.take()
-            held, single = conflation.beyond, conflation.single
+            held = conflation.beyond
             conflation = Conflation(conflation.watermark + 1, failed=failed)
-            conflation.restore(*held, single)
+            conflation.restore(*held)
     runs += conflation.take()
     told = {seq: run.reason for run in runs for seq in range(run.first, run.last + 1)}
     for seq, (what, asked) in enumerate(outcomes, start=1):
