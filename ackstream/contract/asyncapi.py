@@ -105,7 +105,7 @@ def _ditto_schemas() -> dict[str, Json]:
     text = Path(__file__).with_name("schemas.json").read_text("utf-8")
     for name, part in _FILLED.items():
         text = text.replace(name, msgspec.json.encode(part).decode()[1:-1])
-    found = msgspec.json.decode(text)
+    found: Json = msgspec.json.decode(text)
     parts, messages = found.pop("parts"), found.pop("messages")
     return found | {name: _message_schema(parts, message) for name, message in messages.items()}
 

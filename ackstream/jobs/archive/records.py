@@ -235,7 +235,7 @@ def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[
 def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
     """Lay out parts as rows of their table."""
     columns = TABLES[table].arrow
-    arrays = []
+    arrays: list[Any] = []
     for field, column in zip(columns, TABLES[table].columns, strict=True):
         name = field.name
         if name == PARTITION:
