@@ -17,7 +17,7 @@ from ackstream.connectivity.transports.transport import OF_RECORD
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.observe.outcomes import Outcomes
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks
+from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.correlation_ids import suffixed
 from ackstream.protocol.ditto.envelopes import encode
@@ -162,8 +162,7 @@ def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAns
 
 def statuses(answer: Envelope) -> tuple[int, ...]:
     """Return the statuses of an acknowledgement or an aggregate."""
-    acks = read_acks(answer) if answer.topic.subject is None else [read_ack(answer)]
-    return tuple(ack.status for ack in acks)
+    return tuple(ack.status for ack in read_issued(answer, built_in=True))
 
 
 def _replied(asked: InboundRequest, replied: Replied, received: Received, future: Future[Reply]) -> None:

@@ -19,15 +19,21 @@ from ackstream.protocol.ditto import connection_rules
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
-    combined_status,
-    http_body,
     is_success,
     read_ack,
     read_acks,
     response_type,
     write_ack,
 )
-from ackstream.protocol.ditto.aggregates import AckText, headers_text, write_acks, write_aggregate, write_text
+from ackstream.protocol.ditto.aggregates import (
+    AckText,
+    combined_status,
+    headers_text,
+    http_body,
+    write_acks,
+    write_aggregate,
+    write_text,
+)
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,

@@ -23,12 +23,13 @@ from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     RESPONSE_REQUIRED,
     VERSION,
+    names_sender,
     read_correlation_id,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.twin.access import believed, names_sender
+from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
@@ -117,9 +118,8 @@ def _decode(record: Any, key: Secret | None) -> Envelope:
         named = dict(record.headers)
         identity = (named.get(record_headers.CORRELATION_ID) or b"").decode("utf-8", "replace")
         signed = named.get(record_headers.ORIGINATOR_SIGNATURE)
-        envelope.headers = dict(
-            believed(envelope.headers, None if key is None else key.reveal(), identity, record.value, signed)
-        )
+        secret = None if key is None else key.reveal()
+        envelope.headers = believed(envelope.headers, secret, identity, record.value, signed)
     return envelope
 
 

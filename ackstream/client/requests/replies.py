@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_ack, read_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
@@ -85,11 +85,9 @@ class Reply:
     @cached_property
     def acks(self) -> dict[str, Acknowledgement]:
         """The acknowledgements by label, in order of the request; empty for a plain response or an error."""
-        topic = self.envelope.topic
-        if topic.criterion != "acks":
+        if self.envelope.topic.criterion != "acks":
             return {}
-        acks = read_acks(self.envelope) if topic.subject is None else [read_ack(self.envelope)]
-        return {ack.label: ack for ack in acks}
+        return {ack.label: ack for ack in read_issued(self.envelope, built_in=True)}
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -25,8 +25,9 @@ from ackstream.client.requests.replies import (
     read_reply,
 )
 from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.headers import names_sender
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.ditto.twin.access import names_sender, signature
+from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO

@@ -19,7 +19,8 @@ from starlette.responses import Response
 from ackstream.gateway.errors import internal_error, method_not_allowed, not_found, status_refused
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.translation import is_json, media_type, options_in
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, http_body, is_success
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
+from ackstream.protocol.ditto.aggregates import http_body
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, raw
 from ackstream.protocol.ditto.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS

@@ -12,30 +12,27 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, STATUS_MAX, STATUS_MIN, Envelope, json_text, raw
+from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, Envelope, json_text, raw
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
-    CONTENT_TYPE,
     CORRELATION_ID,
     RESPONSE_REQUIRED,
     WEAK_ACK,
+    answer_headers,
     read_correlation_id,
-    read_headers,
-    reply_headers,
     taken_headers,
 )
-from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS, check_declared, parse_label
+from ackstream.protocol.ditto.labels import RESPONSE_LABELS, check_declared, parse_declared, parse_label
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from ackstream.protocol.ditto.requests import Request
 
 OK = 200
-FAILED_DEPENDENCY = 424
 INTERNAL_ERROR = 500
 ResponseType = Literal["response", "nack", "error"]
 
@@ -68,34 +65,26 @@ def acknowledgement(
     label: str, status: int, payload: Raw | UnsetType = UNSET, headers: Mapping[str, Any] | None = None
 ) -> Acknowledgement:
     """Return an acknowledgement as received: requested-acks and nulls dropped. Raises 400 for a header's wrong type."""
-    return Acknowledgement(label, status, payload, reply_headers(_answered(headers or {})))
-
-
-def _answered(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the headers of an answer, in which a null counts as absent, as in Ditto."""
-    if None in headers.values():
-        headers = {name: value for name, value in headers.items() if value is not None}
-    return read_headers(headers)
+    return Acknowledgement(label, status, payload, answer_headers(headers or {}))
 
 
 def read_ack(envelope: Envelope) -> Acknowledgement:
     """Read ``namespace/name/things/(twin|live)/acks/label`` with a status. Raises 400, for a built-in label too."""
-    topic = envelope.topic
-    label = topic.subject
-    if topic.criterion != "acks" or topic.channel is None or label is None or envelope.status is None:
+    status, label = _status(envelope, single=True), parse_declared(envelope.topic.subject or "")
+    return acknowledgement(label, status, envelope.value, envelope.headers)
+
+
+def _status(envelope: Envelope, *, single: bool) -> int:
+    """Return the status of an acknowledgement or aggregate. Raises 400 for another topic, or one without a status."""
+    topic, status = envelope.topic, envelope.status
+    if (
+        topic.criterion != "acks"
+        or topic.channel is None
+        or (topic.subject is not None) is not single
+        or status is None
+    ):
         raise errors.unknown_topic_path(str(topic))
-    parse_label(label)
-    if label in BUILT_IN:
-        raise errors.ditto_label_forbidden(label)
-    return acknowledgement(label, envelope.status, envelope.value, envelope.headers)
-
-
-class Entry(msgspec.Struct, omit_defaults=True):
-    """An entry of an aggregate or HTTP body; the order of the fields is the order on the wire."""
-
-    status: int
-    payload: Raw | UnsetType = UNSET
-    headers: dict[str, Any] | Raw | UnsetType = UNSET
+    return status
 
 
 _OPENING_BRACE = ord("{")
@@ -108,9 +97,7 @@ _read_object = msgspec.json.Decoder(dict[str, Raw]).decode
 def read_acks(envelope: Envelope) -> list[Acknowledgement]:
     """Read the entries of an aggregate: a topic without label, the value ``{label: {status, payload?, headers?}}``."""
     # The status of the whole is trusted; built-in labels are accepted (of subscribers: read_issued()). Raises 400.
-    topic = envelope.topic
-    if topic.criterion != "acks" or topic.channel is None or topic.subject is not None or envelope.status is None:
-        raise errors.unknown_topic_path(str(topic))
+    _status(envelope, single=False)
     if envelope.value is UNSET:
         raise errors.json_field_missing("/value")
     entries = [read_entry(label, _NO_HEADERS | _object(value)) for label, value in _object(envelope.value).items()]
@@ -119,14 +106,16 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
     return entries
 
 
-def read_issued(envelope: Envelope) -> list[Acknowledgement]:
-    """Read an acknowledgement or an aggregate of a subscriber. Raises 400, for a built-in label in either too."""
+def read_issued(envelope: Envelope, *, built_in: bool = False) -> list[Acknowledgement]:
+    """Read an acknowledgement or an aggregate. Raises 400, for a built-in label too.
+
+    ``built_in``: the system wrote it; its aggregates may have these.
+    """
     if envelope.topic.subject is not None:
         return [read_ack(envelope)]
     acks = read_acks(envelope)
-    for ack in acks:
-        if ack.label in BUILT_IN:
-            raise errors.ditto_label_forbidden(ack.label)
+    for ack in () if built_in else acks:
+        parse_declared(ack.label)
     return acks
 
 
@@ -170,40 +159,14 @@ def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
 
 def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     """Write an acknowledgement, of the twin unless the header ``channel`` is ``live``. Raises 400 for its label."""
-    parse_label(ack.label)
-    if ack.label in BUILT_IN:
-        raise errors.ditto_label_forbidden(ack.label)
+    parse_declared(ack.label)
     topic = TopicPath.of(thing_id, ack.headers.get(CHANNEL), "acks", ack.label)
     return Envelope(topic, ack.headers | {RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
-
-
-def combined_status(statuses: Sequence[int]) -> int:
-    """Return the status of an aggregate: that of its one entry; of several 200 if all are 2xx, else 424; else 200."""
-    if len(statuses) == 1:
-        return statuses[0]
-    return OK if all(map(is_success, statuses)) else FAILED_DEPENDENCY
 
 
 def response_type(statuses: Iterable[int]) -> ResponseType:
     """Return ``response`` if all statuses of an acknowledgement or aggregate are successes, else ``nack``."""
     return "response" if all(map(is_success, statuses)) else "nack"
-
-
-def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]:
-    """Return status and body of an HTTP answer; without entries there is no body."""
-    # With one entry it is the payload, with several ``{label: {status, payload?, headers}}``, with an array for a label
-    # that occurs twice; a content-type of Ditto's own type is omitted.
-    status = combined_status([ack.status for ack in entries])
-    if len(entries) <= 1:
-        return status, entries[0].payload if entries else UNSET
-    body: dict[str, list[Entry]] = {}
-    for ack in entries:
-        headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
-        body.setdefault(ack.label, []).append(Entry(ack.status, ack.payload, headers))
-    return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
-
-
-_OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
 
 
 def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
@@ -212,7 +175,7 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
     # modify response or the payload of a message; queries and errors lose theirs. Source:
     # ThingCommandResponseAcknowledgementProvider, MessageCommandResponseAcknowledgementProvider.
     topic = response.topic
-    headers = reply_headers(_answered(response.headers))
+    headers = answer_headers(response.headers)
     if topic.channel == "live":
         headers[CHANNEL] = "live"
     payload: Raw | UnsetType = UNSET

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, Entry, acknowledgement, combined_status
+from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, acknowledgement, is_success
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
+    PROTOCOL_CONTENT_TYPE,
     STATUS_MAX,
     STATUS_MIN,
     Envelope,
@@ -37,9 +38,19 @@ from ackstream.protocol.json import UNREADABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+FAILED_DEPENDENCY = 424
 _NO_HEADERS = b"{}"
+_OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
 read_text = msgspec.json.Decoder(dict[str, Any]).decode
 """Return headers that were written as JSON text."""
+
+
+class Entry(msgspec.Struct, omit_defaults=True):
+    """An entry of an aggregate or HTTP body; the order of the fields is the order on the wire."""
+
+    status: int
+    payload: Raw | UnsetType = UNSET
+    headers: dict[str, Any] | Raw | UnsetType = UNSET
 
 
 class AckText(msgspec.Struct, frozen=True):
@@ -60,6 +71,13 @@ def write_text(ack: Acknowledgement) -> AckText:
 def headers_text(headers: Mapping[str, Any]) -> Raw:
     """Return the headers of an aggregate of several entries, given those of the answer to its request, as JSON text."""
     return raw({**reply_headers(headers), CONTENT_TYPE: JSON_CONTENT_TYPE})
+
+
+def combined_status(statuses: Sequence[int]) -> int:
+    """Return the status of an aggregate: that of its one entry; of several 200 if all are 2xx, else 424; else 200."""
+    if len(statuses) == 1:
+        return statuses[0]
+    return OK if all(map(is_success, statuses)) else FAILED_DEPENDENCY
 
 
 def write_aggregate(
@@ -85,6 +103,20 @@ def write_acks(
     """Return an aggregate of :func:`write_aggregate` as a message. ``headers``: of the request."""
     texts = list(map(write_text, entries))
     return decode(write_aggregate(texts, thing_id=thing_id, channel=channel, headers=headers_text(headers))[1])
+
+
+def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]:
+    """Return status and body of an HTTP answer; without entries there is no body."""
+    # With one entry it is the payload, with several ``{label: {status, payload?, headers}}``, with an array for a label
+    # that occurs twice; a content-type of Ditto's own type is omitted.
+    status = combined_status([ack.status for ack in entries])
+    if len(entries) <= 1:
+        return status, entries[0].payload if entries else UNSET
+    body: dict[str, list[Entry]] = {}
+    for ack in entries:
+        headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
+        body.setdefault(ack.label, []).append(Entry(ack.status, ack.payload, headers))
+    return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
 
 
 # -- single acknowledgements -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from ackstream.protocol.ditto.acknowledgements import FAILED_DEPENDENCY, combined_status
+from ackstream.protocol.ditto.aggregates import FAILED_DEPENDENCY, combined_status
 from ackstream.protocol.ditto.errors import label_invalid, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template

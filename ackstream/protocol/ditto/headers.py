@@ -22,7 +22,7 @@ from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 CORRELATION_ID = "correlation-id"
 RESPONSE_REQUIRED = "response-required"
@@ -34,6 +34,7 @@ CONTENT_TYPE = "content-type"
 VERSION = "version"
 WEAK_ACK = "ditto-weak-ack"
 ORIGINATOR = "ditto-originator"
+_SENDER_LENGTH = len(ORIGINATOR)
 CONDITION = "condition"
 LIVE_CHANNEL_CONDITION = "live-channel-condition"
 LIVE_CHANNEL_TIMEOUT_STRATEGY = "live-channel-timeout-strategy"
@@ -273,6 +274,13 @@ def reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return reply
 
 
+def answer_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of an answer as received, read: those it repeats; a null counts as absent, as in Ditto."""
+    if None in headers.values():
+        headers = {name: value for name, value in headers.items() if value is not None}
+    return reply_headers(read_headers(headers))
+
+
 def request_reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of the answer to a request: ``reply_headers`` without those that clients may not set."""
     return reply_headers(taken_headers(headers))
@@ -286,6 +294,12 @@ def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a message that are accepted from clients, without those that only the system sets."""
     return {name: value for name, value in headers.items() if name.lower() not in _NEVER_READ}
+
+
+def names_sender(headers: Iterable[str]) -> bool:
+    """Return whether a header names the sender."""
+    # of most messages no header has a name of this length
+    return _SENDER_LENGTH in map(len, headers) and any(name.lower() == ORIGINATOR for name in headers)
 
 
 def external_in(headers: Mapping[str, str]) -> dict[str, str]:

@@ -113,6 +113,7 @@ def read_request(
     # device acts
     topic = envelope.topic
     user = read_headers(envelope.headers)
+    reply = request_reply_headers(user)
     kind = signal_kind(topic, user) if envelope.status is None else None
     if kind is None:
         raise unknown_topic_path(str(topic), _why_not(envelope))
@@ -128,7 +129,6 @@ def read_request(
     live = kind in ("live", "liveQuery", "message")
     if live and CONDITION in user:
         raise not_available(f"The header '{CONDITION}' of a live command or message", _ASK_FIRST)
-    reply = request_reply_headers(user)
     if live:
         reply[CHANNEL] = "live"
     return Request(

@@ -148,9 +148,14 @@ def _fill_in(channel: str, headers: Mapping[str, Any], result: dict[str, Any]) -
         result[RESPONSE_REQUIRED] = not zero
 
 
+def _timeout(headers: Mapping[str, Any]) -> Duration | None:
+    text = headers.get(TIMEOUT)
+    return None if text is None else Duration.parse(text)
+
+
 def _is_zero(headers: Mapping[str, Any]) -> bool:
-    timeout = headers.get(TIMEOUT)
-    return timeout is not None and Duration.parse(timeout).is_zero
+    timeout = _timeout(headers)
+    return timeout is not None and timeout.is_zero
 
 
 def takes_acks(kind: SignalKind) -> bool:
@@ -184,18 +189,17 @@ def timeout_milliseconds(
     # ``maximum``: 60 s for HTTP, which refuses longer timeouts (400), 65 s for the other APIs, which cut them
     if maximum is None:
         maximum = HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
-    timeout = headers.get(TIMEOUT)
+    timeout = _timeout(headers)
     if kind == "smartQuery":
-        smart = HTTP_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
+        smart = HTTP_TIMEOUT_MS if timeout is None else timeout.capped(SMART_MAXIMUM_MS)
         if api == "HTTP":
             _check_http_bound(kind, smart, maximum)
         return smart + SMART_EXTRA_MS
     if timeout is None:
         return default
-    duration = Duration.parse(timeout)
     if api == "HTTP":
-        _check_http_bound(kind, duration.capped(SMART_MAXIMUM_MS), maximum)
-    return duration.capped(maximum)
+        _check_http_bound(kind, timeout.capped(SMART_MAXIMUM_MS), maximum)
+    return timeout.capped(maximum)
 
 
 def _check_http_bound(kind: SignalKind, timeout: int, maximum: int) -> None:

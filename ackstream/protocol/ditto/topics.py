@@ -35,6 +35,9 @@ _CACHED_LENGTH = 256
 _Suffix: TypeAlias = "tuple[str, str | None, str, str | None, str | None, str | None]"
 """Group, channel, criterion, action, subject, stream action: the same for many entities."""
 
+_Parts: TypeAlias = "tuple[str, str, str, str | None, str, str | None, str | None, str | None]"
+"""Namespace, entity, and the suffix."""
+
 
 class TopicPath(msgspec.Struct, frozen=True):
     """A parsed topic path.
@@ -61,11 +64,7 @@ class TopicPath(msgspec.Struct, frozen=True):
             suffix = _known_suffix(parts[2])
             if suffix is not None:
                 return TopicPath(parts[0], parts[1], *suffix)
-        segments = _segments(text)
-        for number, part in enumerate(("namespace", "entity name"), start=1):
-            if len(segments) < number:
-                raise unknown_topic_path(text, f"The topic path has no {part} part.")
-        return TopicPath(segments[0], segments[1], *_suffix(segments[2:], text))
+        return TopicPath(*_parts(text))
 
     @staticmethod
     def parse_whole(text: str) -> TopicPath:
@@ -112,11 +111,9 @@ class TopicPath(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _known_suffix(text: str) -> _Suffix | None:
-    """Parse the part after the entity; ``None`` if it is wrong, since the error must name the whole topic."""
-    if text.startswith("/"):
-        return None
+    """Parse the part after some entity; ``None`` if it is wrong, since the error must name the whole topic."""
     try:
-        return _suffix(_segments(text), text)
+        return _parts(f"namespace/name/{text}")[2:]
     except DittoError:
         return None
 
@@ -136,18 +133,19 @@ def _segments(text: str) -> list[str]:
     return segments
 
 
-def _suffix(segments: list[str], topic: str) -> _Suffix:
-    rest = iter(segments)
+def _parts(text: str) -> _Parts:
+    rest = iter(_segments(text))
 
-    def named(part: str, title: str, known: tuple[str, ...]) -> str:
+    def named(part: str, title: str = "", known: tuple[str, ...] | None = None) -> str:
         name = next(rest, None)
         if name is None:
-            raise unknown_topic_path(topic, f"The topic path has no {part} part.")
-        if name not in known:
-            raise unknown_topic_path(topic, f"{title} name <{name}> is unknown.")
+            raise unknown_topic_path(text, f"The topic path has no {part} part.")
+        if known is not None and name not in known:
+            raise unknown_topic_path(text, f"{title} name <{name}> is unknown.")
         return name
 
     channel = action = stream_action = subject = None
+    namespace, entity = named("namespace"), named("entity name")
     group = named("group", "Group", GROUPS)
     if group == "things":
         channel = named("channel", "Channel", CHANNELS)
@@ -160,4 +158,4 @@ def _suffix(segments: list[str], topic: str) -> _Suffix:
         stream_action = named("search action", "Streaming action", _STREAMING_ACTIONS)
     elif criterion != "errors":
         subject = "/".join(rest) or None
-    return group, None if channel == "none" else channel, criterion, action, subject, stream_action
+    return namespace, entity, group, None if channel == "none" else channel, criterion, action, subject, stream_action

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from ackstream.protocol.ditto.acknowledgements import (
     Acknowledgement,
     acknowledgement,
-    combined_status,
-    http_body,
     is_success,
     issued_ack,
     read_ack,
@@ -25,7 +23,14 @@ from ackstream.protocol.ditto.acknowledgements import (
     response_type,
     write_ack,
 )
-from ackstream.protocol.ditto.aggregates import headers_text, write_acks, write_aggregate, write_text
+from ackstream.protocol.ditto.aggregates import (
+    combined_status,
+    headers_text,
+    http_body,
+    write_acks,
+    write_aggregate,
+    write_text,
+)
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.errors import target_address_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN

@@ -23,7 +23,7 @@ from ackstream.protocol.json import Keys, keys_of, write_pointer
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 Permission = Literal["READ", "WRITE"]
 
@@ -149,7 +149,6 @@ def _by_key(paths: list[Keys]) -> dict[str, list[Keys]]:
 
 # -- originators -------------------------------------------------------------------------------------------------------
 
-_LENGTH = len(ORIGINATOR)
 _LENGTH_BYTES = 4
 
 
@@ -160,19 +159,11 @@ def signature(key: str, correlation_id: str, value: bytes) -> bytes:
     return hmac.digest(key.encode(), len(identity).to_bytes(_LENGTH_BYTES, "big") + identity + value, "sha256")
 
 
-def names_sender(headers: Iterable[str]) -> bool:
-    """Return whether a header names the sender."""
-    # of most messages no header has a name of this length
-    return _LENGTH in map(len, headers) and any(name.lower() == ORIGINATOR for name in headers)
-
-
 def believed(
-    headers: Mapping[str, Any], key: str | None, correlation_id: str, value: bytes | None, signed: bytes | None
-) -> Mapping[str, Any]:
-    """Return the headers of a message, without the sender unless the record is signed (see :func:`signature`)."""
+    headers: dict[str, Any], key: str | None, correlation_id: str, value: bytes | None, signed: bytes | None
+) -> dict[str, Any]:
+    """Return headers that name a sender, without it unless the record is signed (see :func:`signature`)."""
     # ``key``: None: nothing is believed; ``signed``: the record header originator-signature
-    if not names_sender(headers):
-        return headers
     if key and value and signed is not None and hmac.compare_digest(signature(key, correlation_id, value), signed):
         return headers
     return {name: text for name, text in headers.items() if name.lower() != ORIGINATOR}
