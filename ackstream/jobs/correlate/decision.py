@@ -133,9 +133,9 @@ def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
 
 def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     request = pending.request
-    ack = write_text(response_to_ack(request, response))
-    received = Received.of(record, ack)
+    ack = response_to_ack(request, response)
     invalid = response_matches(request, response) if request.live else None
+    received = Received.of(record, write_text(ack))
     if invalid is not None:
         # not a response to this command; a later timeout gives the reason
         return Applied([(received, "invalid")], invalid)
@@ -225,13 +225,9 @@ def _write(pending: Pending, acks: list[AckText]) -> tuple[int, bytes]:
 
 
 def _plain(pending: Pending, status: int, response: Envelope, completed_by: Completion = "response") -> Decision:
-    reply = msgspec.structs.replace(response, headers=_reply_headers(pending, response.headers))
-    return Decision(status, completed_by, [], encode(reply))
-
-
-def _reply_headers(pending: Pending, headers: dict[str, object]) -> dict[str, object]:
-    """Restore the request's own correlation-id, which subscribers may have seen with a suffix."""
-    return {**headers, "correlation-id": pending.correlation_id, "response-required": False}
+    # the request's own correlation-id, which subscribers may have seen with a suffix
+    headers = {**response.headers, "correlation-id": pending.correlation_id, "response-required": False}
+    return Decision(status, completed_by, [], encode(msgspec.structs.replace(response, headers=headers)))
 
 
 class _ErrorBody(msgspec.Struct):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -21,11 +20,11 @@ from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records, of_topics
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto import errors
-from ackstream.protocol.ditto.acknowledgements import read_ack, read_acks, read_issued
+from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION, names_sender
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import TopicPath
@@ -180,27 +179,31 @@ class RecordReader:
         """Read by the limits of the settings."""
         self._limits = limits
         self._topics = topics
+        self._usual: tuple[ReplyAddress, DittoError | None] = ReplyAddress(topics.replies, None, None), None
         self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
 
-    def signal(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
+    def signal_of(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
         """Read a signal; return its id, ledger row, and request to keep open (``None`` if it awaits no answer).
 
         Raises InvalidRequestError with the error for the requester.
         """
+        address, refused = self.address(record)
         topic = None
         try:
-            envelope = decode(self._value(record))
+            value = self._value(record)
+            envelope = decode(value)
             topic = envelope.topic
             envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
             request, headers = self._request(envelope, record)
-            reply_topic = self._reply_topic(record)
-            reply_partition = _reply_partition(record)
-            spring_correlation = _spring_id(record)
+            if refused is not None:
+                raise refused
         except DittoError as error:
             raise InvalidRequestError(error, topic) from None
         key, signals = record.correlation_id or "", self._topics.signals
         signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
-        signed = record.headers.get(ORIGINATOR_SIGNATURE)
+        named = envelope.headers
+        if names_sender(named):
+            named = believed(named, self._originator_key, key, value, record.headers.get(ORIGINATOR_SIGNATURE))
         row = ledger.SignalRow(
             correlation_id=key,
             thing_id=request.thing_id,
@@ -211,7 +214,7 @@ class RecordReader:
             requested_acks=request.awaited,
             response_required=request.response_required,
             timeout_ms=request.timeout_ms,
-            headers=believed(envelope.headers, self._originator_key, key, record.value, signed),
+            headers=named,
             received_at=record.timestamp,
             topic=signals,
             partition=record.partition,
@@ -227,14 +230,14 @@ class RecordReader:
             started_at=record.timestamp,
             deadline=record.timestamp + request.timeout_ms,
             reply_id=signal_id,
-            reply_topic=reply_topic,
-            spring_correlation=spring_correlation,
+            reply_topic=address.topic,
+            spring_correlation=address.spring_correlation,
             headers=headers,
-            reply_partition=reply_partition,
+            reply_partition=address.partition,
         )
         return signal_id, row, pending
 
-    def acknowledgements(self, record: Record) -> AckReading:
+    def answer_of(self, record: Record) -> AckReading:
         """Read a record of acks, or of twin-acks: the twin's own, with built-in labels.
 
         Raises DittoError with the reason for its dead letter.
@@ -249,10 +252,7 @@ class RecordReader:
             raise errors.correlation_id_missing()
         topic = envelope.topic
         if topic.criterion == "acks":
-            if record.source == ACKS:
-                acks = read_issued(envelope)
-            else:
-                acks = [read_ack(envelope)] if topic.subject else read_acks(envelope)
+            acks = read_issued(envelope, built_in=record.source != ACKS)
             received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
             return AckReading(key, "acks", topic, received)
         if topic.criterion == "errors":
@@ -264,15 +264,22 @@ class RecordReader:
             str(topic), "Only acknowledgements, responses (with a status) and errors answer a request."
         )
 
-    def address(self, record: Record) -> ReplyAddress:
-        """Return the valid choices of a request that is refused for its reply."""
-        topic, partition, spring_correlation = self._topics.replies, None, None
-        with suppress(DittoError):
+    def address(self, record: Record) -> tuple[ReplyAddress, DittoError | None]:
+        """Return the valid choices of a request for its reply, and the error in the first invalid one."""
+        if not record.headers:
+            # most records have none
+            return self._usual
+        (topic, partition, spring_correlation), refused = self._usual
+        try:
             topic = self._reply_topic(record)
             partition = _reply_partition(record)
-        with suppress(DittoError):
+        except DittoError as error:
+            refused = error
+        try:
             spring_correlation = _spring_id(record)
-        return ReplyAddress(topic, partition, spring_correlation)
+        except DittoError as error:
+            refused = refused or error
+        return ReplyAddress(topic, partition, spring_correlation), refused
 
     def _reply_topic(self, record: Record) -> str:
         """Return the chosen reply topic, else ``replies``; DittoError 400 ``header.invalid`` if it is not allowed."""
@@ -280,7 +287,7 @@ class RecordReader:
         chosen = record.headers.get(name)
         if chosen is None:
             return self._topics.replies
-        topic = chosen.decode("utf-8", "replace")
+        topic = str(chosen, "utf-8", "replace")
         if topic != self._topics.replies and not self._limits.allows_reply_topic(topic):
             raise errors.header_invalid(
                 name,
@@ -294,9 +301,10 @@ class RecordReader:
         limits, key = self._limits, record.correlation_id or ""
         default, longest = limits.default_timeout, limits.max_timeout
         shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
-        request, headers = shaped or answered(
-            read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest), key
-        )
+        if shaped is None:
+            request = read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest)
+            shaped = answered(request, key)
+        request, headers = shaped
         if request.kind == "smartQuery":
             why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
             raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)

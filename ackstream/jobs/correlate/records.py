@@ -108,7 +108,7 @@ class Writer:
         self.emissions: list[Emission] = []
         self.figures = RequestFigures()
 
-    def signal(self, signal_id: str, row: SignalRow) -> None:
+    def record_signal(self, signal_id: str, row: SignalRow) -> None:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
         self._ledger(row.correlation_id, LedgerRecord("signal", signal_id, *self._written, signal=row))
 

@@ -29,8 +29,10 @@ from ackstream.jobs.correlate.readings import RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
+    SIGNALS,
     STATE_VERSION,
     TWIN_ACKS,
+    Pending,
     Recent,
     Record,
     ShardState,
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decide
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics
     from ackstream.jobs.correlate.records import Writer
-    from ackstream.jobs.correlate.state import Pending
     from ackstream.observe.figures import Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ledger import SignalRow
@@ -159,75 +160,74 @@ class CorrelateShard:
         for key, row in self._unrecorded.items():
             pending = self._pending.find(key)
             if pending is not None:
-                self._writer.signal(pending.reply_id, row)
+                self._writer.record_signal(pending.reply_id, row)
         self._unrecorded = {}
 
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _take(self, records: Iterable[Record], decide: Callable[[Record], None] | None = None) -> None:
         """Process records one by one, by default each by its source; the failure of one concerns no other."""
-        by_source = (self._process_signal, self._acknowledge, self._acknowledge, self._declare_labels)
-        refuse, outputs = self._refuse, (self._writer.emissions,)
+        decide, refuse, outputs = decide or self._process, self._refuse, (self._writer.emissions,)
         for record in records:
-            guarded(record, decide or by_source[record.source], refuse, outputs)
+            guarded(record, decide, refuse, outputs)
 
     def _refuse(self, record: Record, error: Exception) -> None:
-        self._writer.fail(record, error, self._reader.address(record))
+        self._writer.fail(record, error, self._reader.address(record)[0])
 
-    def _process_signal(self, record: Record) -> None:
+    def _process(self, record: Record) -> None:
+        if record.source == SIGNALS:
+            self._open(record)
+        else:
+            self._answer(record)
+
+    def _open(self, record: Record) -> None:
+        """Open a request, or record a signal that awaits nothing, or whose correlation-id is in use."""
         key = record.correlation_id
         pending = self._pending.find(key)
-        if pending is not None:
-            if record.timestamp > self._recent.end(pending):
-                # a new use of the id: it starts when the old one is decided, in any order of reading
-                pending.successors.append(record)
-            else:
-                self._writer.duplicate(record)
-            return
-        end = self._decided.get(record.hash)
-        if end is not None and record.timestamp <= end:
+        if pending is not None and record.timestamp > self._recent.end(pending):
+            # a new use of the id: it starts when the old one is decided, in any order of reading
+            pending.successors.append(record)
+        elif pending is not None or record.timestamp <= self._decided.get(record.hash, -1):
             self._writer.duplicate(record)
-            return
-        signal_id, row, opened = self._reader.signal(record)
-        if opened is None:
-            self._writer.signal(signal_id, row)
-            return
-        key = opened.correlation_id
-        self._pending.add(opened)
-        self._unrecorded[key] = row
-        if key in self._held:
-            self._take(self._held.pop(key), self._acknowledge_early)
+        else:
+            signal_id, row, opened = self._reader.signal_of(record)
+            if opened is None:
+                self._writer.record_signal(signal_id, row)
+                return
+            key = opened.correlation_id
+            self._pending.add(opened)
+            self._unrecorded[key] = row
+            if key in self._held:
+                self._take(self._held.pop(key), partial(self._answer, early=True))
 
-    def _declare_labels(self, record: Record) -> None:
-        self._declared.apply(record.value, record.timestamp - self._slack_ms)
+    def _answer(self, record: Record, *, early: bool = False) -> None:
+        """Count an answer for its request, let it wait, or record why it does not count.
 
-    def _acknowledge_early(self, record: Record) -> None:
-        """Process an answer that was held for the request that is open now."""
-        self._match(self._reader.acknowledgements(record), record)
-
-    def _acknowledge(self, record: Record) -> None:
-        reading = self._reader.acknowledgements(record)
-        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
-            # the twin reports an error even if its command awaits nothing
-            self._writer.unmatched(reading, "unrequested")
-        elif not (self._refuses and self._waits(reading, record)):
-            self._match(reading, record)
-
-    def _match(self, reading: AckReading, record: Record) -> None:
-        """Count an answer for its request, hold it until that is read, or record why it does not count."""
+        ``early``: it was held for its request, which is open now.
+        """
+        reading = self._reader.answer_of(record)
         key = reading.correlation_id
-        pending = self._pending.find(key)
-        judged = self._judge(pending, record)
-        if judged == "held":
+        judged = (None if early else self._barred(reading, record)) or self._match(key, record)
+        if isinstance(judged, Pending):
+            applied = decision.apply(judged, reading, record)
+            self._writer.unused(key, applied.received, judged, applied.note)
+            # nothing fails from here on
+            judged.received += [received for received, found in applied.received if found == "accepted"]
+            judged.note = applied.note or judged.note
+            if applied.decide is not None:
+                self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
+        elif judged == "held":
             self._held.setdefault(key, []).append(record)
             heapq.heappush(self._hold_ends, (record.timestamp + self._orphan_hold_ms, key))
-        elif judged is not None:
+        elif judged == "waiting":
+            self._waiting.add(key)
+            self._undeclared.append(record)
+        else:
             self._writer.unmatched(reading, judged)
-        elif pending is not None:
-            self._apply(pending, reading, record)
 
-    def _judge(self, pending: Pending | None, record: Record) -> AckDisposition | Literal["held"] | None:
-        """Return why an answer does not count; ``held``: its request may follow; ``None``: it answers ``pending``."""
+    def _match(self, key: str, record: Record) -> Pending | AckDisposition | Literal["held"]:
+        """Return the request that an answer is for, or why it does not count; ``held``: its request may follow."""
+        pending = self._pending.find(key)
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             if record.timestamp <= self._decided.get(record.hash, -1):
@@ -240,17 +240,7 @@ class CorrelateShard:
         if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             # of another command with the same correlation-id, such as a copy of the request
             return "unrequested"
-        return None
-
-    def _apply(self, pending: Pending, reading: AckReading, record: Record) -> None:
-        """Count a record for an open request, and answer the request if that completes it."""
-        applied = decision.apply(pending, reading, record)
-        self._writer.unused(reading.correlation_id, applied.received, pending, applied.note)
-        # nothing fails from here on
-        pending.received += [received for received, found in applied.received if found == "accepted"]
-        pending.note = applied.note or pending.note
-        if applied.decide is not None:
-            self._close(pending, applied.decide, max(record.timestamp, pending.started_at))
+        return pending
 
     # -- declared labels ----------------------------------------------------------------------------------------------
 
@@ -260,28 +250,31 @@ class CorrelateShard:
         These are taken in one order, as if they had been read together: an answer never waits behind a later one.
         """
         others, self._undeclared, self._waiting = self._undeclared, [], set()
-        self._take(record for record in records if record.source == DECLARATIONS)
+        self._take((record for record in records if record.source == DECLARATIONS), self._declare_labels)
         others += [record for record in records if record.source != DECLARATIONS]
         self._declared_until = watermark
         return others
 
-    def _waits(self, reading: AckReading, record: Record) -> bool:
-        """Let an acknowledgement with an undeclared label wait for its declaration; refuse it once none can follow.
+    def _declare_labels(self, record: Record) -> None:
+        self._declared.apply(record.value, record.timestamp - self._slack_ms)
+
+    def _barred(self, reading: AckReading, record: Record) -> Literal["unrequested", "undeclared", "waiting"] | None:
+        """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow.
 
         All later answers of its correlation-id wait behind it: which of them count, and which complete the request,
-        must not depend on when a declaration is read. Returns whether the acknowledgement needs no more work for now.
+        must not depend on when a declaration is read.
         """
-        key = reading.correlation_id
-        if key not in self._waiting:
-            own = reading.received if record.source == ACKS and reading.kind == "acks" else ()
-            if all(self._declared.covers(received.label or "", record.timestamp) for received in own):
-                return False
-            if record.timestamp < self._declared_until:
-                self._writer.unmatched(reading, "undeclared")
-                return True
-            self._waiting.add(key)
-        self._undeclared.append(record)
-        return True
+        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
+            # the twin reports an error even if its command awaits nothing
+            return "unrequested"
+        if not self._refuses:
+            return None
+        if reading.correlation_id in self._waiting:
+            return "waiting"
+        own = reading.received if record.source == ACKS and reading.kind == "acks" else ()
+        if all(self._declared.covers(received.label or "", record.timestamp) for received in own):
+            return None
+        return "undeclared" if record.timestamp < self._declared_until else "waiting"
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -306,7 +299,7 @@ class CorrelateShard:
 
     def _orphan(self, record: Record) -> None:
         # under limits that were lowered since it was held it may be unreadable now
-        self._writer.unmatched(self._reader.acknowledgements(record), "orphan")
+        self._writer.unmatched(self._reader.answer_of(record), "orphan")
 
     def _close(self, pending: Pending, decide: Decide, decided_at: int) -> None:
         """Answer a request, with an error if that fails."""
@@ -314,20 +307,20 @@ class CorrelateShard:
         self._pending.remove(key)
         self._decided[pending.hash] = self._recent.remember(pending)
         closing = pending, decide, decided_at, self._unrecorded.pop(key, None)
-        guarded(closing, self._answer, self._answer_with_error, (self._writer.emissions,))
+        guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
         if pending.successors:
             self._take(pending.successors)
 
-    def _answer(self, closing: _Closing) -> None:
+    def _reply(self, closing: _Closing) -> None:
         pending, decide, decided_at, row = closing
         decided = decision.shorten(pending, decide(pending), self._reply_bytes)
         to = self._topics.destination(pending.reply_topic, pending.reply_partition, len(decided.reply))
         self._writer.outcome(pending, decided, to, decided_at, row)
 
-    def _answer_with_error(self, closing: _Closing, error: Exception) -> None:
+    def _reply_with_error(self, closing: _Closing, error: Exception) -> None:
         pending, _, decided_at, _ = closing
         key = pending.correlation_id
         log.error("The request %s cannot be answered", key, exc_info=error, extra={"correlation_id": key})
         # without the acknowledgements, one of which may be the cause
         bare = msgspec.structs.replace(pending, received=[])
-        self._answer((bare, partial(decision.fail, error=error), decided_at, None))
+        self._reply((bare, partial(decision.fail, error=error), decided_at, None))

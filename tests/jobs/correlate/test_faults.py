@@ -147,7 +147,7 @@ def test_an_unforeseen_error_of_an_acknowledgement_is_a_dead_letter_and_does_not
 def test_an_unforeseen_error_of_a_request_is_answered_with_500(monkeypatch: pytest.MonkeyPatch) -> None:
     log, run = Log(), Run()
     with monkeypatch.context() as context:
-        context.setattr(RecordReader, "signal", _breaks)
+        context.setattr(RecordReader, "signal_of", _breaks)
         run.feed(log.command(1, requested_acks=["a-ack"]))
     (reply,) = run.replies()
     assert (reply["status"], reply["completed-by"], reply["value"]["error"]) == (500, "invalid", "internalerror")
