@@ -141,7 +141,7 @@ def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
     try:
         parse_label(label)
     except DittoError as error:
-        raise errors.json_invalid(error.message) from error
+        raise DittoError(error.status, "json.invalid", error.message, error.description) from error
     status = _decode(fields.get("status", _NULL))
     if status is None:
         raise errors.json_field_missing("/status")

@@ -33,7 +33,7 @@ from ackstream.protocol.ditto.aggregates import (
 )
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
 from ackstream.protocol.ditto.errors import target_address_invalid
-from ackstream.protocol.ditto.labels import BUILT_IN
+from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
@@ -159,7 +159,9 @@ def test_a_bad_entry_of_an_aggregate_is_refused(entry: Any, code: str, message: 
 
 def test_an_invalid_label_in_an_aggregate_is_invalid_json() -> None:
     error = refusal(read_acks, envelope("ns/name/things/twin/acks", status=200, value={"no": {"status": 200}}))
-    assert (error.error, error.message) == ("json.invalid", "Acknowledgement label <no> is invalid.")
+    own = refusal(parse_label, "no")
+    assert (error.status, error.error, error.message) == (400, "json.invalid", "Acknowledgement label <no> is invalid.")
+    assert (error.message, error.description) == (own.message, own.description)
 
 
 @pytest.mark.parametrize(
