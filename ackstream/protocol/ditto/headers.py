@@ -60,10 +60,15 @@ def _text(value: Any) -> str:
 
 
 def read_correlation_id(value: Any) -> str:
-    """Return a correlation-id as text. Raises 400 ``header.invalid`` if it is empty, or too long for correlate."""
+    """Return a correlation-id as text. Raises 400 if it is empty, too long, or neither text nor a whole number."""
     if value == "":
         message = "The value of the header 'correlation-id' must not be empty."
         raise errors.header_invalid(CORRELATION_ID, message, named=False)
+    if not isinstance(value, (str, int)):
+        # Spark writes 1e7 as 1.0E7, Python as 10000000.0: the requester would wait for another id
+        found = shown(_text(value))
+        message = f"The value '{found}' of the header 'correlation-id' is neither text nor a whole number."
+        raise errors.header_invalid(CORRELATION_ID, message, "Write it as text.")
     text = value if type(value) is str else _text(value)
     if is_too_long(text):
         raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)

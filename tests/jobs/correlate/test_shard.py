@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.jobs.correlate.state import TWIN_ACKS
+from ackstream.jobs.correlate.state import ACKS, TWIN_ACKS
 from tests.jobs.correlate.shards import THING, Log, Run
 from tests.prose import covers
 
@@ -223,6 +223,32 @@ def test_a_label_that_is_requested_twice_counts_once(run: Run, log: Log) -> None
     run.feed(log.command(1, "twin", requested_acks=["twin-persisted"] * 2), log.response(2, correlation_id="twin"))
     assert run.replies()[1]["completed-by"] == "response"
     assert [outcome["requested"] for outcome in run.outcomes()] == [["a-ack"], ["twin-persisted"]]
+
+
+def test_a_request_whose_correlation_id_is_a_number_with_a_fraction_is_refused(run: Run, log: Log) -> None:
+    """Spark reads such a number by its own rules, Python by others: the requester would wait for another id."""
+    request = log.command(1, "1.767225600123E9", requested_acks=["a-ack"])
+    value = (request.value or b"").replace(b'"1.767225600123E9"', b"1767225600.123")
+    run.feed(msgspec.structs.replace(request, value=value))
+    (reply,) = run.replies()
+    assert (reply["status"], reply["completed-by"], reply["value"]["error"]) == (400, "invalid", "header.invalid")
+    assert run.state is None
+
+
+def test_an_entry_of_an_aggregate_keeps_its_payload_or_its_lack_of_one(run: Run, log: Log) -> None:
+    given = {
+        "a-ack": {"status": 204},
+        "b-ack": {"status": 200, "payload": None},
+        "c-ack": {"status": 200, "payload": 1},
+    }
+    value = {"topic": f"{THING}/things/twin/acks", "headers": {"correlation-id": "c"}, "path": "/", "status": 200}
+    run.feed(log.command(1, requested_acks=list(given)), log.record(ACKS, 2, "c", {**value, "value": given}))
+    written = run.replies()[0]["value"]
+    assert {label: {**entry, "headers": {}} for label, entry in written.items()} == {
+        label: {**entry, "headers": {}} for label, entry in given.items()
+    }
+    (row,) = [record["acks"] for record in run.ledger() if record["kind"] == "outcome"]
+    assert [("payload" in ack, ack.get("payload")) for ack in row] == [(False, None), (True, None), (True, 1)]
 
 
 def test_a_signal_that_awaits_nothing_is_recorded_and_closed(run: Run, log: Log) -> None:

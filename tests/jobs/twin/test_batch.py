@@ -181,6 +181,11 @@ def test_a_command_that_correlate_refuses_for_its_reply_topic_is_not_carried_out
     assert bool(found.rows) == carried_out
 
 
+def test_a_command_that_correlate_refuses_for_its_correlation_id_is_not_carried_out():
+    commands = [body("create", value={}, correlation_id=identity) for identity in (1767225600.123, 1767225600)]
+    assert [bool(whole([record]).rows) for record in records(*commands)] == [False, True]
+
+
 def test_one_and_true_are_not_the_same_content():
     values = [body("modify", "/attributes/x", value) for value in (1, True, 1.0, 1.0)]
     assert visible(body("create", value={}), *values) == [True, True, True, True, False]

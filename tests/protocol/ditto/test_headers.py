@@ -171,6 +171,18 @@ def test_a_typed_header_with_null_is_an_error(name: str, expected: str) -> None:
     assert expected in refused({"correlation-id": "c", name: None}).message
 
 
+@pytest.mark.parametrize("value", [1767225600.123, 1e7, -0.0, [1.5], {"a": 1}], ids=str)
+def test_a_correlation_id_that_each_language_writes_in_its_own_way_is_refused(value: Any) -> None:
+    error = refused({"correlation-id": value})
+    assert (error.status, error.error, error.extra) == (400, "header.invalid", {"invalidHeaderKey": "correlation-id"})
+    assert "neither text nor a whole number" in error.message
+
+
+@pytest.mark.parametrize(("value", "text"), [(17, "17"), (-(2**63), str(-(2**63))), ("1.5", "1.5")], ids=str)
+def test_a_whole_number_is_a_correlation_id(value: Any, text: str) -> None:
+    assert read_headers({"correlation-id": value}) == {"correlation-id": text}
+
+
 @pytest.mark.parametrize("name", ["requested-acks", "correlation-id", "if-match", "tag"])
 def test_a_header_without_a_type_that_is_null_is_absent(name: str) -> None:
     assert read_headers({name: None}) == {}
