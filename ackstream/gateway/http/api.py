@@ -212,8 +212,7 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     headers = effective_headers(kind, command.headers)
     check_combination("HTTP", kind, headers)
     most = settings.max_timeout
-    claims = kind == "message" and topic.subject == "claim"
-    bound = settings.max_claim_timeout if claims else most
+    bound = settings.max_claim_timeout if kind == "message" and topic.subject == "claim" else most
     waited = timeout_milliseconds("HTTP", kind, headers, most, bound)
     if kind == "message":
         # a claim's timeout may exceed the wait; Ditto writes whole seconds without a unit
