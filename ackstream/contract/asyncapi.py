@@ -67,8 +67,9 @@ def _in_draft_07(schema: Any) -> Any:
         return schema
     found = {name: _in_draft_07(part) for name, part in schema.items() if name != "discriminator"}
     if "prefixItems" in found:
-        # all are pairs of the same type
-        found["items"] = found.pop("prefixItems")[0]
+        # most are pairs of the same type
+        parts = found.pop("prefixItems")
+        found["items"] = parts[0] if all(part == parts[0] for part in parts) else parts
     return found
 
 

@@ -14,8 +14,10 @@ destination, up to which it has all rows; if the mirror left out any, acks would
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
@@ -24,7 +26,7 @@ from ackstream.protocol.dispositions import DUPLICATE
 from ackstream.protocol.json import reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 MAX_SESSION_CHARACTERS = 64
 MAX_SESSIONS = 8
@@ -190,6 +192,43 @@ def completed(command: ClientCommand, bookmark: str | None = None) -> list[Comma
 
 # -- stored messages ---------------------------------------------------------------------------------------------------
 
+SessionRun: TypeAlias = tuple[int, int, str | None]
+"""First and last number, and the session of the messages; empty: they named none; ``None``: it is not known."""
+
+
+class SessionRuns:
+    """The sessions of a publisher's numbers, as ascending runs, each as long as it can be."""
+
+    def __init__(self, runs: Iterable[SessionRun] = ()) -> None:
+        self._runs: list[SessionRun] = []
+        for run in runs:
+            self.add(*run)
+
+    def add(self, first: int, last: int, session: str | None) -> None:
+        """Note the session of numbers, in place of the one that they had."""
+        runs = self._runs
+        low, high = bisect_left(runs, first, key=itemgetter(1)), bisect_right(runs, last, key=itemgetter(0))
+        left = [(begin, first - 1, name) for begin, _, name in runs[low:high][:1] if begin < first]
+        right = [(last + 1, end, name) for _, end, name in runs[low:high][-1:] if end > last]
+        before = max(0, low - 1)
+        joined: list[SessionRun] = []
+        for begin, end, name in (*runs[before:low], *left, (first, last, session), *right, *runs[high : high + 1]):
+            continues = joined and joined[-1][1:] == (begin - 1, name)
+            joined.append((joined.pop()[0] if continues else begin, end, name))
+        runs[before : high + 1] = joined
+
+    def within(self, first: int, last: int) -> list[SessionRun]:
+        """Return the parts of the runs that lie between two numbers."""
+        low, high = bisect_left(self._runs, first, key=itemgetter(1)), bisect_right(self._runs, last, key=itemgetter(0))
+        return [(max(begin, first), min(end, last), name) for begin, end, name in self._runs[low:high]]
+
+    def forget(self, last: int) -> None:
+        """Forget the numbers up to one."""
+        self._runs = self.within(last + 1, MAX_NUMBER)
+
+    def __iter__(self) -> Iterator[SessionRun]:
+        return iter(self._runs)
+
 
 class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="stored"):
     """Messages ``first`` to ``last`` of a client are decided: stored in ``messages``, except the runs in ``refused``.
@@ -198,6 +237,8 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     of the client's previous record; a batch that is replayed after a crash repeats its record.
 
     :ivar batch: the column of that name in ``messages``
+    :ivar session: the ``publisher-session`` of all that are stored: a record of another one that has such a number was
+        refused. Empty: they named none; ``None``: it is not known
     """
 
     client: str
@@ -205,6 +246,7 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     last: int
     batch: int
     refused: tuple[tuple[int, int], ...] = ()
+    session: str | None = None
 
 
 read_stored: Callable[[bytes | None], StoredRange] = reader(StoredRange, "stored messages")

@@ -178,6 +178,7 @@ class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar written: the last sample that was stored
     :ivar acknowledged: samples that the reader has acknowledged, and numbers that were refused and are no samples
     :ivar undelivered: stored samples still to be delivered: neither acknowledged nor done without the reader
+    :ivar sessions: the sessions of those, as in ``stored``; numbers between the runs are not known, or are no samples
     """
 
     writer: str
@@ -185,6 +186,7 @@ class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
     written: int
     acknowledged: tuple[tuple[int, int], ...] = ()
     undelivered: tuple[tuple[int, int], ...] = ()
+    sessions: tuple[tuple[int, int, str | None], ...] = ()
 
 
 class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_state"):

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
@@ -13,6 +16,7 @@ from ackstream.protocol.messages import (
     ClientCommand,
     CommandAck,
     Replicated,
+    SessionRuns,
     StoredRange,
     completed,
     decode_ack,
@@ -118,3 +122,21 @@ def test_an_unreadable_record_of_a_destination_is_refused_with_the_reason(value:
 )
 def test_a_batch_without_messages_needs_those_before_it(batch: int, newest_with_messages: int, needed: int) -> None:
     assert needed_position(batch, newest_with_messages) == needed
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6), st.sampled_from(["a", "b", "", None])), max_size=12))
+def test_each_number_has_the_session_that_was_noted_last(steps: list[tuple[int, int, str | None]]) -> None:
+    known: dict[int, str | None] = {}
+    runs = SessionRuns()
+    for first, more, session in steps:
+        known |= dict.fromkeys(range(first, first + more + 1), session)
+        runs.add(first, first + more, session)
+    found = list(runs)
+    assert {seq: session for first, last, session in found for seq in range(first, last + 1)} == known
+    # neighbours differ, and none overlap
+    assert all(after[0] > run[1] and (after[0] > run[1] + 1 or after[2] != run[2]) for run, after in pairwise(found))
+    part = [(max(first, 5), min(last, 9), session) for first, last, session in found if first <= 9 and last >= 5]
+    assert runs.within(5, 9) == part
+    runs.forget(7)
+    assert [run[2] for run in runs] == [run[2] for run in found if run[1] > 7]
+    assert list(SessionRuns(runs)) == list(runs)

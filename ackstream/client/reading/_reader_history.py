@@ -79,7 +79,7 @@ class ReaderHistory(Awaited):
         with self.changed:
             acknowledged = Intervals(known.acknowledged, start=known.start)
             reports = self.reports[known.writer] = AckReports(self._qos, self.start, known.writer, acknowledged)
-            self._arrived[known.writer].begin(known.written, known.undelivered)
+            self._arrived[known.writer].begin(known.written, known.undelivered, known.sessions)
             if known.start <= known.written:
                 for run in Intervals(known.undelivered, start=known.start).missing(known.start, known.written):
                     reports.skip(*run)
@@ -91,6 +91,7 @@ class ReaderHistory(Awaited):
         with self.changed:
             if known.writer not in self.reports:
                 self.begin(known)
+            self._arrived[known.writer].learn(known.sessions)
             undelivered = Intervals(known.undelivered, start=0)
             for first, last in self._arrived[known.writer].undecided(known.written):
                 self._mark_stored(known.writer, first, last, undelivered.missing(first, last))
@@ -111,7 +112,7 @@ class ReaderHistory(Awaited):
         with self.changed:
             if stored.client not in self.reports:
                 self.begin(KnownWriter(stored.client, stored.first, stored.first - 1))
-            self._mark_stored(stored.client, stored.first, stored.last, stored.refused)
+            self._mark_stored(stored.client, stored.first, stored.last, stored.refused, stored.session)
 
     def skip(self, writer: str, runs: Sequence[Interval]) -> None:
         """Carry on without samples that cannot be recovered; they are not acknowledged."""
@@ -258,8 +259,10 @@ class ReaderHistory(Awaited):
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
-    def _mark_stored(self, writer: str, first: int, last: int, refused: Sequence[Interval]) -> None:
-        self._arrived[writer].mark_stored(first, last, refused)
+    def _mark_stored(
+        self, writer: str, first: int, last: int, refused: Sequence[Interval], session: str | None = None
+    ) -> None:
+        self._arrived[writer].mark_stored(first, last, refused, session)
         (self.gaps.add if self._arrived[writer].has_gap else self.gaps.discard)(writer)
         for run in refused:
             self.reports[writer].refuse(*run)

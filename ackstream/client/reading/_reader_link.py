@@ -75,7 +75,6 @@ class ReaderLink:
         # while a record of `stored` is known to be missing
         self._again: Parts[readers.ReaderState] | None = None
         self._unreadable = 0
-        self._sessions = samples.PublisherSessions()
         self._due = dict.fromkeys(("gaps", "recover", "commit"), 0.0)
         kafka = connection.kafka
         self._messages, self._stored, self._acks = map(kafka.topic, ("messages", "stored", "app-acks"))
@@ -133,7 +132,7 @@ class ReaderLink:
 
     def _receive(self, record: Any) -> None:
         if record.topic == self._messages:
-            sample = samples.of_record(record, self._reader, self._sessions)
+            sample = samples.of_record(record, self._reader)
             if sample is not None and self._reads(sample.publisher):
                 self._history.add(sample)
         elif record.topic == self._stored:

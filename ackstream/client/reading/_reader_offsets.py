@@ -223,6 +223,7 @@ def merged(states: list[ReaderState]) -> ReaderState:
                 before,
                 acknowledged=tuple(sorted(before.acknowledged + known.acknowledged)),
                 undelivered=tuple(sorted(before.undelivered + known.undelivered)),
+                sessions=before.sessions + known.sessions,
             )
     return msgspec.structs.replace(
         states[0],

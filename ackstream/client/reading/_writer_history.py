@@ -11,13 +11,15 @@ import msgspec
 
 from ackstream.errors import BadParameterError
 from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.messages import SessionRuns
 from ackstream.protocol.readers import AckInterval, AppAck, AutoReason, ProtocolAck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.reading.samples import ReaderQos, Sample
     from ackstream.protocol.intervals import Interval
+    from ackstream.protocol.messages import SessionRun
     from ackstream.protocol.readers import AppAckConf, ReaderStart
 
 YOUNG_RUNS = 500
@@ -30,7 +32,8 @@ class ReorderBuffer:
     """One writer's samples, released once each, in the writer's order, and only those that are stored.
 
     A message in Kafka may still be refused, so it waits until the topic ``stored`` names it; a message that ``stored``
-    names may not have arrived yet, or be in the table only. Pure; rules: brokers.md R7, S19, 4 rule 4.
+    names may not have arrived yet, or be in the table only. Publishers of one name may write different messages with
+    the same number: the one of the session that ``stored`` names is meant. Pure; rules: brokers.md R7, S19, 4 rule 4.
     """
 
     def __init__(self) -> None:
@@ -40,44 +43,72 @@ class ReorderBuffer:
         self._decided = Intervals(start=0)
         # released or skipped
         self._passed = Intervals(start=0)
-        self._waiting: dict[int, Sample] = {}
+        # by number: those of different sessions
+        self._waiting: dict[int, list[Sample]] = {}
+        self._count = 0
+        self._sessions = SessionRuns()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
 
-    def begin(self, written: int, undelivered: Iterable[Interval] = ()) -> None:
-        """Skip all samples up to ``written``, which are stored, except the ``undelivered`` ones."""
+    def begin(self, written: int, undelivered: Iterable[Interval] = (), sessions: Iterable[SessionRun] = ()) -> None:
+        """Skip all samples up to ``written``, which are stored, except the ``undelivered`` ones of these sessions."""
         self._decided.add(0, written)
         for run in Intervals(undelivered, start=0).missing(0, written):
             self.skip(*run)
+        self.learn(sessions)
 
     def add(self, sample: Sample) -> bool:
-        """Add a sample; return ``False`` for a duplicate, and for one that is skipped."""
-        if sample.seq in self._waiting or sample.seq in self._passed:
+        """Add a sample; return ``False`` for a duplicate, for one that is skipped, and for one of a wrong session."""
+        same = self._waiting.get(sample.seq, [])
+        if sample.seq in self._passed or any(sample.session == one.session for one in same) or self._is_wrong(sample):
             return False
-        self._waiting[sample.seq] = sample
+        self._waiting[sample.seq] = [*same, sample]
+        self._count += 1
         self.bytes += sample.size
         return True
 
-    def mark_stored(self, first: int, last: int, refused: Iterable[Interval] = ()) -> None:
+    def learn(self, sessions: Iterable[SessionRun]) -> None:
+        """Drop the samples of wrong sessions, now or when they arrive."""
+        for first, last, session in sessions:
+            self._sessions.add(first, last, session)
+            for seq in [seq for seq in self._waiting if first <= seq <= last]:
+                self._remove(seq, self._is_wrong)
+
+    def _is_wrong(self, sample: Sample) -> bool:
+        known = next((session for *_, session in self._sessions.within(sample.seq, sample.seq)), None)
+        # the table has only samples that are stored
+        return None not in (known, sample.session) and known != sample.session
+
+    def _remove(self, seq: int, which: Callable[[Sample], bool] = lambda _: True) -> list[Sample]:
+        found = self._waiting.pop(seq)
+        gone = [sample for sample in found if which(sample)]
+        if len(gone) < len(found):
+            self._waiting[seq] = [sample for sample in found if not which(sample)]
+        self._count -= len(gone)
+        self.bytes -= sum(sample.size for sample in gone)
+        return gone
+
+    def mark_stored(self, first: int, last: int, refused: Iterable[Interval] = (), session: str | None = None) -> None:
         """Mark a range as stored, except the runs in it that were ``refused``; a second time has no effect."""
         self._decided.add(first, last)
         for run in refused:
             self.skip(*run)
+        if session is not None:
+            self.learn([(first, last, session)])
 
     def skip(self, first: int, last: int) -> None:
         """Drop these samples, now or when they arrive."""
         for low, high in self._passed.add(first, last):
             for seq in [seq for seq in self._waiting if low <= seq <= high]:
-                self.bytes -= self._waiting.pop(seq).size
+                self._remove(seq)
 
     def release(self) -> Iterator[Sample]:
         """Remove and yield the samples that may be handed out now."""
         while (seq := self._passed.first_hole) <= self._decided.watermark and seq in self._waiting:
             self._passed.add(seq)
-            sample = self._waiting.pop(seq)
-            self.bytes -= sample.size
-            yield sample
+            yield self._remove(seq)[0]
+        self._sessions.forget(self._passed.watermark)
 
     def missing(self) -> list[Interval]:
         """Return the runs that are stored and wanted but absent, if they hold up the samples behind them."""
@@ -90,7 +121,8 @@ class ReorderBuffer:
 
     def drop(self) -> list[Sample]:
         """Drop and return all samples that are waiting; they can be added again."""
-        dropped, self._waiting, self.bytes = list(self._waiting.values()), {}, 0
+        dropped = [sample for samples in self._waiting.values() for sample in samples]
+        self._waiting, self._count, self.bytes = {}, 0, 0
         return dropped
 
     def has_passed(self, seq: int) -> bool:

@@ -14,7 +14,7 @@ from ackstream.client.core.arguments import check_word
 from ackstream.client.core.messages import Message, text
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol import record_headers
-from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
+from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
 
 MAX_NAME_CHARACTERS = 255
@@ -36,11 +36,13 @@ class Sample(Message):
 
     :ivar seq: the publisher's sequence number of it
     :ivar partition: of the Kafka topic ``messages``, as is ``offset``
+    :ivar session: of the publisher, empty if it named none; ``None`` in a message from the table
     """
 
     seq: int
     partition: int
     offset: int
+    session: str | None = field(default=None, repr=False)
     _reader: Acknowledger | None = field(default=None, repr=False)
 
     def acknowledge(self, response: bytes | None = None) -> None:
@@ -54,60 +56,11 @@ class Sample(Message):
             self._reader.reject_sample(self, reason, status)
 
 
-MAX_PUBLISHERS = 10_000
-
-
-class PublisherSessions:
-    """Knows which sessions of publishers were over at a record, as persist decides: later ones reuse their numbers."""
-
-    def __init__(self) -> None:
-        # by publisher: where its present session was first seen, that session, and by former session where it was over
-        self._known: dict[str, tuple[tuple[int, int], str, dict[str, int]]] = {}
-
-    def log_on(self, record: Any, publisher: str, session: str) -> None:
-        """Note a logon; one that was read before changes nothing."""
-        partition, offset = record.partition, record.offset
-        (known, seen), former, over = self._of(record, publisher, session)
-        if known == partition and offset <= seen:
-            return
-        if known != partition:
-            over = {}
-        elif former != session:
-            over = {**over, former: offset}
-        over = {name: at for name, at in over.items() if name != session}
-        self._known[publisher] = (partition, offset), session, dict(list(over.items())[-MAX_SESSIONS:])
-
-    def is_over(self, record: Any, publisher: str, session: str) -> bool:
-        """Return whether a session was over before a record of it."""
-        (partition, _), _, over = self._of(record, publisher, session)
-        return bool(partition == record.partition and over.get(session, record.offset) < record.offset)
-
-    def _of(self, record: Any, publisher: str, session: str) -> tuple[tuple[int, int], str, dict[str, int]]:
-        """Return the known session of a publisher, or learn it from a record."""
-        known = self._known.get(publisher)
-        if known is None:
-            known = self._known[publisher] = (record.partition, record.offset), session, {}
-            if len(self._known) > MAX_PUBLISHERS:
-                del self._known[next(iter(self._known))]
-        return known
-
-
-def of_record(
-    record: Any, reader: Acknowledger | None = None, sessions: PublisherSessions | None = None
-) -> Sample | None:
-    """Return the message in a record; ``None`` for a command, and for a record without a client or a number.
-
-    :param sessions: learns of logons; a record of a session that is over is no message either
-    """
+def of_record(record: Any, reader: Acknowledger | None = None) -> Sample | None:
+    """Return the message in a record; ``None`` for a command, and for a record without a client or a number."""
     headers = dict(record.headers)
     publisher, seq = text(headers.get(record_headers.CLIENT)), read_number(text(headers.get(record_headers.SEQ)))
     command = headers.get(record_headers.COMMAND)
-    session = text(headers.get(record_headers.SESSION))[:MAX_SESSION_CHARACTERS]
-    if sessions is not None and publisher and session:
-        if command == b"logon":
-            sessions.log_on(record, publisher, session)
-        elif sessions.is_over(record, publisher, session):
-            return None
     if command not in (None, b"publish") or not publisher or seq is None:
         return None
     topic = headers.get(record_headers.TOPIC)
@@ -121,6 +74,7 @@ def of_record(
         seq,
         record.partition,
         record.offset,
+        text(headers.get(record_headers.SESSION))[:MAX_SESSION_CHARACTERS],
         reader,
     )
 
@@ -137,6 +91,7 @@ def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
         row["seq"],
         row["partition"],
         row["offset"],
+        None,
         reader,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,14 @@ from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, 
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
 from ackstream.protocol.dispositions import INVALID_CLIENT, NO_CLIENT, NO_NUMBER, SEQUENCE_GAP, SESSION_OVER, WITHDRAWN
-from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, ClientCommand, CommandAck, StoredRange, read_number
+from ackstream.protocol.messages import (
+    MAX_SESSION_CHARACTERS,
+    ClientCommand,
+    CommandAck,
+    SessionRuns,
+    StoredRange,
+    read_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +64,12 @@ class PublisherBatch:
         self._admission, self._floor_ms, self._newest = admission, floor_ms, newest
         self._expect(state.watermark + 1)
         self._conflation.absent.merge(state.absent)
+        self._sessions = SessionRuns()
         if state.held:
             self._conflation.restore(state.held, state.asked, state.withdrawn, state.single)
+            # an earlier release has not noted them
+            messages = [run for held in state.held for run in self._conflation.absent.missing(*held)]
+            self._sessions = SessionRuns([*((*run, None) for run in messages), *state.sessions])
 
     def _expect(self, first: int) -> None:
         state = self._state
@@ -104,6 +116,7 @@ class PublisherBatch:
         self._state.stored += run.total
         self._state.highest = max(self._state.highest, last)
         self._conflation.succeed(first, last, asked=bool(asked))
+        self._note_session(message.session, first, last)
         return True
 
     def _add(self, message: MessageMetadata) -> None:
@@ -152,12 +165,16 @@ class PublisherBatch:
             self._reject(message, reason)
         elif verdict.stored:
             self._state.stored += message.size
+            self._note_session(message.session, seq, seq)
         else:
             self._reject(message, None)
         self._state.highest = max(self._state.highest, seq)
         self._acknowledge_arrival(command, reason)
         single = None if verdict.logged else message.cid or str(seq)
         self._conflation.decide(seq, reason, asked="persisted" in asked, single=single, stored=verdict.stored)
+
+    def _note_session(self, session: str | None, first: int, last: int) -> None:
+        self._sessions.add(first, last, (session or "")[:MAX_SESSION_CHARACTERS])
 
     def _hurry(self, message: MessageMetadata) -> None:
         self.urgent |= message.immediately == "true"
@@ -313,6 +330,7 @@ class PublisherBatch:
         state = self._state
         watermark = state.watermark = self._conflation.watermark
         state.held, state.asked, state.withdrawn, state.single = self._conflation.beyond
+        state.sessions = self._sessions.within(watermark + 1, messages.MAX_NUMBER)
         state.absent = [run for run in self._conflation.absent if run[0] > watermark]
         self._acknowledge_flushes()
         acknowledged = sorted(seq for seq in state.refused if seq <= watermark)
@@ -322,11 +340,19 @@ class PublisherBatch:
         return state
 
     def stored(self, batch: int) -> Iterator[StoredRange]:
-        """Yield the range that this batch made reliable, divided if numbers are absent in very many runs."""
+        """Yield the range that this batch made reliable, by session; divided where very many runs are absent, too."""
         first, last = self._first, self._conflation.watermark
         absent = [run for run in self._conflation.absent if run[0] <= last]
-        while first <= last:
-            part, absent = absent[:MAX_RUNS], absent[MAX_RUNS:]
-            end = absent[0][0] - 1 if absent else last
-            yield StoredRange(self._client, first, end, batch, tuple(part))
-            first = end + 1
+        begins: dict[int, str | None] = {}
+        for begin, _, session in self._sessions.within(first, last):
+            if not begins or session != next(reversed(begins.values())):
+                begins[begin] = session
+        # the absent numbers between two sessions belong to the first one's range
+        ends = [*(begin - 1 for begin in [*begins][1:]), last]
+        for until, session in zip_longest(ends, begins.values()):
+            own = [run for run in absent if first <= run[0] <= until]
+            while first <= until:
+                part, own = own[:MAX_RUNS], own[MAX_RUNS:]
+                end = own[0][0] - 1 if own else until
+                yield StoredRange(self._client, first, end, batch, tuple(part), session)
+                first = end + 1

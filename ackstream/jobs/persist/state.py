@@ -12,7 +12,14 @@ from pyspark.sql.window import Window
 from ackstream.lake import commits, tables
 from ackstream.protocol.durations import read_duration
 from ackstream.protocol.intervals import Interval
-from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, MAX_SESSION_CHARACTERS, MAX_SESSIONS, read_number
+from ackstream.protocol.messages import (
+    CONFLATION_MS,
+    MAX_NUMBER,
+    MAX_SESSION_CHARACTERS,
+    MAX_SESSIONS,
+    SessionRun,
+    read_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +48,7 @@ class PublisherState(msgspec.Struct):
     :ivar conflation: the interval of its merged acks, in milliseconds, as its last logon asked for
     :ivar window: its publish window, in messages; 0: its logon named none
     :ivar single: of ``held``: numbers whose ack is not merged, with their command ids
+    :ivar sessions: of ``held``: the sessions of the messages; a state of an earlier release has none
     """
 
     watermark: int = 0
@@ -62,6 +70,7 @@ class PublisherState(msgspec.Struct):
     conflation: int = CONFLATION_MS
     window: int = 0
     single: dict[int, str] = {}
+    sessions: list[SessionRun] = []
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
         """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError, covered
+from ackstream.protocol.messages import SessionRuns
 from ackstream.protocol.readers import (
     MAX_RESPONSE_BYTES,
     AckInterval,
@@ -102,6 +103,8 @@ class Retention:
         """Rejected numbers, which are not samples."""
         self.stored = Intervals(start=start)
         """Numbers that ``stored`` has named; others up to ``written`` are samples unless a late record refuses one."""
+        self.sessions = SessionRuns()
+        """The sessions of retained samples, as far as ``stored`` has named them."""
         self.written = start - 1
         """The highest sample; acknowledgements of later ones are ignored."""
         self.seen = 0

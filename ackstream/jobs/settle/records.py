@@ -41,7 +41,7 @@ RUNS = 5_000
 """The maximum number of runs in one message; more are split into several messages."""
 PART_BYTES = 500_000
 """The maximum size of one part of a ReaderState, and of one writer's runs: a topic with Kafka's own limit takes it."""
-_WRITER_BYTES, _RUN_BYTES = 2_000, 50
+_WRITER_BYTES, _RUN_BYTES, _SESSION_BYTES = 2_000, 50, 300
 
 OF_READERS = ("reader_start", "reader_alive", "reader_stop", "readers_asked")
 """Types of records that all shards receive: a reader concerns all writers."""
@@ -161,6 +161,7 @@ def reader_states(
     size = 0
     for known in _known(reader, writers):
         size += _WRITER_BYTES + _RUN_BYTES * (len(known.acknowledged) + len(known.undelivered))
+        size += _SESSION_BYTES * len(known.sessions)
         if size > PART_BYTES and parts[-1]:
             parts.append([])
             size = 0
@@ -175,8 +176,10 @@ def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[Kn
     for writer, retention in writers:
         known = retention.readers.get(reader)
         if known is not None:
-            acknowledged, undelivered = pieces(list(known.acknowledged)), pieces(retention.undelivered(reader))
-            for runs in zip_longest(acknowledged, undelivered, fillvalue=()):
+            undelivered = retention.undelivered(reader)
+            sessions = retention.sessions.within(undelivered[0][0], undelivered[-1][1]) if undelivered else []
+            parts = (pieces(list(known.acknowledged)), pieces(undelivered), pieces(sessions))
+            for runs in zip_longest(*parts, fillvalue=()):
                 yield KnownWriter(writer, known.acknowledged.start, retention.written, *runs)
 
 

@@ -192,6 +192,8 @@ class SettleShard:
             self._add_writer(stored.client, stored.first)
         writer = self._writers[stored.client]
         writer.seen = max(writer.seen, record.timestamp)
+        if stored.session is not None:
+            writer.sessions.add(stored.first, stored.last, stored.session)
         self._note(stored.client, writer.write(stored.last, stored.refused, stored.first))
         self._review(stored.client)
 

@@ -10,7 +10,7 @@ import msgspec
 from ackstream.jobs.settle.completion import ReaderSubscription, Retention
 from ackstream.jobs.settle.records import ReportRecord
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import MAX_NUMBER
+from ackstream.protocol.messages import MAX_NUMBER, SessionRun, SessionRuns
 from ackstream.protocol.readers import AppAck, ProtocolAck, read
 from ackstream.protocol.rql.patterns import matches_any
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from ackstream.settings import Settle
 
 
-WITHOUT_IDLE, WITHOUT_REQUIRED, STATE_VERSION = 2, 3, 4
+MAX_SESSION_RUNS = 1_000
+"""As many runs of a writer's retained samples have a known session: the newest."""
+
+WITHOUT_IDLE, WITHOUT_REQUIRED, WITHOUT_SESSIONS, STATE_VERSION = 2, 3, 4, 5
 NEVER = MAX_NUMBER
 """Later than every timestamp."""
 
@@ -85,6 +88,7 @@ class _SavedWriter(msgspec.Struct, array_like=True):
     refused: list[int] = []
     seen: int = 0
     stored: list[int] | None = None
+    sessions: list[SessionRun] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -94,7 +98,7 @@ _decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(
 
 def decode(version: int, blob: bytes) -> SettleState:
     """Read the state of a shard. Raises ValueError if this release cannot read the version."""
-    if version not in (WITHOUT_IDLE, WITHOUT_REQUIRED, STATE_VERSION):
+    if version not in (WITHOUT_IDLE, WITHOUT_REQUIRED, WITHOUT_SESSIONS, STATE_VERSION):
         raise ValueError(f"The state has version {version}; this release reads versions 2 to {STATE_VERSION}.")
     state = _decode(blob)
     if version == WITHOUT_IDLE:
@@ -211,6 +215,7 @@ class Writers:
         # version 2 had no gaps
         stored = [0, state.written - state.start] if state.stored is None else state.stored
         writer.stored = Intervals.load(stored, start=state.start)
+        writer.sessions = SessionRuns(state.sessions)
         for reader, known in state.readers.items():
             acknowledged = Intervals.load(known.steps, start=known.start, max_holes=self._rules.max_holes)
             subscription = ReaderSubscription(acknowledged, known.role, known.present, known.epoch, known.count)
@@ -228,7 +233,9 @@ def _encode_writer(writer: Retention) -> msgspec.Raw:
         for name, known in writer.readers.items()
     }
     done, refused, stored = writer.done.dump(), writer.refused.dump(), writer.stored.dump()
-    saved = _SavedWriter(writer.done.start, writer.written, done, readers, refused, writer.seen, stored)
+    writer.sessions.forget(writer.released)
+    sessions = list(writer.sessions)[-MAX_SESSION_RUNS:]
+    saved = _SavedWriter(writer.done.start, writer.written, done, readers, refused, writer.seen, stored, sessions)
     return msgspec.Raw(_encode(saved))
 
 

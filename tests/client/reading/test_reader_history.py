@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -81,6 +82,15 @@ def test_a_restart_wants_what_is_undelivered_and_nothing_else() -> None:
         (8, 8, False),
         (10, 10, False),
     ]
+
+
+def test_a_missed_report_of_what_is_stored_is_made_up_for_with_its_sessions() -> None:
+    reader = _reader()
+    reader.begin(KnownWriter("w1", 1, 0))
+    for session in ("a", "b"):
+        reader.add(dataclasses.replace(_sample(1), session=session))
+    reader.catch_up(KnownWriter("w1", 1, 1, (), ((1, 1),), ((1, 1, "b"),)))
+    assert [sample.session for sample in reader.take(ANY, 0)] == ["b"]
 
 
 def test_a_duplicate_never_reaches_the_application() -> None:

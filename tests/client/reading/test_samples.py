@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.reading.samples import PublisherSessions, ReaderQos, Sample, WriterQos, of_record, of_row
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos, of_record, of_row
 from ackstream.errors import InconsistentQosError
 from ackstream.jobs.persist.records import HEADER_COLUMNS
 from ackstream.protocol import record_headers
@@ -46,35 +46,10 @@ def test_what_is_no_numbered_message_of_a_client_is_passed_over(headers: dict[st
     assert of_record(_record(**headers)) is None
 
 
-def test_what_a_publisher_writes_after_the_logon_of_another_one_of_its_name_is_no_message() -> None:
-    """Persist refuses it, and the other one has the same numbers for messages of its own."""
-
-    def at(offset: int, session: bytes, **more: bytes) -> Any:
-        record = _record(client=b"w1", publisher_session=session, **more)
-        record.offset = offset
-        return record
-
-    log = [
-        at(1, b"one", command=b"logon"),
-        at(2, b"one", seq=b"1"),
-        at(3, b"two", command=b"logon"),
-        at(4, b"one", seq=b"2"),
-        at(5, b"two", seq=b"2"),
-        at(6, b"one", seq=b"3"),
-    ]
-    sessions = PublisherSessions()
-    # a reader may read what is before again
-    for records in (log, log, log[3:], log):
-        found = [sample.offset for record in records if (sample := of_record(record, None, sessions))]
-        assert found == [offset for offset in (2, 5) if offset >= records[0].offset]
-    # a reader may have begun after the logon of the former one
-    sessions = PublisherSessions()
-    found = [sample.offset for record in log[1:] if (sample := of_record(record, None, sessions))]
-    assert found == [2, 5]
-    # a session that logs on again goes on
-    of_record(at(7, b"one", command=b"logon"), None, sessions)
-    assert of_record(at(8, b"one", seq=b"3"), None, sessions) is not None
-    assert of_record(at(9, b"two", seq=b"3"), None, sessions) is None
+def test_a_message_has_the_session_of_its_publisher_and_one_in_the_table_has_none() -> None:
+    named = of_record(_record(client=b"w1", seq=b"1", publisher_session=b"s" * 70))
+    nameless = of_record(_record(client=b"w1", seq=b"1"))
+    assert [sample and sample.session for sample in (named, nameless)] == ["s" * 64, ""]
 
 
 def test_a_row_of_the_table_is_the_same_message() -> None:
@@ -93,6 +68,7 @@ def test_a_row_of_the_table_is_the_same_message() -> None:
     assert _facts(sample) == ("w1", 12, None, None, b"v", {"colour": b"red"})
     assert sample.timestamp_ms == 7
     assert of_row(row | {"headers": None}).headers == {}
+    assert sample.session is None
 
 
 def test_the_table_keeps_the_same_headers_as_the_applications_own() -> None:

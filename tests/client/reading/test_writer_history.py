@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from ackstream.protocol.readers import AckInterval, AppAck, AppAckConf, Protocol
 
 class _Sized(int):
     """A sample that is its number."""
+
+    session: str | None = ""
 
     @property
     def seq(self) -> int:
@@ -136,6 +140,52 @@ def test_whatever_the_order_each_stored_sample_is_released_once_in_the_writers_o
             first = last + 1
         handed += buffer.release()
     assert handed == [number for number in range(1, 13) if number not in refused]
+
+
+def _of(session: str | None, number: int) -> Any:
+    sample = _Sized(number)
+    sample.session = session
+    return sample
+
+
+def _released(buffer: ReorderBuffer) -> list[tuple[int, str | None]]:
+    return [(sample.seq, sample.session) for sample in buffer.release()]
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_of_two_messages_with_a_number_the_one_of_the_stored_session_is_handed_out(order: tuple[str, str]) -> None:
+    buffer = _reordered()
+    for number in (1, 2):
+        assert [buffer.add(_of(session, number)) for session in (*order, order[0])] == [True, True, False]
+    assert (len(buffer), buffer.bytes) == (4, 60)
+    buffer.mark_stored(1, 1, session="a")
+    buffer.mark_stored(2, 2, session="b")
+    assert (len(buffer), buffer.bytes, _released(buffer)) == (2, 30, [(1, "a"), (2, "b")])
+    assert (len(buffer), buffer.bytes) == (0, 0)
+
+
+def test_a_message_of_another_session_than_the_stored_one_does_not_count_as_arrived() -> None:
+    buffer = _reordered()
+    buffer.mark_stored(1, 1, session="b")
+    assert (buffer.add(_of("a", 1)), _released(buffer), buffer.missing()) == (False, [], [(1, 1)])
+    # the table has only stored messages
+    assert (buffer.add(_of(None, 1)), _released(buffer)) == (True, [(1, None)])
+
+
+def test_a_reader_that_restarts_takes_only_the_sessions_that_settle_names() -> None:
+    buffer = ReorderBuffer()
+    buffer.begin(3, [(2, 3)], [(2, 2, "a"), (3, 3, "b")])
+    assert [buffer.add(_of("a", number)) for number in (1, 2, 3)] == [False, True, False]
+    buffer.add(_of("b", 3))
+    assert _released(buffer) == [(2, "a"), (3, "b")]
+
+
+def test_a_report_of_an_earlier_release_names_no_session_and_the_first_message_counts() -> None:
+    buffer = _reordered()
+    for session in ("a", "b"):
+        buffer.add(_of(session, 1))
+    buffer.mark_stored(1, 1)
+    assert (_released(buffer), len(buffer)) == ([(1, "a")], 0)
 
 
 def _reports(**qos: int) -> AckReports:

@@ -50,6 +50,10 @@ def _fold(
     return fold(records, known, Admission(limits), floor_ms=500, batch=7)
 
 
+def _stored(first: int, last: int, *absent: tuple[int, int], session: str | None = "") -> StoredRange:
+    return StoredRange("p1", first, last, 7, absent, session)
+
+
 def _told(result: PersistResult) -> list[tuple[str, str | None, int | None, str | None]]:
     return [(ack.ack_type, ack.cid, ack.seq, ack.reason) for _, ack in result.acks]
 
@@ -189,7 +193,7 @@ def test_a_topic_without_a_log_has_an_ack_for_each_message_and_no_row() -> None:
         ("persisted", None, 5, None),
     ]
     assert result.rejected == [RejectedRecord(0, offset, None) for offset in (1, 2, 3)]
-    assert result.stored == [StoredRange("p1", 1, 5, 7, ((2, 4),))]
+    assert result.stored == [_stored(1, 5, (2, 4))]
 
 
 def test_a_single_ack_waits_behind_a_hole_with_its_command_id() -> None:
@@ -230,7 +234,7 @@ def test_a_client_that_does_not_go_on_higher_after_all_has_jumped_nowhere() -> N
     again = _fold([_logon(4, first="3"), _message(5, 3)], told.changed)
     assert _told(told) == [("processed", "l", 2, None)]
     assert _told(again) == [("processed", "l", 2, None), ("persisted", None, 3, None)]
-    assert again.stored == [StoredRange("p1", 3, 3, 7)]
+    assert again.stored == [_stored(3, 3)]
 
 
 def test_a_client_without_a_logon_begins_with_its_first_message() -> None:
@@ -239,17 +243,17 @@ def test_a_client_without_a_logon_begins_with_its_first_message() -> None:
 
 def test_stored_ranges_are_published_whether_or_not_acks_are_requested() -> None:
     first = _fold([*_messages(41, 42, ack="none"), _message(3, 43, topic="secret"), _message(4, 44)])
-    assert first.stored == [StoredRange("p1", 41, 44, 7, ((43, 43),))]
+    assert first.stored == [_stored(41, 44, (43, 43))]
     assert _fold(_messages(44), first.changed).stored == []
-    assert _fold(_messages(45, 47), first.changed).stored == [StoredRange("p1", 45, 45, 7)]
+    assert _fold(_messages(45, 47), first.changed).stored == [_stored(45, 45)]
 
 
 def test_a_stored_range_includes_absent_numbers_from_behind_the_hole() -> None:
     limits = Persist(daily_quota_bytes=45, reject_over_quota=False)
     first = _fold(_messages(1, 3, 4, 5, 6), limits=limits)
-    assert first.stored == [StoredRange("p1", 1, 1, 7)]
+    assert first.stored == [_stored(1, 1)]
     second = _fold(_messages(2), first.changed, Persist())
-    assert second.stored == [StoredRange("p1", 2, 6, 7, ((6, 6),))]
+    assert second.stored == [_stored(2, 6, (6, 6))]
 
 
 def test_a_range_with_very_many_runs_is_divided_without_a_gap() -> None:
@@ -267,10 +271,10 @@ def test_a_range_with_very_many_runs_is_divided_without_a_gap() -> None:
 def test_skipped_numbers_are_absent_from_the_stored_range() -> None:
     first = _fold(_messages(1, 2, 5))
     second = _fold([_logon(3, first="9"), _message(4, 9), _message(5, 11)], first.changed)
-    assert second.stored == [StoredRange("p1", 3, 9, 7, ((3, 4), (6, 8)))]
+    assert second.stored == [_stored(3, 9, (3, 4), (6, 8))]
     assert _fold([_logon(0, first="9")]).stored == []
     assert _fold([_message(0, 10)], _fold([_logon(0, first="9")]).changed).stored == []
-    assert _fold([_message(0, 9)], _fold([_logon(0, first="9")]).changed).stored == [StoredRange("p1", 9, 9, 7)]
+    assert _fold([_message(0, 9)], _fold([_logon(0, first="9")]).changed).stored == [_stored(9, 9)]
 
 
 def test_messages_beyond_skipped_numbers_are_not_stored_twice() -> None:
@@ -295,7 +299,7 @@ def test_messages_behind_a_hole_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     # what is held already comes again as it may, and behind the filled hole there is room
     second = _fold([_message(7, 4), _message(8, 2), _message(9, 5)], first.changed)
     assert second.rejected == [RejectedRecord(0, 7, None)]
-    assert second.stored == [StoredRange("p1", 2, 5, 7)]
+    assert second.stored == [_stored(2, 5)]
 
 
 def test_a_run_that_is_too_long_to_wait_is_accepted_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +338,7 @@ def test_a_forgotten_rejection_is_never_answered_as_a_success() -> None:
 
 def test_a_message_with_the_number_zero_is_stored_once() -> None:
     first = _fold(_messages(0))
-    assert first.stored == [StoredRange("p1", 0, 0, 7)]
+    assert first.stored == [_stored(0, 0)]
     assert _fold(_messages(0), first.changed).rejected == [RejectedRecord(0, 0, None)]
 
 
@@ -441,7 +445,13 @@ def test_a_state_stored_by_an_earlier_release_is_continued() -> None:
         ("persisted", None, 7, None),
         ("persisted", "f", None, None),
     ]
-    assert result.stored == [StoredRange("p1", 3, 7, 7, ((5, 5),))]
+    # nothing says which sessions the messages behind the hole are of
+    assert result.stored == [
+        _stored(3, 3),
+        _stored(4, 5, (5, 5), session=None),
+        _stored(6, 6),
+        _stored(7, 7, session=None),
+    ]
 
 
 STATE_WITH_SESSIONS = (
@@ -453,7 +463,7 @@ STATE_WITH_SESSIONS = (
 
 def test_a_state_with_sessions_is_continued() -> None:
     state = msgspec.json.decode(STATE_WITH_SESSIONS, type=PublisherState)
-    added = b',"began":0,"conflation":1000,"window":0,"single":{}}'
+    added = b',"began":0,"conflation":1000,"window":0,"single":{},"sessions":[]}'
     assert msgspec.json.encode(state) == STATE_WITH_SESSIONS.removesuffix(b"}") + added
     records = [
         MessageMetadata(1, 12, 1012, 10, "p1", "3", ack="persisted"),
@@ -465,7 +475,7 @@ def test_a_state_with_sessions_is_continued() -> None:
     assert _told(result) == [
         ("persisted", None, 4, None), ("persisted", None, 9, None), ("processed", "a", None, "session over"),
     ]  # fmt: skip
-    assert result.stored == [StoredRange("p1", 3, 9, 7, ((5, 8),))]
+    assert result.stored == [_stored(3, 3, session="b"), _stored(4, 9, (5, 8), session=None)]
 
 
 def test_a_later_publisher_of_the_name_ends_the_session_of_the_first() -> None:
@@ -476,6 +486,22 @@ def test_a_later_publisher_of_the_name_ends_the_session_of_the_first() -> None:
     assert second.rejected == [RejectedRecord(0, 4, None), RejectedRecord(0, 5, "session over")]
     assert _told(second) == [("processed", "l", 2, None), ("processed", "c", None, "session over"),
                              ("persisted", None, 3, None), ("processed", "a", None, "session over")]  # fmt: skip
+
+
+def test_a_stored_range_names_the_session_that_has_the_numbers() -> None:
+    first = _fold([_logon(0, session="a"), *[_message(at, at, session="a") for at in (1, 2, 4)]])
+    assert first.stored == [_stored(1, 2, session="a")]
+    # the messages behind a hole keep theirs, whoever fills it
+    state = msgspec.json.decode(msgspec.json.encode(first.changed["p1"]), type=PublisherState)
+    late = [_message(6, 3, session="a"), *[_message(at, at - 4, session="b") for at in (7, 9, 10)]]
+    second = _fold([_logon(5, session="b", first="3"), *late, _message(11, 7)], {"p1": state})
+    assert second.stored == [
+        _stored(3, 3, session="b"),
+        _stored(4, 4, session="a"),
+        _stored(5, 6, session="b"),
+        _stored(7, 7),
+    ]
+    assert second.changed["p1"].sessions == []
 
 
 def test_a_run_of_a_superseded_session_is_refused() -> None:
@@ -501,7 +527,7 @@ def test_a_publisher_that_keeps_nothing_begins_behind_the_holes_of_its_last_run(
     second = _fold([_logon(7, session="b"), _message(8, 8, session="b")], first.changed)
     assert _told(second) == [("processed", "l", 7, None), ("persisted", None, 8, None)]
     assert second.rejected == [RejectedRecord(0, 7, None)]
-    assert second.stored == [StoredRange("p1", 5, 8, 7, ((5, 5),))]
+    assert second.stored == [_stored(5, 7, (5, 5)), _stored(8, 8, session="b")]
 
 
 def test_a_publisher_that_keeps_messages_learns_where_new_numbers_begin() -> None:
@@ -513,7 +539,7 @@ def test_a_publisher_that_keeps_messages_learns_where_new_numbers_begin() -> Non
 def test_withdrawn_numbers_hold_nothing_up() -> None:
     withdraw = {"command": "withdraw", "first": "2", "cid": "w", "ack": "none"}
     first = _fold([_message(0, 1), _message(1, 4, **withdraw), _message(2, 5)])
-    assert first.stored == [StoredRange("p1", 1, 5, 7, ((2, 4),))]
+    assert first.stored == [_stored(1, 5, (2, 4))]
     assert [(ack.first, ack.seq, ack.reason) for _, ack in first.acks] == [(1, 1, None), (5, 5, None)]
     assert first.rejected == [RejectedRecord(0, 1, None)]
 
@@ -531,9 +557,9 @@ def test_a_single_number_that_is_withdrawn_is_answered() -> None:
 def test_a_session_with_numbers_of_its_own_begins_behind_the_withdrawn_ones() -> None:
     withdraw = {"command": "withdraw", "ack": "none"}
     new = _fold([_logon(0, session="a"), _message(1, 900, first="1", **withdraw), _message(2, 901)])
-    assert new.stored == [StoredRange("p1", 901, 901, 7)]
+    assert new.stored == [_stored(901, 901)]
     old = _fold([_logon(0, session="b"), _message(1, 2000, first="1", **withdraw), _message(2, 2001)], new.changed)
-    assert old.stored == [StoredRange("p1", 902, 2001, 7, ((902, 2000),))]
+    assert old.stored == [_stored(902, 2001, (902, 2000))]
     assert _told(old) == [("processed", "l", 901, None), ("persisted", None, 2001, None)]
 
 
@@ -633,6 +659,11 @@ def test_sessions_and_withdrawals_do_not_depend_on_where_batches_are_cut(
     numbers, absent = _relied_on(whole)
     assert {seq for seq in numbers if not any(low <= seq <= high for low, high in absent)} <= stored
     assert stored <= rows
+    # each under the session of its record
+    named = {seq: one.session for one in (*first.stored, *second.stored) for seq in range(one.first, one.last + 1)}
+    for record in records:
+        if record.command is None and record.offset not in rejected and int(record.seq or 0) in named:
+            assert named[int(record.seq or 0)] == record.session
 
 
 def test_a_publisher_that_decisions_fail_on_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

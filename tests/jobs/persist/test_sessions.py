@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,16 +15,19 @@ from ackstream.client.errors import RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Open, Publications
+from ackstream.client.reading._reader_history import ReaderHistory
+from ackstream.client.reading.samples import ReaderQos, of_record
 from ackstream.jobs.persist.backlog import AckPacing
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata
 from ackstream.protocol.dispositions import SESSION_OVER
 from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.readers import KnownWriter, ReaderStart
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
-    from ackstream.client.publishing.publications import Receipt
+    from ackstream.client.publishing.publications import Headers, Receipt
     from ackstream.jobs.persist.state import PublisherState
 
 WINDOW = 8
@@ -227,3 +231,42 @@ def test_a_success_is_in_the_table_whatever_is_lost_and_whoever_publishes_beside
         for value, (number, future) in process.futures.items():
             if future.done() and future.exception() is None:
                 assert world.service.stored.get(number) == value, (number, future.result())
+
+
+def test_a_reader_gets_what_persist_has_stored_of_two_publishers_of_a_name_wherever_it_begins() -> None:
+    log: list[Any] = []
+
+    def write(headers: Headers, value: bytes = b"") -> None:
+        log.append(SimpleNamespace(partition=0, offset=len(log), timestamp=1_000, value=value, headers=headers))
+
+    def publish(publisher: Publications, seq: int, value: bytes) -> None:
+        write(publisher.message(seq, KeptMessage(value, [])), value)
+
+    old, new = (Publications("p", session, acknowledged=True) for session in ("old", "new"))
+    write(old.logon("old", None, WINDOW, None))
+    publish(old, 1, b"old 1")
+    write(new.logon("new", None, WINDOW, None))
+    # the old process has not learned of its successor yet
+    for publisher, value in ((old, b"refused"), (new, b"stored")) * 2:
+        publish(publisher, 2 + len(log) // 6, value)
+    names = {"client": "client", "seq": "seq", "command": "command", "cid": "cid", "session": "publisher-session"}
+    records = []
+    for record in log:
+        headers = {name: value.decode() for name, value in record.headers}
+        fields = {field: headers.get(name) for field, name in names.items()}
+        records.append(MessageMetadata(0, record.offset, record.timestamp, len(record.value), **fields))
+    result = fold(records, {}, Admission(Persist()), floor_ms=0, batch=0)
+    assert [item.offset for item in result.rejected if item.reason] == [3, 5]
+    for start in range(4):
+        history = ReaderHistory(
+            ReaderQos(), ReaderStart("r", 1), wanted=lambda _: True, on_acknowledged=lambda *_: None
+        )
+        if start:
+            history.begin(KnownWriter("p", 1, 1, ((1, 1),)))
+        for record in log[start:]:
+            if (sample := of_record(record)) is not None:
+                history.add(sample)
+        for stored in result.stored:
+            history.mark_stored(stored)
+        found = [(sample.seq, sample.value) for sample in history.take(9, 0) if sample.seq > 1]
+        assert found == [(2, b"stored"), (3, b"stored")]

@@ -35,9 +35,15 @@ class Log:
         return ReportRecord(self._now, source, 0, self._offsets[source], value)
 
     def stored(
-        self, first: int, last: int, *refused: tuple[int, int], writer: str = "w1", at: int | None = None
+        self,
+        first: int,
+        last: int,
+        *refused: tuple[int, int],
+        writer: str = "w1",
+        at: int | None = None,
+        session: str | None = None,
     ) -> ReportRecord:
-        return self._record(STORED, messages.write_stored(StoredRange(writer, first, last, 7, refused)), at)
+        return self._record(STORED, messages.write_stored(StoredRange(writer, first, last, 7, refused, session)), at)
 
     def ack(
         self, reader: str, count: int, *runs: tuple[int, int], at: int | None = None, **others: Any

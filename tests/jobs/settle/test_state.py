@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ackstream.jobs.settle.state import STATE_VERSION, EarlyReports
-from ackstream.protocol.readers import AppAck, read
+from ackstream.protocol.readers import AppAck, ReaderState, read
 from ackstream.settings import RequiredRole, Settle
 from tests.jobs.settle.logs import RULES, Log, Run, reasons
 
@@ -57,11 +57,11 @@ def test_of_several_rules_for_a_role_the_first_that_matches_the_writer_counts() 
     assert rules.quorums("depot") == {"Logger": 1}
 
 
-@pytest.mark.parametrize("version", [1, 5])
+@pytest.mark.parametrize("version", [1, 6])
 def test_a_state_of_an_unknown_version_is_refused(version: int) -> None:
     run = Run()
     run.state = (version, b"")
-    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 to 4"):
+    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 to 5"):
         run.feed()
 
 
@@ -89,8 +89,16 @@ VERSION_3 = (
 VERSION_4 = b"\x95" + VERSION_3[1:] + b"\x81\xa2w3\x92\x81\xa7Auditor\x01\xcd\x03\xe9"
 """The same; w3, of which nothing is stored, requires an Auditor."""
 
+VERSION_5 = (
+    VERSION_4.replace(b"\xa2w1\x97", b"\xa2w1\x98")
+    .replace(b"\xcd\x03\xed\x92\x00\x08", b"\xcd\x03\xed\x92\x00\x08\x91\x93\x04\x06\xa1s")
+    .replace(b"\xa2w2\x97", b"\xa2w2\x98")
+    .replace(b"\xcd\x03\xe9\x92\x00\x04", b"\xcd\x03\xe9\x92\x00\x04\x90")
+)
+"""The same; the samples 4 to 6 of w1 are of the session s."""
 
-@pytest.mark.parametrize(("version", "blob"), [(2, VERSION_2), (3, VERSION_3), (4, VERSION_4)])
+
+@pytest.mark.parametrize(("version", "blob"), [(2, VERSION_2), (3, VERSION_3), (4, VERSION_4), (5, VERSION_5)])
 def test_a_saved_state_continues(version: int, blob: bytes) -> None:
     log, run = Log(), Run(RULES)
     run.state = (version, blob)
@@ -104,16 +112,46 @@ def test_a_saved_state_continues(version: int, blob: bytes) -> None:
 
 def test_a_state_is_encoded_as_this_version_always_was() -> None:
     run = Run(RULES)
-    run.state = (STATE_VERSION, VERSION_4)
+    run.state = (STATE_VERSION, VERSION_5)
     run.feed()
-    assert run.state == (STATE_VERSION, VERSION_4)
+    assert run.state == (STATE_VERSION, VERSION_5)
 
 
 def test_a_state_of_version_3_has_no_roles_of_writers() -> None:
     run = Run(RULES)
     run.state = (3, VERSION_3)
     run.feed()
-    assert run.state == (STATE_VERSION, b"\x95" + VERSION_3[1:] + b"\x80")
+    assert run.state is not None
+    assert msgspec.msgpack.decode(run.state[1])[-1] == {}
+
+
+def test_a_reader_that_starts_learns_the_sessions_of_the_samples_that_it_has_not_got() -> None:
+    log, run = Log(), Run()
+    run.feed(
+        log.start("D", durable=True),
+        log.stored(1, 2, session="a"),
+        log.stored(3, 4),
+        log.stored(5, 9, (5, 5), session="b"),
+    )
+    run.feed(log.ack("D", 1, (1, 1)))
+    run.feed(log.start("D", 2, durable=True))
+    state = run.settled.states[-1]
+    assert isinstance(state, ReaderState)
+    assert [(known.undelivered, known.sessions) for known in state.writers] == [
+        (((2, 4), (6, 9)), ((2, 2, "a"), (5, 9, "b")))
+    ]
+    run.feed(log.ack("D", 1, (1, 6), epoch=2))
+    assert run.state is not None
+    assert b"\xa1a" not in run.state[1]
+
+
+def test_the_sessions_of_the_newest_samples_are_remembered() -> None:
+    log, run = Log(), Run()
+    run.feed(log.start("D", durable=True), *[log.stored(seq, seq, session=f"s{seq}") for seq in range(1, 1_502)])
+    run.feed(log.start("D", 2, durable=True))
+    state = run.settled.states[-1]
+    assert isinstance(state, ReaderState)
+    assert [known.sessions[0] for known in state.writers] == [(502, 502, "s502")]
 
 
 def test_roles_that_the_settings_require_from_a_start_on_count_no_sample_that_their_readers_have_not_acknowledged() -> (
