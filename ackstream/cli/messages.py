@@ -68,7 +68,7 @@ def publish(
 
     The time is that from sending the message to its acknowledgement; the log-on before is not part of it. Exit 1 if one
     is refused, 3 if one is not acknowledged in time. Example: ackstream publish '{"price": 7}' --topic orders --name
-    orders-1
+    desk
     """
     from ackstream import client
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_SESSION_CHARACTERS = 64
 MAX_SESSIONS = 8
-"""Superseded sessions of a publisher that are remembered; a deployment has one."""
+"""Superseded sessions of a publisher that are remembered, and changes of its store; a deployment has one."""
 
 CONFLATION_MS = 1_000
 """How long merged acks wait unless a logon has another interval (seed002; seed004: one second)."""
@@ -74,6 +74,8 @@ class CommandAck(
 
     :ivar session: of the publisher whose numbers these are; another one of the name has other messages under them
     :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin
+    :ivar takeovers: in that answer: the sessions with which a publisher of another ``publisher-store``, or of none,
+        followed, the oldest first, the present one last; each with the number up to which all were decided before
     :ivar detail: a sentence about the reason
     :ivar effective_conflation_ms: the conflation interval in force if it is not the one requested
     :ivar ack_id: see :meth:`identified`
@@ -87,6 +89,7 @@ class CommandAck(
     seq: int | None = None
     session: str | None = None
     highest: int | None = None
+    takeovers: tuple[tuple[str, int], ...] = ()
     reason: str | None = None
     detail: str | None = None
     bookmark: str | int | None = None

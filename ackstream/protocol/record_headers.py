@@ -54,12 +54,14 @@ TTL: Final = "ttl"
 FIRST: Final = "first"
 ACK_CONFLATION: Final = "ack-conflation"
 SESSION: Final = "publisher-session"
+STORE: Final = "publisher-store"
+"""In a logon: which store has the publisher's unacknowledged messages; without one they end with the process."""
 WINDOW: Final = "publish-window"
 ACK_IMMEDIATELY: Final = "ack-immediately"
 KEY: Final = "key"
 
 PUBLISHER: Final = frozenset(
-    {CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, WINDOW, ACK_IMMEDIATELY, KEY}
+    {CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, STORE, WINDOW, ACK_IMMEDIATELY, KEY}
 )
 """Headers of the topic ``messages`` that are the service's; all others are the application's own."""
 

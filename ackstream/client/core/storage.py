@@ -15,6 +15,7 @@ import msgspec
 from ackstream.client.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -41,9 +42,14 @@ class StoreFile:
         version: int,
         schema: str,
         lost: str,
+        upgrades: Mapping[int, str] | None = None,
         synchronous: Synchronous = "normal",
     ) -> None:
-        """Open a file, or create it with ``schema``; errors call it ``what``, and ``lost`` if it is moved away."""
+        """Open a file, or create it with ``schema``; errors call it ``what``, and ``lost`` if it is moved away.
+
+        ``upgrades``: by earlier version, what makes it the next one.
+        """
+        self._upgrades = upgrades or {}
         self._path, self._what, self._lost = path, what, lost
         self._lock = threading.Lock()
         try:
@@ -98,7 +104,12 @@ class StoreFile:
                 f"BEGIN EXCLUSIVE; CREATE TABLE owner (client TEXT NOT NULL); {schema} PRAGMA user_version = {version};"
                 " COMMIT"
             )
-        elif found != version:
+        while found in self._upgrades:
+            database.executescript(
+                f"BEGIN EXCLUSIVE; {self._upgrades[found]} PRAGMA user_version = {found + 1}; COMMIT"
+            )
+            found += 1
+        if found not in (0, version):
             raise sqlite3.DatabaseError(f"it has version {found}; this release writes {version}")
         # one that was killed before it had an owner has nothing else either
         database.execute("INSERT INTO owner SELECT ? WHERE NOT EXISTS (SELECT * FROM owner)", (client,))
@@ -129,12 +140,17 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
-_VERSION = 1
+_VERSION = 2
+_UPGRADES = {
+    1: "CREATE TABLE identity (store TEXT NOT NULL, session TEXT NOT NULL);"
+    " INSERT INTO identity VALUES (lower(hex(randomblob(16))), '');"
+}
 _SCHEMA = """
 CREATE TABLE messages (seq INTEGER PRIMARY KEY, message BLOB NOT NULL);
 CREATE TABLE store (discarded INTEGER NOT NULL, last INTEGER NOT NULL);
 INSERT INTO store VALUES (0, 0);
 """
+_SCHEMA += _UPGRADES[1]
 
 
 class KeptMessage(msgspec.Struct, array_like=True):
@@ -156,10 +172,15 @@ WITHDRAWN = KeptMessage(b"", [], withdrawn=True)
 
 
 class MemoryMessages:
-    """Unacknowledged messages in memory, lost with the process; ``last``, the last used, is at least ``discarded``."""
+    """Unacknowledged messages in memory, lost with the process; ``last``, the last used, is at least ``discarded``.
+
+    :ivar store: a text that no other file has; empty: there is no file
+    :ivar session: the session with which the file took over the numbers of the name, as far as it knows; empty: none
+    """
 
     def __init__(self) -> None:
         self.last = self.discarded = 0
+        self.store = self.session = ""
         self._kept: dict[int, KeptMessage] = {}
 
     def add(self, seq: int, *messages: KeptMessage) -> None:
@@ -178,6 +199,13 @@ class MemoryMessages:
     def advance(self, seq: int) -> None:
         """Use no number up to this one for a new message."""
         self.last = max(self.last, seq)
+
+    def take_over(self, session: str, moves: Mapping[int, int]) -> None:
+        """Note a session, and give messages new numbers, which are ascending and behind all that are used."""
+        self.session = session
+        for number, new in moves.items():
+            self._kept[new] = self._kept.pop(number)
+            self.last = new
 
     def drop(self, seq: int) -> None:
         """Drop all messages up to a number."""
@@ -204,9 +232,17 @@ class SqliteMessages(MemoryMessages):
         super().__init__()
         lost = "loses the unacknowledged messages in it"
         self._file = StoreFile(
-            path, client, what="publish store", version=_VERSION, schema=_SCHEMA, lost=lost, synchronous=synchronous
+            path,
+            client,
+            what="publish store",
+            version=_VERSION,
+            schema=_SCHEMA,
+            lost=lost,
+            upgrades=_UPGRADES,
+            synchronous=synchronous,
         )
         ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
+        ((self.store, self.session),) = self._file.read("SELECT store, session FROM identity")
         kept = self._file.read("SELECT seq, message FROM messages ORDER BY seq")
         self._kept = {seq: _decode(seq, message) for seq, message in kept}
 
@@ -227,6 +263,15 @@ class SqliteMessages(MemoryMessages):
         """Use no number up to this one for a new message."""
         self._file.change(("UPDATE store SET last = max(last, ?)", (seq,)))
         super().advance(seq)
+
+    def take_over(self, session: str, moves: Mapping[int, int]) -> None:
+        """Note a session, and give messages new numbers, which are ascending and behind all that are used."""
+        changes = [("UPDATE messages SET seq = ? WHERE seq = ?", (new, number)) for number, new in moves.items()]
+        last = max(moves.values(), default=self.last)
+        self._file.change(
+            ("UPDATE identity SET session = ?", (session,)), *changes, ("UPDATE store SET last = ?", (last,))
+        )
+        super().take_over(session, moves)
 
     def drop(self, seq: int) -> None:
         """Drop all messages up to a number."""

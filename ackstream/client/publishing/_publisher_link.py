@@ -96,10 +96,10 @@ class PublisherLink:
         kept = self._store.numbers()
         first = kept[0] if kept else self._store.last + 1
         known = first if kept or first > 1 else None
-        headers = self._records.logon(self._id, known, options.window, options.conflation_ms)
+        headers = self._records.logon(self._id, known, options.window, options.conflation_ms, self._store.store)
         if self._stage == "persisted":
             answer = self._answered_logon(headers, timeout)
-            found = self._messages.logged_on(answer.seq or 0, answer.highest or 0)
+            found = self._messages.logged_on(answer.seq or 0, answer.highest or 0, answer.takeovers)
         else:
             # the service does not report the last number: begin above any used one, even if the file lost its end
             stored = self._command(headers, timeout, LogonTimeout)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter, deque
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
@@ -19,7 +19,7 @@ from ackstream.client.publishing.publications import FailedMessage, PublishStati
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import MAX_NUMBER, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from ackstream.client.options import PublisherOptions
     from ackstream.client.publishing.publications import Open, Stage
     from ackstream.protocol.intervals import Interval
+
+Takeovers: TypeAlias = "Sequence[tuple[str, int]]"
+
+RENUMBERED = "renumbered"
+"""The reason of a message that is sent under a new number: another store has used its own."""
 
 REFUSED_AGAIN_MS = 5_000
 """When a withdrawal is sent again that Kafka refused like its message."""
@@ -73,6 +78,8 @@ class UnacknowledgedMessages(Awaited):
         self._unstored: dict[int, int | None] = {}
         self._refused: set[int] = set()
         self._accepted = Intervals()
+        # until the answer to the logon shows whose numbers they are about
+        self._refusals: list[CommandAck] | None = []
         self._counts: Counter[str] = Counter()
 
     def measure(self, duration_ms: int) -> None:
@@ -92,18 +99,35 @@ class UnacknowledgedMessages(Awaited):
         counts = {name: self._counts[name] for name in PublishStatistics.__struct_fields__}
         return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
 
-    def logged_on(self, last: int, begin: int = 0) -> Logon:
+    def logged_on(self, last: int, begin: int = 0, takeovers: Takeovers = ()) -> Logon:
         """Drop the messages up to the service's last one; return those to send again now, and the holes.
 
         The others follow when the window has room. Holes are numbers between those that are kept, and up to the first
-        new one (above ``begin``): their messages were lost with a file, or were never published.
+        new one (above ``begin``): their messages were lost with a file, or were never published. Kept messages whose
+        numbers another store has used, by ``takeovers`` of the answer, get new numbers.
         """
+        if self._options.error_on_gap and last < self._messages.discarded:
+            raise GapError(last + 1, self._messages.discarded)
+        own = _last_own(self._messages.session, takeovers)
+        refusals, self._refusals = self._refusals or [], None
+        for refusal in refusals:
+            if refusal.seq is not None and refusal.seq <= own:
+                self.acknowledged(refusal)
+        others = [seq for seq in self._messages.numbers() if seq > own]
+        if others:
+            log.warning("Another publisher has used numbers of %s kept messages, which get new ones.", len(others))
+        for seq in filter(self._waits, others):
+            # before it has the new one: after a crash in between, it is reported again
+            self._return(seq, RENUMBERED)
         with self.changed:
-            if self._options.error_on_gap and last < self._messages.discarded:
-                raise GapError(last + 1, self._messages.discarded)
+            if takeovers:
+                new = max(begin, last, self._messages.last) + 1
+                self._messages.take_over(
+                    takeovers[-1][0], dict(zip(others, range(new, new + len(others)), strict=True))
+                )
             self._messages.drop(last)
             kept = self._messages.numbers()
-            first = kept[0] if kept else self._messages.last + 1
+            first = last + 1 if others else kept[0] if kept else self._messages.last + 1
             if begin > self._messages.last:
                 (self._messages.advance if kept else self._messages.drop)(begin)
             known = Intervals(((seq, seq) for seq in kept), start=first)
@@ -227,6 +251,9 @@ class UnacknowledgedMessages(Awaited):
 
         An ack that was applied before is ignored: the service repeats its last acks after a crash.
         """
+        if self._refusals is not None:
+            self._refusals.append(ack)
+            return []
         last = ack.seq
         if last is None or last <= self._messages.discarded:
             self._timer.note(ack.reason)
@@ -328,7 +355,7 @@ class UnacknowledgedMessages(Awaited):
                 call_handler(options.on_receipt, receipt)
 
     def _return(self, seq: int, reason: str) -> None:
-        """Return a refused message or a duplicate to the application; withdrawn ones were returned before."""
+        """Return a refused message, a duplicate or one that is renumbered; withdrawn ones were returned before."""
         if reason == WITHDRAWN:
             return
         with self.changed:
@@ -337,3 +364,13 @@ class UnacknowledgedMessages(Awaited):
         value, key, headers = (None, None, []) if kept is None else (kept.value, kept.key, kept.headers)
         failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
         call_handler(self._options.on_failed_write, failed)
+
+
+def _last_own(session: str, takeovers: Takeovers) -> int:
+    """Return up to which number those of a store that took over with ``session`` are its own: before the next store."""
+    sessions = [name for name, _ in takeovers]
+    if session in sessions[:-1]:
+        return takeovers[sessions.index(session) + 1][1]
+    # of a session from before all takeovers that are remembered it is only known that others have followed it
+    forgotten = session and sessions[:-1] and session != sessions[-1]
+    return 0 if forgotten else MAX_NUMBER

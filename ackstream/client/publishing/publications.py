@@ -30,6 +30,7 @@ from ackstream.protocol.record_headers import (
     PUBLISHER,
     SEQ,
     SESSION,
+    STORE,
     TOPIC,
     TTL,
     WINDOW,
@@ -205,9 +206,11 @@ class Publications:
         """Return the headers of the command that no messages of these numbers will come."""
         return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
 
-    def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None) -> Headers:
+    def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None, store: str = "") -> Headers:
         """Return a logon's headers; ``first`` is the first number kept or next; each third of ``window`` is acked."""
         headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
+        if store:
+            headers.append((STORE, store.encode()))
         if first is not None:
             headers.append((FIRST, b"%d" % first))
         if conflation_ms is not None:

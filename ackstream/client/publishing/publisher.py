@@ -61,7 +61,7 @@ class Publisher(Client):
 
         :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
         :param name: the one that sequence numbers belong to; unique, and the same in every run
-        :param store: a file that survives the process; ``None``: memory
+        :param store: a file that survives the process; ``None``: memory. A name has one: see ``on_failed_write``
         :param stage: a message counts as acknowledged when Kafka has stored it, unchecked (``accepted``, milliseconds),
             or when it is in the tables (``persisted``, a batch later)
         :param synchronous: ``full``: each message is on the disk before it is sent; a failure of the machine loses none
@@ -74,7 +74,8 @@ class Publisher(Client):
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
         :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
         :param on_receipt: called with each receipt
-        :param on_failed_write: called with refused messages and duplicates, with the stored copy
+        :param on_failed_write: called with refused messages and duplicates, with the stored copy; and with those that
+            get new numbers, as another store has used theirs
         :param on_ack: called with every acknowledgement as it arrives: merged ones, and those of single messages
         :param writer_qos: flow control by readers, whose acknowledgements are tracked with it or with a handler alone
         :param on_application_acknowledgment: called once in a run for each message and reader that acknowledged it

@@ -264,6 +264,7 @@ class PublisherBatch:
             self._acknowledge("processed", cid=message.cid, reason=SESSION_OVER)
             return
         watermark, highest = self._conflation.watermark, self._state.highest
+        self._state.take_over(message.store, watermark)
         first = read_number(message.first)
         if first is None:
             if highest > watermark:
@@ -289,6 +290,7 @@ class PublisherBatch:
             cid=message.cid,
             seq=watermark,
             highest=highest if highest > watermark else None,
+            takeovers=tuple((session, known) for _, session, known in self._state.takeovers),
             # distinguishes logons of one name: the later one counts
             bookmark=message.offset,
             effective_conflation_ms=effective,

@@ -49,6 +49,7 @@ HEADER_COLUMNS = {
     "session": record_headers.SESSION,
     "window": record_headers.WINDOW,
     "immediately": record_headers.ACK_IMMEDIATELY,
+    "store": record_headers.STORE,
 }
 """The record header of each field of the metadata."""
 
@@ -81,6 +82,7 @@ class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
     session: str | None = None
     window: str | None = None
     immediately: str | None = None
+    store: str | None = None
 
 
 class MessageRun(NamedTuple):

@@ -48,6 +48,8 @@ class PublisherState(msgspec.Struct):
     :ivar conflation: the interval of its merged acks, in milliseconds, as its last logon asked for
     :ivar window: its publish window, in messages; 0: its logon named none
     :ivar single: of ``held``: numbers whose ack is not merged, with their command ids
+    :ivar takeovers: by change of the store, the newest last: the store (empty: none), the session that began with it,
+        and the watermark before it
     :ivar sessions: of ``held``: the sessions of the messages; a state of an earlier release has none
     """
 
@@ -71,6 +73,7 @@ class PublisherState(msgspec.Struct):
     window: int = 0
     single: dict[int, str] = {}
     sessions: list[SessionRun] = []
+    takeovers: list[tuple[str, str, int]] = []
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
         """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer."""
@@ -96,6 +99,12 @@ class PublisherState(msgspec.Struct):
         known = dict.fromkeys((*self.superseded, over))
         self.superseded = [one for one in known if one not in ("", self.session)][-MAX_SESSIONS:]
         return latest
+
+    def take_over(self, store: str | None, watermark: int) -> None:
+        """Note the store of the present session; without one it keeps nothing of the session before."""
+        name = (store or "")[:MAX_SESSION_CHARACTERS]
+        if not self.takeovers or self.takeovers[-1][0] != name:
+            self.takeovers = [*self.takeovers, (name, self.session, watermark)][-MAX_SESSIONS:]
 
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
         """Take over the interval and the window that a logon names; return the interval in force if it changes."""

@@ -101,22 +101,62 @@ INSERT INTO messages VALUES (7, x'94c401619192a5746f706963c40174c4016bc2'), (9, 
 CREATE TABLE store (discarded INTEGER NOT NULL, last INTEGER NOT NULL);
 INSERT INTO store VALUES (6, 9);
 """
-"""A file of the present version: 7 waits for its ack, 9 was withdrawn."""
+"""7 waits for its ack, 9 was withdrawn."""
+
+VERSION_2 = (
+    VERSION_1.replace("user_version = 1", "user_version = 2")
+    + """
+CREATE TABLE identity (store TEXT NOT NULL, session TEXT NOT NULL);
+INSERT INTO identity VALUES ('0123456789abcdef0123456789abcdef', 'logon-1');
+"""
+)
+"""The same; the numbers are those of the session logon-1."""
 
 
 def test_a_file_of_this_version_is_read_and_written_as_it_always_was(tmp_path: Path) -> None:
-    write(tmp_path / "store", VERSION_1)
+    write(tmp_path / "store", VERSION_2)
     messages = SqliteMessages(tmp_path / "store", "p1")
     assert (messages.discarded, messages.last, messages.numbers()) == (6, 9, [7, 9])
     assert (messages.get(7), messages.get(9)) == (message(b"a"), WITHDRAWN)
+    assert (messages.store, messages.session) == ("0123456789abcdef0123456789abcdef", "logon-1")
     messages.close()
     new = SqliteMessages(tmp_path / "new", "p1")
     new.drop(6)
     new.add(7, message(b"a"))
     new.add(9, message(b"b"))
     new.withdraw(9)
+    new.take_over("logon-1", {})
     new.close()
-    assert dump(tmp_path / "new") == dump(tmp_path / "store")
+    assert [line.replace(new.store, messages.store) for line in dump(tmp_path / "new")] == dump(tmp_path / "store")
+
+
+def test_a_file_of_version_1_gets_an_identity_that_no_other_file_has(tmp_path: Path) -> None:
+    stores = set()
+    for name in ("a", "b"):
+        write(tmp_path / name, VERSION_1)
+        for _ in range(2):
+            messages = SqliteMessages(tmp_path / name, "p1")
+            assert (messages.last, messages.numbers(), messages.get(7), messages.session) == (
+                9,
+                [7, 9],
+                message(b"a"),
+                "",
+            )
+            stores.add(messages.store)
+            messages.close()
+    assert sorted(map(len, stores)) == [32, 32]
+
+
+def test_messages_can_be_given_new_numbers(tmp_path: Path) -> None:
+    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages.add(7, message(b"a"), message(b"b"), message(b"c"))
+    messages.take_over("logon-2", {8: 10, 9: 11})
+    for _ in range(2):
+        assert (messages.numbers(), messages.get(10), messages.last) == ([7, 10, 11], message(b"b"), 11)
+        assert messages.session == "logon-2"
+        messages.close()
+        messages = SqliteMessages(tmp_path / "store", "p1")
+    messages.close()
 
 
 @pytest.mark.parametrize("owners", [0, 1])

@@ -60,6 +60,7 @@ class Connection:
         self.sent: list[tuple[dict[str, str], bytes]] = []
         self.kafka: Callable[[dict[str, str], bytes], Exception | None] = lambda _headers, _value: None
         self.watermark, self.highest = 0, None
+        self.takeovers: list[tuple[str | None, str, int]] = []
         self.retries = 0
         self.pending: list[Stored] | None = None
         self.flushed = self.away = False
@@ -83,6 +84,9 @@ class Connection:
         if named.get("command") == "logon":
             self.retries -= 1
             fields: dict[str, Any] = {"seq": self.watermark, "highest": self.highest, "bookmark": 7}
+            if not self.takeovers or self.takeovers[-1][0] != named.get("publisher-store"):
+                self.takeovers.append((named.get("publisher-store"), named["publisher-session"], self.watermark))
+            fields["takeovers"] = tuple(one[1:] for one in self.takeovers)
             if self.retries >= 0:
                 fields = {"status": "retry", "reason": "not processed"}
             self.answer(CommandAck(ack_type="processed", cid=named["cid"], **fields))
@@ -133,6 +137,7 @@ class Brokers(connection.Connection):
         if self.made:
             previous = self.made[-1]
             link.kafka, link.watermark, link.highest = previous.kafka, previous.watermark, previous.highest
+            link.takeovers = previous.takeovers
         link.retries = Connection.first_retries
         self.made.append(link)
         return link
@@ -162,6 +167,22 @@ def test_every_record_names_the_session(connections):
     assert logon["publisher-session"] == message["publisher-session"] == logon["cid"]
     with Publisher(connections, name="p1"):
         assert connections[1].wait_for("logon")[0]["cid"] != logon["cid"]
+
+
+def test_what_a_store_keeps_is_sent_under_new_numbers_after_another_publisher_of_the_name(connections, tmp_path):
+    failed = []
+    own = {"name": "p1", "store": tmp_path / "p1", "on_failed_write": failed.append}
+    with Publisher(connections, **own) as publisher:
+        publisher.publish(b"order 1")
+    with Publisher(connections, name="p1"):
+        connections[1].watermark = 1
+    with Publisher(connections, **own):
+        (again,) = connections[2].wait_for(None)
+    assert [(one.seq, one.reason, one.value) for one in failed] == [(1, "renumbered", b"order 1")]
+    assert again["seq"] == "2"
+    # the numbers belong to the present session of the store
+    with Publisher(connections, **own):
+        assert [headers["seq"] for headers in connections[3].wait_for(None)] == ["2"]
 
 
 def test_acks_of_a_single_message_reach_the_handler_with_its_command_id(connections):

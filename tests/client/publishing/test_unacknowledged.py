@@ -93,6 +93,7 @@ def test_a_refused_message_is_returned_before_it_is_dropped_and_never_sent_again
         kept.append((message.seq, message.value, len(store)))
 
     messages = UnacknowledgedMessages(store, _options(on_failed_write=failed))
+    messages.logged_on(0)
     futures: list[Future[Receipt]] = [Future(), Future()]
     for number, future in enumerate(futures, 1):
         assert messages.add([(KeptMessage(b"%d" % number, []), Open(future, None))]) == range(number, number + 1)
@@ -433,3 +434,68 @@ def test_messages_that_are_added_together_get_what_they_get_one_by_one(
     assert [*numbers] == [number for one in takewhile(len, each) for number in one]
     assert together.store.numbers()[earlier:] == [*numbers]
     assert together.messages.statistics.published == len(numbers)
+
+
+KEPT = [1, 2, 3]
+"""Of a store that took over with the session ``own``."""
+
+
+@pytest.mark.parametrize(
+    ("takeovers", "last", "begin", "renumbered", "kept", "holes"),
+    [
+        pytest.param([("own", 0)], 1, 0, [], [2, 3], [], id="nobody else"),
+        pytest.param(
+            [("own", 0), ("its", 1), ("next", 3)], 3, 0, [2, 3], [4, 5], [], id="another has used two numbers"
+        ),
+        pytest.param([("own", 0), ("its", 1), ("next", 1)], 1, 0, [2, 3], [4, 5], [(2, 3)], id="another has used none"),
+        pytest.param([("own", 0), ("its", 3), ("next", 9)], 9, 0, [], [], [], id="another came after all"),
+        pytest.param(
+            [("own", 0), ("its", 1), ("next", 3)], 1, 3, [2, 3], [4, 5], [(2, 3)], id="all are to be sent again"
+        ),
+        pytest.param([("old", 0), ("its", 1), ("own", 1)], 1, 0, [], [2, 3], [], id="another before"),
+        pytest.param([("its", 1), ("next", 3)], 3, 0, [1, 2, 3], [4, 5, 6], [], id="so many that it is forgotten"),
+        pytest.param([("next", 0)], 1, 0, [], [2, 3], [], id="the service has forgotten all"),
+        pytest.param([], 1, 0, [], [2, 3], [], id="the service is an earlier release"),
+    ],
+)
+def test_kept_messages_get_new_numbers_where_another_store_has_used_theirs(
+    takeovers: list[tuple[str, int]],
+    last: int,
+    begin: int,
+    renumbered: list[int],
+    kept: list[int],
+    holes: list[tuple[int, int]],
+) -> None:
+    world = World(earlier=3, log_on=False)
+    world.store.take_over("own", {})
+    found = world.messages.logged_on(last, begin, takeovers)
+    assert world.returned == [(seq, "renumbered", b"m%d" % seq) for seq in renumbered]
+    assert (found.resent, found.holes) == (kept, holes)
+    assert [message.value for seq in kept if (message := world.store.get(seq))] == [
+        b"m%d" % seq for seq in KEPT[-len(kept) :]
+    ][: len(kept)]
+    assert world.store.session == (takeovers[-1][0] if takeovers else "own")
+
+
+def test_a_file_of_an_earlier_release_keeps_its_numbers_and_knows_whose_they_are_from_then_on() -> None:
+    world = World(earlier=2, log_on=False)
+    assert world.messages.logged_on(0, 0, [("its", 0), ("next", 1)]).resent == [1, 2]
+    assert world.store.session == "next"
+
+
+def test_a_refusal_of_the_message_that_another_store_has_under_a_number_is_not_taken_for_one_of_ours() -> None:
+    world = World(earlier=2, log_on=False)
+    world.store.take_over("own", {})
+    for seq in (1, 2):
+        world.ack(seq, "not entitled")
+    assert world.returned == []
+    assert world.messages.logged_on(2, 0, [("own", 0), ("its", 1), ("next", 2)]).resent == [3]
+    assert world.returned == [(1, "not entitled", b"m1"), (2, "renumbered", b"m2")]
+
+
+def test_a_number_that_was_withdrawn_is_not_reported_again_when_it_is_renumbered() -> None:
+    world = World(earlier=1, log_on=False)
+    world.store.take_over("own", {})
+    world.store.withdraw(1)
+    assert world.messages.logged_on(1, 0, [("own", 0), ("its", 0), ("next", 1)]).resent == [2]
+    assert (world.returned, world.store.get(2)) == ([], WITHDRAWN)

@@ -463,7 +463,7 @@ STATE_WITH_SESSIONS = (
 
 def test_a_state_with_sessions_is_continued() -> None:
     state = msgspec.json.decode(STATE_WITH_SESSIONS, type=PublisherState)
-    added = b',"began":0,"conflation":1000,"window":0,"single":{},"sessions":[]}'
+    added = b',"began":0,"conflation":1000,"window":0,"single":{},"sessions":[],"takeovers":[]}'
     assert msgspec.json.encode(state) == STATE_WITH_SESSIONS.removesuffix(b"}") + added
     records = [
         MessageMetadata(1, 12, 1012, 10, "p1", "3", ack="persisted"),
@@ -520,6 +520,19 @@ def test_only_so_many_sessions_are_remembered() -> None:
     state = _fold([_logon(at, session=f"s{at}" + "x" * 1000) for at in range(20)]).changed["p1"]
     assert [text[:3] for text in state.superseded] == ["s11", "s12", "s13", "s14", "s15", "s16", "s17", "s18"]
     assert {len(text) for text in (*state.superseded, state.session)} == {64}
+
+
+def test_the_answer_to_a_logon_names_the_sessions_with_which_other_stores_followed() -> None:
+    first = _fold([_logon(0, session="a", store="x"), _message(1, 1, session="a"), _logon(2, session="b", store="x")])
+    second = _fold([_logon(3, session="c"), _message(4, 2, session="c"), _logon(5, session="d")], first.changed)
+    third = _fold([_logon(6, session="e", store="x")], second.changed)
+    answers = [ack.takeovers for result in (first, second, third) for _, ack in result.acks if ack.cid == "l"]
+    known = [("a", 0), ("c", 1), ("e", 2)]
+    assert answers == [tuple(known[:count]) for count in (1, 1, 2, 2, 3)]
+    more = _fold([_logon(at, session=f"s{at}", store=f"x{at}" * 99) for at in range(20)]).changed["p1"]
+    assert [(len(store), session, seen) for store, session, seen in more.takeovers] == [
+        (64, f"s{at}", 0) for at in range(12, 20)
+    ]
 
 
 def test_a_publisher_that_keeps_nothing_begins_behind_the_holes_of_its_last_run() -> None:
