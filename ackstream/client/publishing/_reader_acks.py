@@ -62,6 +62,8 @@ class WriterAcknowledgements(Awaited):
         self._ask, self._handler = ask, handler
         self._start = 1
         self._done = Intervals()
+        # done, or replaced unacknowledged with `keep-last`
+        self._gone = Intervals()
         self._notified: dict[str, Intervals] = {}
         self._state: WriterState | None = None
         self._asked_at = self._answered_at = time.monotonic()
@@ -76,7 +78,7 @@ class WriterAcknowledgements(Awaited):
             self._start = state.released + 1 if state.written else first
             self.written = max(next_seq, self._start) - 1
             self._release(self._start - 1)
-            self._done.merge((max(low, state.written + 1), high) for low, high in holes if high > state.written)
+            self._finish((max(low, state.written + 1), high) for low, high in holes if high > state.written)
 
     def receive(self, answer: Answer) -> None:
         """Process a report of settle."""
@@ -88,7 +90,7 @@ class WriterAcknowledgements(Awaited):
             if isinstance(answer, WriterState):
                 self._state, self._answered_at = answer, time.monotonic()
             if isinstance(answer, (SamplesDone, WriterState)):
-                self._done.merge(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
+                self._finish(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
                 self._release(answer.released)
             self.changed.notify_all()
 
@@ -111,7 +113,7 @@ class WriterAcknowledgements(Awaited):
         """Count a new sample, for which there is room; with ``keep-last`` the oldest one makes room."""
         with self.changed:
             if self._qos.max_samples is not None and self._kept >= self._qos.max_samples:
-                self._done.add(self._done.first_hole)
+                self._gone.add(self._gone.first_hole)
             self.written += 1
 
     def wait_for_room(self) -> None:
@@ -134,7 +136,7 @@ class WriterAcknowledgements(Awaited):
             )
 
     def is_complete(self, seq: int) -> bool:
-        """Return whether a sample is complete."""
+        """Return whether a sample is complete; one that was replaced before is not."""
         with self.changed:
             return seq <= self.written and seq in self._done
 
@@ -142,7 +144,7 @@ class WriterAcknowledgements(Awaited):
     def retained(self) -> list[Interval]:
         """The samples that are kept, as runs; a best-effort writer keeps none."""
         with self.changed:
-            return self._done.missing(1, self.written) if self._qos.reliable and self.written else []
+            return self._gone.missing(1, self.written) if self._qos.reliable and self.written else []
 
     @property
     def first_unacknowledged(self) -> int | None:
@@ -180,7 +182,11 @@ class WriterAcknowledgements(Awaited):
 
     def _release(self, released: int) -> None:
         if released > 0:
-            self._done.add(1, released)
+            self._finish([(1, released)])
+
+    def _finish(self, runs: Iterable[Interval]) -> None:
+        new = self._done.merge(runs)
+        self._gone.merge(new)
 
     def _callbacks(self, event: ApplicationAcknowledged) -> list[Callback]:
         """Return the callbacks of an event, by sample; each reader and sample once, however often it is reported."""

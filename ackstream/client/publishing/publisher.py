@@ -244,7 +244,7 @@ class Publisher(Client):
         self._tracked.wait(max_wait)
 
     def is_sample_app_acknowledged(self, seq: int) -> bool:
-        """Return whether a message is complete."""
+        """Return whether a message is complete; one that `keep-last` has replaced before is not."""
         return self._tracked.is_complete(seq)
 
     @property

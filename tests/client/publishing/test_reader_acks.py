@@ -231,6 +231,16 @@ def test_with_keep_last_the_oldest_makes_room() -> None:
     assert (world.known.full, world.known.retained) == (False, [(2, 3)])
 
 
+def test_a_sample_that_made_room_unacknowledged_is_not_complete_until_readers_have_acknowledged_it() -> None:
+    world = World(NEW, max_samples=1, history="keep-last")
+    world.write(2)
+    assert [world.known.is_complete(seq) for seq in (1, 2)] == [False, False]
+    world.done((2, 2), released=0)
+    assert ([world.known.is_complete(seq) for seq in (1, 2)], world.known.retained) == ([False, True], [])
+    world.done((1, 1), released=2)
+    assert world.known.is_complete(1)
+
+
 def test_a_best_effort_writer_keeps_nothing() -> None:
     world = World(NEW, reliable=False)
     world.write(1)
