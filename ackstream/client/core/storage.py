@@ -63,8 +63,8 @@ class StoreFile:
         except sqlite3.Error as error:
             raise self._unusable(error) from error
 
-    def change(self, *statements: Statement) -> None:
-        """Execute statements in one transaction."""
+    def change(self, *statements: Statement, needed: bool = True) -> None:
+        """Execute statements in one transaction; not ``needed``: a disk that cannot be written is logged."""
         with self._lock:
             try:
                 self._database.execute("BEGIN")
@@ -74,7 +74,10 @@ class StoreFile:
             except sqlite3.Error as error:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
-                raise self._unusable(error) from error
+                unusable = self._unusable(error)
+                if needed or not _may_pass(error):
+                    raise unusable from error
+                log.warning("%s", unusable)
 
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -123,13 +126,24 @@ class StoreFile:
         text = str(error)
         if "locked" in text:
             remedy = "another process has it open: end that process, or give this client another name and file"
-        elif "full" in text or "unable to open" in text or "readonly" in text:
+        elif _IO_ERROR in text:
+            remedy = "the disk fails, or has no room (a quota, a limit of the process): what is in the file stays"
+        elif _may_pass(error):
             remedy = "free disk space, or choose a writable directory"
         else:
             remedy = (
                 f"it is damaged, perhaps truncated: restore it, or move it away and start a new one, which {self._lost}"
             )
         return StoreError(f"The {self._what} {self._path} cannot be used ({text}): {remedy}.")
+
+
+_IO_ERROR = "disk I/O error"
+"""Of SQLite, whose result codes Python knows from 3.11 on; a quota is such an error, too."""
+
+
+def _may_pass(error: sqlite3.Error) -> bool:
+    """Return whether a disk could not be written, which damages nothing."""
+    return any(part in str(error) for part in (_IO_ERROR, "disk is full", "unable to open", "readonly"))
 
 
 def _create(path: Path) -> None:
@@ -254,9 +268,9 @@ class SqliteMessages(MemoryMessages):
         super().add(seq, *messages)
 
     def withdraw(self, seq: int) -> None:
-        """Keep the number of a message, but not the message."""
+        """Keep the number of a message, but not the message; it may stay in the file, and is then refused again."""
         row = (msgspec.msgpack.encode(WITHDRAWN), seq)
-        self._file.change(("UPDATE messages SET message = ? WHERE seq = ?", row))
+        self._file.change(("UPDATE messages SET message = ? WHERE seq = ?", row), needed=False)
         super().withdraw(seq)
 
     def advance(self, seq: int) -> None:
@@ -274,11 +288,12 @@ class SqliteMessages(MemoryMessages):
         super().take_over(session, moves)
 
     def drop(self, seq: int) -> None:
-        """Drop all messages up to a number."""
+        """Drop all messages up to a number; they may stay in the file until later ones are dropped."""
         if seq > self.discarded:
             self._file.change(
                 ("UPDATE store SET discarded = ?, last = max(last, ?)", (seq, seq)),
                 ("DELETE FROM messages WHERE seq <= ?", (seq,)),
+                needed=False,
             )
             super().drop(seq)
 

@@ -279,6 +279,43 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
     messages.close()
 
 
+class Broken:
+    """A database whose disk fails at each commit."""
+
+    def __init__(self, database: sqlite3.Connection, error: str) -> None:
+        self.database, self.error = database, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.database, name)
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
+        if statement == "COMMIT":
+            raise sqlite3.OperationalError(self.error)
+        return self.database.execute(statement, values)
+
+
+@pytest.mark.parametrize("error", ["database or disk is full", "disk I/O error"])
+def test_what_is_acknowledged_is_dropped_though_the_disk_cannot_be_written(
+    tmp_path: Path, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages.add(1, message(b"a"), message(b"b"), message(b"c"))
+    database = messages._file._database
+    messages._file._database = Broken(database, error)  # type: ignore[assignment]
+    messages.drop(1)
+    messages.withdraw(2)
+    assert (messages.numbers(), messages.get(2), messages.discarded) == ([2, 3], WITHDRAWN, 1)
+    assert caplog.text.count(error) == 2
+    with pytest.raises(StoreError, match="what is in the file stays" if "I/O" in error else "free disk space"):
+        messages.add(4, message(b"d"))
+    messages._file._database = database
+    messages.drop(2)
+    messages.close()
+    again = SqliteMessages(tmp_path / "store", "p1")
+    assert (again.numbers(), again.discarded) == ([3], 2)
+    again.close()
+
+
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"missing/store cannot be used .*: free disk space, or choose a writable"):
         SqliteMessages(tmp_path / "missing" / "store", "p1")

@@ -384,14 +384,29 @@ def test_a_thread_that_dies_ends_the_publisher_visibly(connections):
     assert len(errors) == 1
 
 
-def test_a_full_disk_while_kafka_confirms_ends_the_publisher_visibly(connections, tmp_path, monkeypatch):
+def test_a_store_that_is_damaged_while_kafka_confirms_ends_the_publisher_visibly(connections, tmp_path, monkeypatch):
     publisher = Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted")
-    monkeypatch.setattr(publisher._store, "drop", lambda _seq: (_ for _ in ()).throw(StoreError("the disk is full")))
-    with pytest.raises(StoreError, match="full"):
+    monkeypatch.setattr(publisher._store, "drop", lambda _seq: (_ for _ in ()).throw(StoreError("it is damaged")))
+    with pytest.raises(StoreError, match="damaged"):
         publisher.publish(b"x").result(SECONDS)
-    with pytest.raises(StoreError, match="full"):
+    with pytest.raises(StoreError, match="damaged"):
         publisher.wait_closed(SECONDS)
     publisher.close()
+
+
+def test_a_full_disk_fails_what_is_published_and_nothing_else(connections, tmp_path):
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
+        first = publisher.publish(b"1")
+        publisher._store._file.read("PRAGMA max_page_count = 1")
+        with pytest.raises(StoreError, match="free disk space"):
+            publisher.publish(b"x" * 100_000)
+        connections[0].answer(persisted(1))
+        assert first.result(SECONDS).seq == 1
+        publisher._store._file.read("PRAGMA max_page_count = 1000")
+        assert publisher.next_seq == 2
+        second = publisher.publish(b"2")
+        connections[0].answer(persisted(2))
+        assert second.result(SECONDS).seq == 2
 
 
 def test_each_message_carries_its_trace_and_one_that_is_not_sent_ends_its_own(connections, monkeypatch):
@@ -624,7 +639,7 @@ def test_messages_that_are_published_together_are_one_change_of_the_file(connect
     changes: list[int] = []
     change = StoreFile.change
     monkeypatch.setattr(
-        StoreFile, "change", lambda self, *statements: changes.append(len(statements)) or change(self, *statements)
+        StoreFile, "change", lambda self, *made, **how: changes.append(len(made)) or change(self, *made, **how)
     )
     with Publisher(connections, name="p1", store=tmp_path / "p1", stage="accepted") as publisher:
         changes.clear()
