@@ -189,10 +189,19 @@ class Publisher(Client):
                 # where readers are tracked, each message may have to wait for them
                 some = [] if behind else new[done:] if readers is None else new[done : done + 1]
                 numbers = self._unacknowledged.add(some, wanted)
-                for number, (message, _) in zip(numbers, some, strict=False):
-                    if readers is not None:
-                        readers.write()
-                    self._link.send(number, message)
+                sent = numbers.start
+                try:
+                    for number, (message, _) in zip(numbers, some, strict=False):
+                        if readers is not None:
+                            readers.write()
+                        self._link.send(number, message)
+                        sent = number + 1
+                finally:
+                    # of an interrupt: they have their numbers, and the thread of the link sends them
+                    for number in range(sent, numbers.stop):
+                        self._unacknowledged.rejected(number)
+                        if readers is not None:
+                            readers.written = number
             done += len(numbers)
             if readers is not None and behind:
                 readers.wait_for_room()

@@ -324,6 +324,25 @@ def test_a_message_that_the_client_library_cannot_send_fails(connections, monkey
         connections[0].wait_for("withdraw")
 
 
+@pytest.mark.parametrize("place", ["before it is sent", "while it is sent"])
+def test_a_message_whose_publish_is_interrupted_is_sent_nevertheless(connections, monkeypatch, place):
+    with Publisher(connections, name="p1", stage="accepted") as publisher:
+        interrupts = [KeyboardInterrupt()]
+
+        def interrupted(*arguments: Any) -> Any:
+            if interrupts:
+                raise interrupts.pop()
+            return run(*arguments)
+
+        owner, name = (publisher._link, "send") if place == "before it is sent" else (connections[0], "send")
+        run = getattr(owner, name)
+        monkeypatch.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish_many([b"1", b"2"])
+        publisher.publish_flush(SECONDS)
+        assert {value for headers, value in connections[0].sent if "command" not in headers} == {b"1", b"2"}
+
+
 def test_a_message_that_kafka_did_not_take_in_time_is_sent_again(connections):
     errors = [KafkaTimeoutError("120 s")]
     with Publisher(connections, name="p1", stage="accepted") as publisher:
