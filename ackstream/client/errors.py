@@ -49,7 +49,7 @@ class PublisherClosedError(ClientError):
 
 
 class WouldBlockError(ClientError):
-    """The publish window is full, and the publisher is configured not to wait."""
+    """The publish window is full, and the publisher waits no longer."""
 
 
 class WindowError(ClientError, ValueError):

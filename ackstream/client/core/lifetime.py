@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 3.0
 """The pause before a beginning is repeated that the job has not answered, or could not process."""
 
+LASTING_SECONDS = 10.0
+"""A wait of the application that lasts longer is a line in the log."""
+
 ALIVE_PER_LEASE = 3
 """Signs of life per lease: two of them may be lost before the session lapses."""
 
@@ -58,12 +61,17 @@ class Lifetime:
         end: Callable[[Exception], None] | None = None,
         on_error: Callable[[Exception], None] | None = None,
         on_connection: Callable[[ConnectionState], None] | None = None,
+        name: str = "The client",
     ) -> None:
-        """Begin; ``end`` fails the futures and waits of the client, before the application's ``on_error`` is called."""
+        """Begin; ``end`` fails the futures and waits of the client, before the application's ``on_error`` is called.
+
+        ``name``: of the client, in the log.
+        """
         self.error: Exception | None = None
+        self._name = name
         self._end = end
         self._on_error, self._on_connection = on_error, on_connection
-        self._state: ConnectionState = "disconnected"
+        self._state: ConnectionState | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._here = threading.local()
@@ -97,17 +105,22 @@ class Lifetime:
                 self._end(error)
         finally:
             self._over.set()
-        log.error("The client has ended: %s", error)
+        log.error("%s has ended: %s", self._name, error)
         with self._calling():
             call_handler(self._on_error, error)
 
     def enter(self, state: ConnectionState) -> None:
-        """Note the state of the connection; report a change to the application."""
+        """Note the state of the connection; report a change to the log and to the application."""
         with self._lock:
-            changed = self._state != state
+            before = self._state
             self._state = "connected" if state == "resubscribed" else state
-        if changed:
-            call_handler(self._on_connection, state)
+        if state == (before or "disconnected"):
+            return
+        if state == "disconnected":
+            log.warning("%s is disconnected: its records are not stored, or not answered. It tries again.", self._name)
+        elif before == "disconnected":
+            log.warning("%s is connected again.", self._name)
+        call_handler(self._on_connection, state)
 
     def close(self) -> None:
         """Note that the application has closed the client."""
@@ -202,8 +215,18 @@ class Awaited:
             self.ended = self.ended or error
             self.changed.notify_all()
 
-    def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for a condition; return whether it holds, and raise the error that has ended the waits."""
+    def wait_for(
+        self, condition: Callable[[], bool], timeout: float | None, lasting: Callable[[], str] | None = None
+    ) -> bool:
+        """Wait for a condition; return whether it holds, and raise the error that has ended the waits.
+
+        ``lasting`` describes the wait, for a warning once it has lasted ten seconds.
+        """
+        if lasting is not None and (timeout is None or timeout > LASTING_SECONDS):
+            if self.wait_for(condition, LASTING_SECONDS):
+                return True
+            log.warning("%s", lasting())
+            timeout = None if timeout is None else timeout - LASTING_SECONDS
         with self.changed:
             done = self.changed.wait_for(lambda: condition() or self.ended is not None, timeout)
             if self.ended is not None:
@@ -211,14 +234,24 @@ class Awaited:
             return done
 
     def ask_until(
-        self, condition: Callable[[], bool], timeout: float | None, ask: Callable[[], None], again: float
+        self,
+        condition: Callable[[], bool],
+        timeout: float | None,
+        ask: Callable[[], None],
+        again: float,
+        lasting: Callable[[], str] | None = None,
     ) -> bool:
-        """Call ``ask`` now, and again after so many seconds, until a condition holds; return whether it does."""
-        until = None if timeout is None else time.monotonic() + timeout
+        """Call ``ask`` now, and again after so many seconds, until a condition holds; return as :meth:`wait_for`."""
+        begun = time.monotonic()
+        until = None if timeout is None else begun + timeout
         while not self.wait_for(condition, 0):
-            left = again if until is None else min(again, until - time.monotonic())
+            now = time.monotonic()
+            left = again if until is None else min(again, until - now)
             if left <= 0:
                 return False
+            if lasting is not None and now >= begun + LASTING_SECONDS:
+                log.warning("%s", lasting())
+                lasting = None
             ask()
             self.wait_for(condition, left)
         return True

@@ -58,7 +58,7 @@ class PublisherLink:
         """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""
         self.order = threading.RLock()
         self.logon: CommandAck | None = None
-        self.life = Lifetime(self._end, options.on_error, options.on_connection)
+        self.life = Lifetime(self._end, options.on_error, options.on_connection, f"The publisher {options.name}")
         self._logged_on = self._away = False
         self._topic, self._options = connection.kafka.topic("app-acks"), options
         self._name = options.name
@@ -142,7 +142,7 @@ class PublisherLink:
         self._flushing.add(cid)
         try:
             self._command(self._records.flush(cid), timeout, FlushTimeout)
-            if not self._messages.wait_for(lambda: cid not in self._flushing, timeout):
+            if not self._messages.wait_for(lambda: cid not in self._flushing, timeout, self._messages.describe):
                 raise FlushTimeout(f"The service did not store all messages within {timeout:g} s; Kafka has them.")
         finally:
             self._flushing.discard(cid)
@@ -150,7 +150,7 @@ class PublisherLink:
     def wait_for_acks(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for acks of messages; return whether the condition holds. The service sends them as soon as it may."""
         self._hurried = -1
-        return self._messages.ask_until(condition, timeout, self._hurry, HURRY_SECONDS)
+        return self._messages.ask_until(condition, timeout, self._hurry, HURRY_SECONDS, self._messages.describe)
 
     def _hurry(self) -> None:
         """Request merged acks of all stored messages, unless none was sent since; if Kafka refuses this, none is lost.

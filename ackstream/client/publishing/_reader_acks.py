@@ -128,12 +128,17 @@ class WriterAcknowledgements(Awaited):
     def wait(self, max_wait: float | None) -> None:
         """Wait as ``Publisher.wait_for_acknowledgments`` does."""
         # the answers repeat reports that were missed
-        if self.retained and not self.ask_until(lambda: not self.retained, max_wait, self._send, ASK_SECONDS):
-            waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
-            raise ReaderTimeout(
-                f"Message {self.first_unacknowledged} and perhaps others were not acknowledged within"
-                f" {max_wait:g} s" + (f"; the oldest waits for {waiting}." if waiting else ".")
-            )
+        if self.retained and not self.ask_until(
+            lambda: not self.retained, max_wait, self._send, ASK_SECONDS, self._describe
+        ):
+            raise ReaderTimeout(self._describe(f"within {max_wait:g} s"))
+
+    def _describe(self, within: str = "yet") -> str:
+        waiting = ", ".join(self._state.waiting_for) if self._state is not None else ""
+        return (
+            f"Message {self.first_unacknowledged} of {self._question.writer} and perhaps others were not acknowledged"
+            f" {within}{'; the oldest waits for ' if waiting else ''}{waiting}."
+        )
 
     def is_complete(self, seq: int) -> bool:
         """Return whether a sample is complete; one that was replaced before is not."""

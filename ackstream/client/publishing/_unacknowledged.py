@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -161,13 +162,21 @@ class UnacknowledgedMessages(Awaited):
             self._counts["published"] += len(fitting)
             return range(first, first + len(fitting))
 
-    def wait_for_room(self, size: int = 0, *, block: bool) -> None:
-        """Wait until the window has room for a message of this size, or the publisher has ended."""
+    def wait_for_room(self, size: int = 0, timeout: float | None = None) -> None:
+        """Wait until the window has room for a message of this size; raise the error that has ended the publisher."""
         with self.changed:
             self._counts["window_closed"] += 1
-            if not block:
-                raise WouldBlockError("The publish window is full: wait for acknowledgements, or enlarge it.")
-            self.changed.wait_for(lambda: (not self._waiting and self._fitting([size])) or self.ended is not None)
+        if not self.wait_for(lambda: not self._waiting and bool(self._fitting([size])), timeout, self.describe):
+            raise WouldBlockError(f"The publish window is full. {self.describe()}")
+
+    def describe(self) -> str:
+        """Return a sentence about the messages that are waited for."""
+        with self.changed:
+            oldest = next(iter(self._messages.numbers()), None)
+            return (
+                f"The publisher {self._options.name} waits for acknowledgements of {len(self._messages)} messages, from"
+                f" number {oldest} on: look whether Kafka and `ackstream submit persist` run, or enlarge the window."
+            )
 
     def resend(self, seq: int) -> KeptMessage | None:
         """Return a message to be sent again, ``None`` if it has been acknowledged."""
@@ -241,7 +250,8 @@ class UnacknowledgedMessages(Awaited):
     def flush(self, stage: Stage, timeout: float | None, wait: Callable[..., bool] | None = None) -> None:
         """Wait until every message up to now has reached a stage, or was refused."""
         last = self._messages.last
-        if not (wait or self.wait_for)(lambda: self._flushed(last, stage), timeout):
+        waiting = wait or partial(self.wait_for, lasting=self.describe)
+        if not waiting(lambda: self._flushed(last, stage), timeout):
             raise FlushTimeout(
                 f"{len(self._messages)} messages were not acknowledged within {timeout:g} s; they are kept."
             )

@@ -66,6 +66,7 @@ class NewMessage:
     acks: Iterable[AckType] = ()
     cid: str | None = None
     ack_immediately: bool = False
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,12 @@ class Publisher(Client):
             ``processed``, ``completed`` with the command id; ``persisted``, which is merged if the topic has a log
         :param cid: the command id; ``None``: the number
         :param ack_immediately: its acknowledgement does not wait for others
+        :param timeout: seconds to wait for room in the window; ``None``: forever. From the tenth on that is in the log
         :return: a future that ends with the receipt; fails with a ``RefusedError``, with ``PublisherClosedError`` or
             with the error that ended the publisher. It cannot be cancelled: the message is sent
         :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
         :raises PublisherClosedError: the publisher is closed
-        :raises WouldBlockError: the window is full, and ``block`` is off
+        :raises WouldBlockError: the window is full, and ``block`` is off, or for ``timeout`` seconds
         :raises ReaderTimeout: readers did not acknowledge enough within ``max_blocking_ms``
         :raises SequenceError: ``seq`` is not the next number
         :raises MessageTooLargeError: it is larger than Kafka accepts
@@ -136,7 +137,8 @@ class Publisher(Client):
         """
         future, headers = self._traced(message.headers)
         try:
-            self._publish([(message_of(message, headers), Open(future, message.context))], message.seq)
+            new = [(message_of(message, headers), Open(future, message.context))]
+            self._publish(new, message.timeout, message.seq)
         except ClientError:
             future.cancel()
             raise
@@ -150,6 +152,7 @@ class Publisher(Client):
         key: bytes | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
         ttl_ms: int | None = None,
+        timeout: float | None = None,
     ) -> list[Future[Receipt]]:
         """Keep messages and send them, in order; with a ``store`` as many as fit are one change of the file.
 
@@ -167,7 +170,7 @@ class Publisher(Client):
                 future.cancel()
             raise
         try:
-            self._publish(new)
+            self._publish(new, timeout)
         except ClientError as error:
             for _, opened in new:
                 if not (opened.future.running() or opened.future.done()):
@@ -179,8 +182,8 @@ class Publisher(Client):
         own = {"messaging.client.id": self._name}
         return future, [*headers, *trace_sending("PRODUCER", self._topic, own, future, described)]
 
-    def _publish(self, new: list[tuple[KeptMessage, Open]], wanted: int | None = None) -> None:
-        readers = self._readers
+    def _publish(self, new: list[tuple[KeptMessage, Open]], timeout: float | None, wanted: int | None = None) -> None:
+        readers, until = self._readers, None if timeout is None else time.monotonic() + timeout
         done = 0
         while done < len(new):
             with self._link.order:
@@ -206,20 +209,25 @@ class Publisher(Client):
             if readers is not None and behind:
                 readers.wait_for_room()
             elif not numbers:
-                self._unacknowledged.wait_for_room(new[done][0].size, block=self._options.block)
+                left = None if until is None else max(0.0, until - time.monotonic())
+                self._unacknowledged.wait_for_room(new[done][0].size, left if self._options.block else 0.0)
 
     @takes(AwaitedMessage)
     def publish_await_acknowledgement(self, message: AwaitedMessage) -> Receipt:
         """Publish and wait for the receipt; the parameters are those of :meth:`publish`, ``timeout`` the second one.
 
-        :param timeout: seconds; ``None``: forever
+        :param timeout: seconds, for room in the window and for the receipt; ``None``: forever
         :param ack_immediately: on by default: the acknowledgement does not wait for other messages
         :raises AcknowledgementTimeout: the outcome is unknown; the message is kept and sent again
+        :raises WouldBlockError: there was no room; the message is not published
         :raises RefusedError: with the reason
         """
         arguments = {each.name: getattr(message, each.name) for each in fields(NewMessage)}
+        begun = time.monotonic()
+        future = self.publish(**arguments)
         try:
-            return self.publish(**arguments).result(message.timeout)
+            left = None if message.timeout is None else max(0.0, message.timeout + begun - time.monotonic())
+            return future.result(left)
         except FutureTimeout:
             raise AcknowledgementTimeout(
                 f"No acknowledgement within {message.timeout:g} s; the message is kept, and may be stored already or"

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from ackstream.client.core.lifetime import Client, Lifetime, Parts, Session, call_handler
+from ackstream.client.core import lifetime
+from ackstream.client.core.lifetime import Awaited, Client, Lifetime, Parts, Session, call_handler
 from ackstream.client.errors import TakenOverError, ThreadDiedError
 from ackstream.protocol.readers import KnownReaders, ReaderRemoved, ReaderState
 
@@ -46,6 +47,28 @@ def test_changes_of_the_connection_are_reported_once():
     for state in ("disconnected", "connected", "connected", "disconnected", "connected", "resubscribed", "connected"):
         life.enter(state)
     assert states == ["connected", "disconnected", "connected", "resubscribed"]
+
+
+def test_changes_of_the_connection_are_lines_of_the_log_but_not_the_first_one(caplog):
+    life = Lifetime(name="The reader r")
+    for state in ("connected", "disconnected", "disconnected", "connected"):
+        life.enter(state)
+    life.fail(TakenOverError("first"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "The reader r is disconnected: its records are not stored, or not answered. It tries again.",
+        "The reader r is connected again.",
+        "The reader r has ended: first",
+    ]
+
+
+@pytest.mark.parametrize("wait", [Awaited.wait_for, lambda state, *how: state.ask_until(*how[:2], int, 0.01, *how[2:])])
+def test_a_wait_that_lasts_is_one_line_of_the_log(wait, caplog, monkeypatch):
+    monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.02)
+    state = Awaited()
+    assert wait(state, lambda: True, None, lambda: "short")
+    assert not wait(state, lambda: False, 0.02, lambda: "short")
+    assert not wait(state, lambda: False, 0.1, lambda: "It waits for Godot.")
+    assert [record.getMessage() for record in caplog.records] == ["It waits for Godot."]
 
 
 def test_an_error_after_the_close_is_not_reported():

@@ -12,7 +12,7 @@ import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 from kafka.future import Future as KafkaFuture
 
-from ackstream.client.core import connection
+from ackstream.client.core import connection, lifetime
 from ackstream.client.core.storage import StoreFile
 from ackstream.client.errors import (
     FlushTimeout,
@@ -244,6 +244,21 @@ def test_the_connection_is_reported_when_kafka_does_not_take_a_message(connectio
         eventually(lambda: states == ["connected", "disconnected"], "the report")
         connections[0].kafka = lambda _headers, _value: None
         eventually(lambda: states == ["connected", "disconnected", "connected"], "the report")
+
+
+def test_a_publish_that_waits_for_room_ends_in_time_and_says_in_the_log_that_it_waits(connections, monkeypatch, caplog):
+    monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.01)
+    with Publisher(connections, name="p1", window=1) as publisher:
+        publisher.publish(b"1")
+        for publish in (publisher.publish, publisher.publish_await_acknowledgement):
+            with pytest.raises(WouldBlockError, match="The publisher p1 waits for acknowledgements of 1 messages"):
+                publish(b"2", timeout=0.05)
+        (late,) = publisher.publish_many([b"3"], timeout=0.05)
+        assert isinstance(late.exception(0), WouldBlockError)
+        assert publisher.next_seq == 2
+        assert caplog.text.count("The publisher p1 waits for acknowledgements of 1 messages, from number 1 on") == 3
+        connections[0].answer(persisted(1))
+        assert publisher.publish_many([b"4"], timeout=SECONDS)[0].running()
 
 
 def test_a_logon_that_could_not_be_processed_is_repeated(connections, monkeypatch):

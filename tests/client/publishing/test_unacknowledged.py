@@ -206,10 +206,10 @@ def test_a_full_window_blocks_until_there_is_room() -> None:
     world.add()
     world.add()
     assert world.add() is None
-    with pytest.raises(WouldBlockError):
-        world.messages.wait_for_room(block=False)
+    with pytest.raises(WouldBlockError, match="acknowledgements of 2 messages, from number 1 on"):
+        world.messages.wait_for_room(timeout=0)
     world.ack(1)
-    world.messages.wait_for_room(block=True)
+    world.messages.wait_for_room()
     assert world.add() is not None
 
 
