@@ -124,6 +124,7 @@ class ReaderOptions:
     max_bytes: int = MAX_BYTES
     start_timeout: float = 60.0
     on_error: Callable[[Exception], None] | None = None
+    on_connection: Callable[[ConnectionState], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+UNANSWERED_MS, UNANSWERED_PERIODS = 10_000, 3
+"""After this time, and at least so many of its reports, a reader without a confirmation is disconnected."""
+
 OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
 
@@ -250,6 +253,14 @@ class ReaderHistory(Awaited):
                 if reports.deadline is None:
                     self._reporting.discard(writer)
         return [report for report in due if report is not None]
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether settle has not confirmed a report for long, or Kafka has not got it."""
+        with self.changed:
+            since = [self.reports[writer].unanswered_since for writer in self._reporting]
+            late = self._clock() - max(UNANSWERED_MS, UNANSWERED_PERIODS * self._qos.app_ack_period_ms)
+            return any(at is not None and at <= late for at in since)
 
     def confirm(self, conf: AppAckConf) -> None:
         """Apply a confirmation."""

@@ -75,6 +75,8 @@ class ReaderLink:
         # while a record of `stored` is known to be missing
         self._again: Parts[readers.ReaderState] | None = None
         self._unreadable = 0
+        # whether Kafka has refused the last record
+        self._away = False
         self._due = dict.fromkeys(("gaps", "recover", "commit"), 0.0)
         kafka = connection.kafka
         self._messages, self._stored, self._acks = map(kafka.topic, ("messages", "stored", "app-acks"))
@@ -206,6 +208,7 @@ class ReaderLink:
         else:
             self._report(now)
             self._keep_reading(now)
+            self._life.enter("disconnected" if self._away or self._history.unanswered else "connected")
 
     def _report(self, now: float) -> None:
         for report in self._history.due():
@@ -250,6 +253,7 @@ class ReaderLink:
 
     def _send(self, record: ConsumerRecord, stored: Callable[[Any], None] = lambda _: None) -> None:
         def finished(error: BaseException | None) -> None:
+            self._away = error is not None
             if error is not None:
                 log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
                 # others are repeated when they are next due, or at the end of the period of an AppAck

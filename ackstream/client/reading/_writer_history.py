@@ -172,6 +172,8 @@ class AckReports:
         self._old: list[_AckRun] = []
         self._sent: list[_AckRun] = []
         self._count = self._sent_at = 0
+        self.unanswered_since: int | None = None
+        """When the first report was sent that no confirmation has followed."""
 
     def acknowledge(self, seq: int, now: int, *, response: bytes | None = None, auto: AutoReason | None = None) -> None:
         """Acknowledge a sample; a second time has no effect."""
@@ -235,6 +237,8 @@ class AckReports:
             run.sent = self._count
         self._sent += self._waiting
         self._waiting, self._sent_at = [], now
+        if self.unanswered_since is None:
+            self.unanswered_since = now
         if len(self._sent) > YOUNG_RUNS:
             # settle is away, or slow: a report must not cost more and more. Merged runs are confirmed with the last of
             # them
@@ -263,6 +267,7 @@ class AckReports:
         """Apply a confirmation to its AppAck and to all before it, whose contents each one repeats."""
         # one of another epoch, or of no AppAck that was sent, is ignored
         if conf.epoch == self._reader.epoch and conf.count <= self._count:
+            self.unanswered_since = None
             for runs in (self._old, self._sent):
                 self._confirmed.merge((run.first, run.last) for run in runs if run.sent <= conf.count)
                 runs[:] = [run for run in runs if run.sent > conf.count]

@@ -105,6 +105,8 @@ class SampleReader(Client):
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
         :param on_error: called with the error that ends the reader, if one does
+        :param on_connection: called when ``connected``, or ``disconnected``: its reports are not stored, or settle has
+            not confirmed them for 10 s, or three reports if that is longer
         :raises InconsistentQosError: settings that contradict each other
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
@@ -128,7 +130,7 @@ class SampleReader(Client):
             max_samples=options.max_samples,
             max_bytes=options.max_bytes,
         )
-        self._life = Lifetime(self._end, options.on_error)
+        self._life = Lifetime(self._end, options.on_error, options.on_connection, f"The reader {options.name}")
         self._ending = Ending(self._life, self._finish)
         self._leave = False
         self._left: bool | None = None

@@ -497,3 +497,29 @@ def test_refused_messages_hold_back_no_offset_and_those_from_the_table_have_none
     reader.add(_sample(2, offset=0), in_kafka=False)
     reader.mark_stored(StoredRange("w1", 1, 2, 0, ((1, 1),)))
     assert reader.restart_offset(0, 4) == 4
+
+
+def test_reports_that_nothing_confirms_show_that_settle_is_away() -> None:
+    now = [0]
+    reader = ReaderHistory(
+        ReaderQos(kind="application-explicit"),
+        ReaderStart("R1", 1),
+        wanted=lambda _: True,
+        on_acknowledged=lambda *_: None,
+        clock=lambda: now[0],
+    )
+    _receive(reader, 1, 2)
+    reader.take(ANY, 0)
+    now[0] = 100_000
+    reader.acknowledge_all(None)
+    found: list[bool] = []
+    reports: list[Any] = []
+    for seconds in range(0, 22, 2):
+        now[0] = 100_000 + 1_000 * seconds
+        reports += reader.due()
+        found.append(reader.unanswered)
+    assert found == [False] * 8 + [True] * 3
+    report = reports[-1]
+    assert isinstance(report, AppAck)
+    reader.confirm(AppAckConf("R1", "w1", 1, report.count))
+    assert not reader.unanswered

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
-from ackstream.client.core.lifetime import Lifetime, Parts
+from ackstream.client.core.lifetime import ConnectionState, Lifetime, Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
@@ -155,6 +155,7 @@ class _Link:
         self.producer = self
         self.sent: list[Any] = []
         self.failures: deque[Exception] = deque()
+        self.stores = True
         self.pending: deque[Any] = deque()
 
     def start(self, _name: str, receive: Any, step: Any, *, guard: Any, **_limits: int) -> None:
@@ -177,12 +178,21 @@ class _Link:
         if isinstance(self.sent[-1], ReaderStart) and self.answers:
             self.pending.append(self.answers.popleft())
         failure = self.failures.popleft() if self.failures else None
-        return SimpleNamespace(add_callback=lambda _: None, add_errback=lambda fail: failure and fail(failure))
+        return SimpleNamespace(
+            add_callback=lambda stored: stored(None) if self.stores and failure is None else None,
+            add_errback=lambda fail: failure and fail(failure),
+        )
 
 
-def _session(link: _Link, history: ReaderHistory, errors: list[Exception], lake: Lake | None = None) -> ReaderLink:
+def _session(
+    link: _Link,
+    history: ReaderHistory,
+    errors: list[Exception],
+    lake: Lake | None = None,
+    states: list[ConnectionState] | None = None,
+) -> ReaderLink:
     nobody: Any = None  # only samples know the reader
-    life = Lifetime(history.end, errors.append)
+    life = Lifetime(history.end, errors.append, None if states is None else states.append)
     connection = FakeConnection(link=link)
     return ReaderLink(connection, history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
 
@@ -214,7 +224,8 @@ class _World:
             on_acknowledged=lambda *_: None,
             max_samples=max_samples,
         )
-        self.session = _session(self.link, self.history, self.errors, lake)
+        self.states: list[ConnectionState] = []
+        self.session = _session(self.link, self.history, self.errors, lake, self.states)
         self.session.begin(0.0)
         self.now = 0.0
         self.handled: list[tuple[str, int]] = []
@@ -425,6 +436,7 @@ def test_only_a_reader_that_leaves_says_so() -> None:
         world = _World([], _answer())
         world.link.__dict__ |= dict.fromkeys(("end", "flush", "close"), lambda: None)
         world.consumer.commit = lambda *_, **__: None  # type: ignore[attr-defined]
+        world.link.stores = False
         assert world.session.close(leave=leave) is not leave, "Kafka has not stored it"
         assert isinstance(world.link.sent[-1], ReaderStop) is leave
 
@@ -445,3 +457,13 @@ def test_a_report_of_a_protocol_reader_that_kafka_rejects_is_sent_again(error: E
     link.turn(time.monotonic() + 10.0)
     link.turn(time.monotonic() + 20.0)
     assert [record for record in link.sent if isinstance(record, ProtocolAck)] == 2 * reports
+
+
+def test_a_reader_is_disconnected_while_kafka_does_not_store_its_records() -> None:
+    world = _World([], _answer())
+    assert world.states == ["connected"]
+    world.link.failures.append(KafkaTimeoutError("120 s"))
+    world.run(12)
+    assert world.states == ["connected", "disconnected"]
+    world.run(12)
+    assert world.states == ["connected", "disconnected", "connected"]
