@@ -96,7 +96,7 @@ class SamplesGoneError(ClientError):
 
 
 class HandlerFailedError(ClientError):
-    """The handler of a reader has failed for as many samples as the reader may keep."""
+    """A route has failed for as many messages as it may hold."""
 
 
 class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field

@@ -84,7 +84,7 @@ def test_a_handler_gets_a_writers_messages_in_order_and_its_return_acknowledges(
         assert (reader.statistics.received, reader.statistics.acknowledged) == (50, 50)
 
 
-def test_a_handler_that_raises_acknowledges_nothing_and_gets_the_message_again_at_the_next_start(topics: Kafka) -> None:
+def test_a_handler_that_raises_acknowledges_nothing_and_gets_the_message_again(topics: Kafka) -> None:
     seen: list[int] = []
 
     def handle(sample: Sample) -> None:
@@ -92,18 +92,23 @@ def test_a_handler_that_raises_acknowledges_nothing_and_gets_the_message_again_a
         if sample.seq == 2:
             raise ValueError("no")
 
+    def again(sample: Sample) -> None:
+        seen.append(sample.seq)
+        if seen.count(2) < 4:
+            raise ValueError("no")
+
     with _publisher(topics) as publisher:
         with SampleReader(topics, name="r1", handler=handle) as reader:
             for _ in range(3):
                 publisher.publish(b"x")
             _until(lambda: reader.statistics.acknowledged == 2, "two acknowledgements")
-            assert (seen, reader.statistics.failed) == ([1, 2, 3], 1)
+            assert seen[:3] == [1, 2, 3]
             with pytest.raises(ReaderTimeout, match=r"Message 2 .* the oldest waits for r1"):
                 publisher.wait_for_acknowledgments(0.5)
-        with SampleReader(topics, name="r1", handler=seen.append):
-            publisher.publish(b"x")
-            sample = _until(lambda: seen[4:] and seen, "what comes again")
-    assert [getattr(one, "seq", one) for one in sample] == [1, 2, 3, 2, 4]
+        tried = seen.count(2)
+        with SampleReader(topics, name="r1", handler=again):
+            publisher.wait_for_acknowledgments(PATIENCE_SECONDS)
+    assert seen.count(2) == max(4, tried + 1)
 
 
 def test_explicit_acknowledgements_come_in_any_order_and_bring_their_responses_to_the_publisher(topics: Kafka) -> None:

@@ -206,6 +206,11 @@ class ReaderHistory(Awaited):
                 self._check_reporting()
                 self._acknowledge_all(samples)
 
+    def waits_for(self, sample: Sample) -> bool:
+        """Return whether the application has accessed a sample, and has not acknowledged it."""
+        with self.changed:
+            return self._cache.open(sample.publisher, sample.seq) is not None
+
     def acknowledge_sample(self, sample: Sample, response: bytes | None) -> None:
         """Acknowledge a sample; no effect a second time, or for a kind other than ``application-explicit``.
 

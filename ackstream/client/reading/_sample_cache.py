@@ -5,7 +5,8 @@ The samples of one topic and key are about one instance. Rules: brokers.md R2 to
 
 from __future__ import annotations
 
-from itertools import islice
+from heapq import heappop, heappush
+from itertools import count, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from ackstream.protocol.messages import MAX_NUMBER
@@ -21,6 +22,9 @@ SampleId: TypeAlias = tuple[str, int]
 
 Instance: TypeAlias = tuple[str | None, bytes | None]
 """Topic and key."""
+
+RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
+"""The first and the longest pause before a handler is called again with a sample for which it has failed."""
 
 FEW_INSTANCES = 1_000
 """As many are remembered without a look at whether they still matter."""
@@ -116,6 +120,35 @@ class SampleCache:
         if _id(sample) not in self._cached and _id(sample) not in self._open:
             self.bytes -= sample.size
             self._held -= 1
+
+
+class FailedSamples:
+    """Samples for which the handler has failed, and when it is called again: after 1 s, each time twice as long."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Sample]] = []
+        self._order = count()
+        # how often it has failed
+        self._failures: dict[SampleId, int] = {}
+
+    def add(self, sample: Sample, now: float) -> int:
+        """Note a failure; return the number of those of the sample. Times are in seconds."""
+        failures = self._failures[_id(sample)] = self._failures.get(_id(sample), 0) + 1
+        pause = min(RETRY_SECONDS * 2 ** min(failures - 1, 10), MAX_RETRY_SECONDS)
+        heappush(self._due, (now + pause, next(self._order), sample))
+        return failures
+
+    def wait(self, now: float) -> float | None:
+        """Return in how many seconds the next one is due; ``None`` if there is none."""
+        return max(0.0, self._due[0][0] - now) if self._due else None
+
+    def take(self, now: float) -> Sample | None:
+        """Return the next one that is due, if one is."""
+        return heappop(self._due)[2] if self._due and self._due[0][0] <= now else None
+
+    def forget(self, sample: Sample) -> None:
+        """Note that a sample needs no further call."""
+        self._failures.pop(_id(sample), None)
 
 
 class OpenOffsets:

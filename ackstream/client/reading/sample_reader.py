@@ -16,17 +16,18 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks
-from ackstream.client.errors import HandlerFailedError, ReaderClosedError
+from ackstream.client.errors import ReaderClosedError
 from ackstream.client.options import ReaderOptions
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
+from ackstream.client.reading._sample_cache import FailedSamples
 from ackstream.client.reading.samples import ReaderQos, check_at_least, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.readers import ReaderStart
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ackstream.client.reading.samples import Sample
     from ackstream.protocol.readers import AutoReason
@@ -76,12 +77,14 @@ class SampleReader(Client):
     A ``handler`` is called for one sample after the other, in a thread of its own; ``application-auto`` acknowledges
     the sample when it has returned. Without a handler the application takes copies (:meth:`take`) or loans
     (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample whose handler or ``with``
-    block raises stays unacknowledged and is received again at the next start.
+    block raises stays unacknowledged. The handler is called with it again, alone: after a second, then each time after
+    twice as long, up to a minute; others are handled meanwhile. Without a handler it is received again at the next
+    start.
 
-    If another reader of the name starts, the handler has failed for ``max_samples``, or Kafka has deleted
-    unacknowledged samples and there is no ``lake``, the reader ends with an error: ``on_error`` is called with it, and
-    every method that waits raises it. Samples of other ``topics``, or that ``filter`` rejects, are acknowledged as
-    ``filtered``: their writers do not wait for code that will never see them. Safe to use from several threads.
+    If another reader of the name starts, or Kafka has deleted unacknowledged samples and there is no ``lake``, the
+    reader ends with an error: ``on_error`` is called with it, and every method that waits raises it. Samples of other
+    ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait for code that
+    will never see them. Safe to use from several threads.
     """
 
     @takes(ReaderOptions)
@@ -282,29 +285,36 @@ class SampleReader(Client):
         self._link.link.stop.set()
 
     def _handle_all(self) -> None:
-        """Call the handler for one sample after the other, or for those at hand, until the reader ends."""
+        """Call the handler with the samples at hand, and with one for which it has failed, until the reader ends."""
+        failed = FailedSamples()
         while self._handler is not None:
-            if self._qos.kind == "application-auto" and self._history.stuck:
-                raise HandlerFailedError(
-                    f"The handler of reader {self._history.start.reader} has failed for all"
-                    f" {self._history.held} samples that it may keep: repair it; they are received again at"
-                    " the next start."
-                )
             handler, most = self._handler
             try:
-                samples = self._history.loan(most, None)
+                samples = self._history.loan(most, failed.wait(time.monotonic()))
             except ClientError:
                 # closed, perhaps by the handler, or ended by an error that was reported to the application
                 return
-            try:
-                handler(samples)
-            except Exception as error:
-                for sample in samples:
-                    self._counts["failed"] += 1
-                    log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
+            if samples:
+                self._handle(handler, samples, failed)
+            again = None if self._history.ended else failed.take(time.monotonic())
+            if again is not None and self._history.waits_for(again):
+                self._handle(handler, [again], failed)
+            elif again is not None:
+                failed.forget(again)
+
+    def _handle(self, handler: Callable[[list[Sample]], object], samples: list[Sample], failed: FailedSamples) -> None:
+        try:
+            handler(samples)
+        except Exception as error:
+            for sample in samples:
+                self._counts["failed"] += 1
+                log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
+                if failed.add(sample, time.monotonic()) == 1:
                     self._label_acks.failed(sample, error)
-            else:
-                self._history.return_loan(samples)
+        else:
+            self._history.return_loan(samples)
+            for sample in samples:
+                failed.forget(sample)
 
     def _after_poll(self, now: float) -> None:
         self._labels.keep(now)

@@ -467,3 +467,25 @@ def test_a_reader_is_disconnected_while_kafka_does_not_store_its_records() -> No
     assert world.states == ["connected", "disconnected"]
     world.run(12)
     assert world.states == ["connected", "disconnected", "connected"]
+
+
+def test_a_reader_whose_application_acknowledges_nothing_says_so_once_until_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = _World(_all(30), _answer(KnownWriter("w", 1, 30, (), ((1, 30),))), max_samples=5, poll=5)
+    held: list[Sample] = []
+
+    def texts() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "reads nothing" in record.getMessage()]
+
+    for times in (1, 2):
+        world.run(0.1, per_turn=0)
+        held += world.history.loan(99, 0)
+        world.run(9, per_turn=0)
+        assert len(texts()) == times - 1
+        world.run(30, per_turn=0)
+        assert len(texts()) == times
+        world.history.return_loan(held)
+    assert texts()[0].startswith("The reader billing reads nothing: the application has 5 samples")
+    world.run(1)
+    assert not world.errors

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.client.reading import _sample_cache as sample_cache
-from ackstream.client.reading._sample_cache import SampleCache, TimeBasedFilter
+from ackstream.client.reading._sample_cache import FailedSamples, SampleCache, TimeBasedFilter
 from ackstream.client.reading.samples import ReaderQos, Sample
 
 ANY = 1_000
@@ -101,3 +101,29 @@ def test_instances_that_are_long_past_are_forgotten(count: int, monkeypatch: pyt
         assert separate.passes(_sample(1, b"%d" % number, at=number * 50))
         assert not separate.passes(_sample(1, b"%d" % number, at=number * 50 + 40))
     assert len(separate._passed) <= 6
+
+
+def test_the_pauses_of_a_sample_that_fails_again_and_again_double_up_to_a_minute() -> None:
+    failed, now, pauses = FailedSamples(), 0.0, []
+    for number in range(1, 10):
+        assert failed.add(_sample(1), now) == number
+        pause = failed.wait(now)
+        assert pause is not None
+        assert failed.take(now + pause - 0.1) is None
+        now += pause
+        assert (found := failed.take(now)) is not None
+        assert found.seq == 1
+        pauses.append(pause)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert failed.wait(now) is None
+
+
+def test_failed_samples_are_due_in_the_order_of_their_times_and_one_that_is_done_begins_anew() -> None:
+    failed = FailedSamples()
+    failed.add(_sample(1), 0.0)
+    failed.take(1.0)
+    failed.add(_sample(1), 1.0)
+    failed.add(_sample(2), 1.0)
+    assert [sample and sample.seq for sample in (failed.take(3.0), failed.take(3.0), failed.take(3.0))] == [2, 1, None]
+    failed.forget(_sample(1))
+    assert failed.add(_sample(1), 3.0) == 1

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.core.connection import Producer
-from ackstream.client.errors import HandlerFailedError, ReaderClosedError
+from ackstream.client.errors import ReaderClosedError
+from ackstream.client.reading import _sample_cache as sample_cache
 from ackstream.client.reading import sample_reader
 from ackstream.client.reading.sample_reader import SampleReader
-from ackstream.client.reading.samples import ReaderQos, Sample
+from ackstream.client.reading.samples import Kind, ReaderQos, Sample
 from ackstream.errors import InconsistentQosError, UnreachableError
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Kafka
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,23 +85,67 @@ def test_a_leave_that_kafka_does_not_store_is_an_error(make: Callable[..., Any])
         reader.unregister()
 
 
-def test_a_handler_that_fails_for_all_a_reader_may_keep_ends_it_with_an_error(make: Callable[..., Any]) -> None:
-    told: list[Exception] = []
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_cache, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(sample_cache, "MAX_RETRY_SECONDS", 0.002)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["application-auto", "application-explicit"])
+def test_a_handler_that_failed_is_called_again_until_it_has_done_its_work(
+    make: Callable[..., Any], kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[int] = []
 
     def handle(sample: Sample) -> None:
         seen.append(sample.seq)
-        if sample.seq % 2:
+        if sample.seq % 2 and seen.count(sample.seq) < 4:
+            raise ValueError("no")
+        reader.acknowledge_sample(sample)
+
+    # more fail than the reader may keep
+    reader = make(handler=handle, max_samples=2, qos=ReaderQos(kind=kind))
+    _publish(reader, *range(1, 9))
+    eventually(lambda: reader.statistics.acknowledged == 8, "all")
+    assert [seen.count(seq) for seq in range(1, 9)] == [4, 1] * 4
+    assert (reader.statistics.failed, caplog.text.count("ValueError: no"), reader.alive) == (12, 12, True)
+    reader.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_sample_of_a_batch_that_failed_is_handled_again_alone(make: Callable[..., Any]) -> None:
+    seen: list[list[int]] = []
+
+    def handle(samples: list[Sample]) -> None:
+        seen.append([sample.seq for sample in samples])
+        if any(sample.seq == 2 for sample in samples) and len(seen) < 6:
             raise ValueError("no")
 
-    reader = make(handler=handle, max_samples=3, on_error=told.append)
-    _publish(reader, 1, 2, 3, 4)
-    _publish(reader, 5, 6)
-    with pytest.raises(HandlerFailedError, match="all 3 samples that it may keep"):
-        reader.wait_closed(PATIENCE_SECONDS)
+    reader = make(batch_handler=handle, max_batch=3)
+    _publish(reader, 1, 2, 3)
+    eventually(lambda: reader.statistics.acknowledged == 3, "all")
     reader.close()
-    assert (seen, [type(error) for error in told]) == ([1, 2, 3, 4, 5, 6], [HandlerFailedError])
-    assert (reader.alive, reader.statistics.failed, reader._link.link.stop.is_set()) == (False, 3, True)
+    assert seen[:4] == [[1, 2, 3], [1], [2], [3]]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_sample_that_was_acknowledged_after_its_handler_failed_is_not_handled_again(make: Callable[..., Any]) -> None:
+    seen: list[int] = []
+
+    def handle(sample: Sample) -> None:
+        seen.append(sample.seq)
+        if sample.seq == 1:
+            reader.acknowledge_sample(sample)
+            raise ValueError("no")
+        if seen.count(2) < 3:
+            raise ValueError("no")
+
+    reader = make(handler=handle, qos=ReaderQos(kind="application-explicit"))
+    _publish(reader, 1, 2)
+    eventually(lambda: seen.count(2) == 3, "the other")
+    reader.close()
+    assert seen == [1, 2, 2, 2]
 
 
 def test_a_handler_that_closes_its_reader_has_its_sample_acknowledged_before(make: Callable[..., Any]) -> None:
