@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import (
     AuthorizationError,
     InvalidProducerEpochError,
@@ -20,6 +20,7 @@ from kafka.errors import (
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
+    LeaderNotAvailableError,
     OutOfOrderSequenceNumberError,
     RequestTimedOutError,
     RetriableError,
@@ -28,7 +29,7 @@ from kafka.errors import (
 )
 
 from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
-from ackstream.kafka.library import KeyPartitioner, PatientClient, Sockets, keep_identity
+from ackstream.kafka.library import Consumer, KeyPartitioner, PatientClient, Sockets, keep_identity
 from ackstream.kafka.login import check_login, guess_protocol, not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
 
@@ -89,7 +90,7 @@ _FIXED = {
     "selector": Sockets,
 }
 
-_DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | KafkaConsumer.DEFAULT_CONFIG
+_DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | Consumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
 """The numbers of kafka-python whose defaults do not show their type."""
 _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
@@ -194,7 +195,7 @@ def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
 
     Raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong.
     """
-    return _connect(KafkaConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
+    return _connect(Consumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
 
 def connect_admin(kafka: Kafka, **config: Any) -> Any:
@@ -294,6 +295,8 @@ def failure(kafka: Kafka, error: KafkaError) -> ClientError:
         return AccessRefusedError(of_login(kafka.bootstrap, kafka.security, str(error)))
     if isinstance(error, AuthorizationError):
         return not_allowed(kafka, f"that ({error})")
+    if isinstance(error, LeaderNotAvailableError):
+        return UnreachableError(f"{error.args[0]}: start the broker that has its newest records.")
     hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None
     return UnreachableError(
         f"No Kafka answers at {kafka.bootstrap}: {hint}."

@@ -1,18 +1,25 @@
-"""Adaptations of kafka-python 3.0.12: connecting again, waiting for sockets, partitions of keys, ids of producers."""
+"""Adaptations of kafka-python 3.0.12.
+
+They are about partitions without a leader, connecting again, waiting for sockets, partitions of keys, ids of producers.
+"""
 
 from __future__ import annotations
 
 import logging
 import selectors
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kafka import KafkaConsumer
 from kafka.errors import KafkaConnectionError, LeaderNotAvailableError, RetriableError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.partitioner import DefaultPartitioner, murmur2
 from kafka.producer.transaction_manager import TransactionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _matters(record: logging.LogRecord) -> bool:
@@ -25,6 +32,26 @@ def _matters(record: logging.LogRecord) -> bool:
 logging.getLogger("kafka.net.transport").addFilter(_matters)
 # it warns of each turn of its own loop that took a tenth of a second, as all do on a busy machine
 logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
+
+
+class Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python is not typed
+    """Names a partition without a leader; the library leaves it out of an answer, and then raises a KeyError."""
+
+    def beginning_offsets(self, partitions: Any, timeout_ms: int | None = None) -> Any:
+        """Return the first offset of each partition, or raise a LeaderNotAvailableError."""
+        return _of_leaders(super().beginning_offsets, partitions, timeout_ms)
+
+    def end_offsets(self, partitions: Any, timeout_ms: int | None = None) -> Any:
+        """Return the end of each partition, or raise a LeaderNotAvailableError."""
+        return _of_leaders(super().end_offsets, partitions, timeout_ms)
+
+
+def _of_leaders(look_up: Callable[..., Any], partitions: Any, timeout_ms: int | None) -> Any:
+    try:
+        return look_up(partitions, timeout_ms)
+    except KeyError as error:
+        without = error.args[0]
+        raise LeaderNotAvailableError(f"Partition {without.partition} of {without.topic} has no leader") from error
 
 
 class Sockets(selectors.DefaultSelector):

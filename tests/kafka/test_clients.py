@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaTimeoutError
 from kafka.producer.transaction_manager import TransactionManager
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from ackstream.client import Requester, Responder
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka import clients
+from ackstream.kafka.library import Consumer
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
 from ackstream.settings.kafka import KafkaOptions
@@ -39,8 +40,8 @@ def _kafka_names(path: Path) -> set[str]:
 
 def test_one_module_constructs_clients_and_connects_spark() -> None:
     found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _kafka_names(path)}
-    # the settings name what they refuse
-    assert found - {"settings/kafka.py"} == {"kafka/clients.py"}
+    # the settings name what they refuse, and one class is adapted
+    assert found - {"settings/kafka.py", "kafka/library.py"} == {"kafka/clients.py"}
 
 
 def test_one_module_polls_consumers_and_skips_what_cannot_be_unpacked() -> None:
@@ -109,7 +110,7 @@ def test_options_are_those_of_kafka_with_their_types() -> None:
     kafka = Kafka(options=KafkaOptions(python=options | {"fetch.max.bytes": "7", "linger.ms": "3"}))
     shared = {"request_timeout_ms": 5000, "metrics_enabled": True, "receive_buffer_bytes": 65_536}
     # what only consumers know is not for producers, and the other way round
-    assert clients.python_options(kafka, KafkaConsumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
+    assert clients.python_options(kafka, Consumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
     assert clients.python_options(kafka, KafkaProducer.DEFAULT_CONFIG) == {**shared, "linger_ms": 3}
 
 
@@ -136,7 +137,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         client.DEFAULT_CONFIG = library.DEFAULT_CONFIG  # type: ignore[attr-defined]
         return client
 
-    for library in (KafkaConsumer, KafkaProducer, KafkaAdminClient):
+    for library in (Consumer, KafkaProducer, KafkaAdminClient):
         monkeypatch.setattr(clients, library.__name__, construct(library))
     return given
 

@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaConnectionError, NodeNotReadyError, SaslAuthenticationFailedError
+from kafka import TopicPartition
+from kafka.consumer.fetcher import Fetcher, OffsetAndTimestamp
+from kafka.errors import (
+    KafkaConnectionError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    SaslAuthenticationFailedError,
+)
 
-from ackstream.kafka.library import PatientClient
+from ackstream.errors import UnreachableError
+from ackstream.kafka.clients import failure
+from ackstream.kafka.library import Consumer, PatientClient
+from ackstream.settings import Kafka
 from tests.harness.ports import ending_each
 
 
@@ -54,3 +66,36 @@ def test_a_proxy_that_accepts_and_ends_each_connection_is_tried_at_longer_and_lo
     # from 50 ms on, doubled each time, with a fifth of chance
     assert delays == sorted(delays)
     assert delays[-1] > 0.5
+
+
+class Offline(Fetcher):  # type: ignore[misc]  # kafka-python is not typed
+    """The library's own, with a network in which one partition has no leader."""
+
+    def __init__(self, leaders: dict[TopicPartition, int]) -> None:
+        async def wait_for(future: Any, _timeout: Any) -> Any:
+            return await future
+
+        self.config = {"request_timeout_ms": 1_000, "retry_backoff_ms": 10}
+        cluster = SimpleNamespace(
+            leader_for_partition=leaders.get, add_topic=lambda _: None, request_update=lambda: None, need_update=False
+        )
+        call_soon = lambda function, *given: function(*given)  # noqa: E731
+        self._manager = SimpleNamespace(cluster=cluster, call_soon=call_soon, wait_for=wait_for)
+        self._net = SimpleNamespace(run=lambda function, *given: asyncio.run(function(*given)))
+
+    async def _send_list_offsets_request(self, _node: int, wanted: Any) -> Any:
+        return {partition: OffsetAndTimestamp(7, -1, -1) for partition in wanted}, set()
+
+
+@pytest.mark.parametrize("name", ["beginning_offsets", "end_offsets"])
+def test_a_partition_without_a_leader_is_named(name: str) -> None:
+    leaders = {TopicPartition("messages", 0): 1, TopicPartition("messages", 1): -1}
+    consumer = Consumer.__new__(Consumer)
+    consumer.config = {"request_timeout_ms": 1_000}
+    consumer._fetcher = Offline(leaders)
+    assert getattr(consumer, name)([TopicPartition("messages", 0)]) == {TopicPartition("messages", 0): 7}
+    with pytest.raises(LeaderNotAvailableError, match="Partition 1 of messages has no leader") as caught:
+        getattr(consumer, name)(list(leaders))
+    found = failure(Kafka(), caught.value)
+    assert isinstance(found, UnreachableError)
+    assert str(found) == "Partition 1 of messages has no leader: start the broker that has its newest records."

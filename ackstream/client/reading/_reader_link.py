@@ -22,7 +22,7 @@ from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverEr
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
 from ackstream.client.reading.samples import check_name
-from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.rql.patterns import matches_any
@@ -75,10 +75,11 @@ class ReaderLink:
         # while a record of `stored` is known to be missing
         self._again: Parts[readers.ReaderState] | None = None
         self._unreadable = 0
+        self._failure: KafkaError | None = None
         # whether Kafka has refused the last record
         self._away = False
         self._due = dict.fromkeys(("gaps", "recover", "commit"), 0.0)
-        kafka = connection.kafka
+        kafka = self._kafka = connection.kafka
         self._messages, self._stored, self._acks = map(kafka.topic, ("messages", "stored", "app-acks"))
         self.link = connection.link(
             start.reader,
@@ -94,10 +95,15 @@ class ReaderLink:
         self.counts = self._positions.counts
 
     def begin(self, timeout: float) -> None:
-        """Start reading; when this returns, the settle job knows the reader."""
+        """Start reading; when this returns, the settle job knows the reader.
+
+        Raises ``SettleTimeout``, or ``UnreachableError`` for what Kafka lacked for the beginning, which is tried again.
+        """
         name, limits = f"ackstream-reader-{self._start.reader}", {"poll_ms": POLL_MS, "max_records": MAX_RECORDS}
         self.link.start(name, self._receive, self._step, guard=self._life.guard, **limits)
         if not self._started.wait(timeout):
+            if self._failure is not None:
+                raise failure(self._kafka, self._failure) from self._failure
             raise SettleTimeout(
                 f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
                 " acknowledgements (`ackstream submit settle`)."
@@ -232,8 +238,12 @@ class ReaderLink:
         return due
 
     def _begin(self, state: readers.ReaderState) -> None:
-        stored = self.link.assignment.of(self._stored)
-        self._positions.start(self._partitions, stored, state.as_of, self._known(state), durable=self._start.durable)
+        stored, known = self.link.assignment.of(self._stored), self._known(state)
+        try:
+            self._positions.start(self._partitions, stored, state.as_of, known, durable=self._start.durable)
+        except KafkaError as error:
+            self._failure = error
+            raise
         self._session.begin(self._start.epoch, state.lease_ms / 1000 / ALIVE_PER_LEASE)
         self._started.set()
 

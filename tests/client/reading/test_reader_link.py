@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
+from kafka.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, TopicAuthorizationFailedError
 
 from ackstream.client.core.lifetime import ConnectionState, Lifetime, Parts
 from ackstream.client.errors import SamplesGoneError, TakenOverError
@@ -19,6 +20,7 @@ from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading._reader_offsets import LOOKBACK_MS, merged
 from ackstream.client.reading.samples import ReaderQos, Sample
+from ackstream.errors import UnreachableError
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import (
@@ -35,7 +37,7 @@ from ackstream.settings import Lake
 from tests.client.connections import FakeConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 def _state(shard: int, writer: str, part: int = 0, parts: int = 1, as_of: int = 100) -> ReaderState:
@@ -182,6 +184,12 @@ class _Link:
             add_callback=lambda stored: stored(None) if self.stores and failure is None else None,
             add_errback=lambda fail: failure and fail(failure),
         )
+
+
+def suppressed(turn: Callable[[float], None], now: float) -> None:
+    """Let a step fail, as the connection does, which tries it again."""
+    with suppress(KafkaError):
+        turn(now)
 
 
 def _session(
@@ -489,3 +497,18 @@ def test_a_reader_whose_application_acknowledges_nothing_says_so_once_until_it_g
     assert texts()[0].startswith("The reader billing reads nothing: the application has 5 samples")
     world.run(1)
     assert not world.errors
+
+
+def test_a_reader_that_cannot_begin_for_a_partition_without_a_leader_names_it() -> None:
+    consumer = _Consumer([], committed=None, deleted=0, apart_ms=1)
+    consumer.committed = lambda _: (_ for _ in ()).throw(  # type: ignore[method-assign]
+        LeaderNotAvailableError("Partition 1 of messages has no leader")
+    )
+    link = _Link(consumer, [_answer()])
+    turn = link.turn
+    link.turn = lambda now: suppressed(turn, now)  # type: ignore[method-assign]
+    history = ReaderHistory(
+        ReaderQos(), ReaderStart("billing", 1), wanted=lambda _: True, on_acknowledged=lambda *_: None
+    )
+    with pytest.raises(UnreachableError, match="Partition 1 of messages has no leader"):
+        _session(link, history, []).begin(0.0)
