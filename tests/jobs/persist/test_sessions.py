@@ -17,7 +17,7 @@ from ackstream.client.publishing._unacknowledged import RENUMBERED, Unacknowledg
 from ackstream.client.publishing.publications import Open, Publications
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import ReaderQos, of_record
-from ackstream.jobs.persist.backlog import AckPacing
+from ackstream.jobs.persist.backlog import AckPacing, BatchAcks
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata
@@ -78,7 +78,7 @@ class Service:
         self._batches += 1
         for client, ack in result.acks:
             window, urgent = result.changed[client].window, client in result.urgent
-            self._pacing.add(client, [ack], batch=0, due=self._batches + 1, window=window, urgent=urgent)
+            self._pacing.add(BatchAcks(client, [ack], 1, window, urgent=urgent), 0, self._batches)
         return [paced.ack for paced in self._pacing.take(self._batches)]
 
     def _record(self, partition: int, offset: int) -> MessageMetadata:
