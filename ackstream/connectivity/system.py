@@ -19,7 +19,7 @@ from ackstream.kafka.clients import Closing
 from ackstream.observe.outcomes import Outcomes
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
-from ackstream.protocol.ditto.correlation_ids import suffixed
+from ackstream.protocol.ditto.correlation_ids import Latest, suffixed
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
@@ -216,16 +216,13 @@ class Identities:
     """
 
     def __init__(self) -> None:
-        # a dict keeps insertion order
-        self._used: dict[str, None] = {}
+        self._used: Latest[str, None] = Latest(REMEMBERED)
 
     def take(self, correlation_id: str, *, redelivered: bool) -> str:
         """Return the correlation-id, with a suffix if it was used here, or perhaps by another process."""
         fresh = correlation_id not in self._used and not redelivered
         identity = correlation_id if fresh else suffixed(correlation_id, uuid4().hex[:8])
         self._used[identity] = None
-        if len(self._used) > REMEMBERED:
-            del self._used[next(iter(self._used))]
         return identity
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -17,19 +17,16 @@ from ackstream.kafka.clients import Closing
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.errors import REQUEST_TIMEOUT
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from ackstream.protocol.ledger import LedgerRecord
     from ackstream.settings import Kafka
-
-
-K = TypeVar("K", bound="Hashable")
-V = TypeVar("V")
 
 
 class Trend:
@@ -58,41 +55,6 @@ class Trend:
     def total(self, now: int) -> int:
         """Return the sum of the counts."""
         return sum(self.counts(now))
-
-
-class Latest(Generic[K, V]):
-    """Values by key; the least recently touched ones are dropped beyond a maximum."""
-
-    def __init__(self, make: Callable[[K], V], most: int) -> None:
-        """Keep at most ``most`` values; ``make`` gives one for a new key."""
-        self._make, self._most = make, most
-        self._values: OrderedDict[K, V] = OrderedDict()
-
-    def touch(self, key: K) -> V:
-        """Return the value of a key, made if it is new."""
-        value = self._values.get(key)
-        if value is None:
-            value = self._values[key] = self._make(key)
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-        else:
-            self._values.move_to_end(key)
-        return value
-
-    def get(self, key: K) -> V | None:
-        """Return the value of a key, if there is one."""
-        return self._values.get(key)
-
-    def drop(self, key: K) -> None:
-        """Forget a key."""
-        self._values.pop(key, None)
-
-    def __iter__(self) -> Iterator[V]:
-        """Iterate over the values, the one touched last first."""
-        return iter(list(reversed(self._values.values())))
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -179,8 +141,7 @@ class Meter:
         self._open: dict[str, int] = {}
         self._recent: deque[tuple[int, Verdict, int]] = deque()
         self._totals: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
-        # ordered: the oldest is forgotten first
-        self._decided: dict[str, None] = {}
+        self._decided: Latest[str, None] = Latest(REMEMBERED)
         self._trends = {how: Trend(BAR_MS, BARS) for how in VERDICTS}
         self.newest: int | None = None
 
@@ -207,8 +168,6 @@ class Meter:
         if identity in self._decided:
             return
         self._decided[identity] = None
-        if len(self._decided) > REMEMBERED:
-            del self._decided[next(iter(self._decided))]
         self._totals[how] += 1
         self._trends[how].add(at)
         self._recent.append((at, how, latency))

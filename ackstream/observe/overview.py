@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +19,7 @@ from ackstream.observe.outcomes import Meter, Snapshot, Verdict, epoch_milliseco
 from ackstream.observe.planes import SHOWN, Planes, PlanesView
 from ackstream.observe.stories import Stories
 from ackstream.protocol.ditto.acknowledgements import is_success
+from ackstream.protocol.ditto.correlation_ids import Latest
 
 if TYPE_CHECKING:
     from ackstream.observe.outcomes import LedgerEntry
@@ -94,7 +95,7 @@ class LabelCounts:
     def __init__(self, window: int) -> None:
         self._window = window
         self._seen: deque[_Seen] = deque(maxlen=MAX_SEEN)
-        self._failures: OrderedDict[str, FailureEntry] = OrderedDict()
+        self._failures: Latest[str, FailureEntry] = Latest(FAILURES)
 
     def take(self, entry: LedgerEntry) -> None:
         """Process a record of the ledger, once."""
@@ -118,8 +119,6 @@ class LabelCounts:
                 written_at,
                 max(0, written_at - outcome.started_at),
             )
-            if len(self._failures) > FAILURES:
-                self._failures.popitem(last=False)
 
     def _forget(self, now: int) -> None:
         # without waiting for the next view of the page

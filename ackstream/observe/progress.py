@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.observe.outcomes import Latest, Trend
+from ackstream.observe.outcomes import Trend
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
 from ackstream.protocol.readers import AppAck, ProtocolAck, ReadersRequest, ReaderStart, ReaderStop, WriterStateRequest
@@ -85,8 +86,9 @@ class SampleProgress:
     """Progress of publishers and readers. Times are in epoch milliseconds."""
 
     def __init__(self, window: int) -> None:
-        self._publishers: Latest[str, _Publisher] = Latest(lambda client: _Publisher(client, window), KEPT)
-        self._readers: Latest[str, _Reader] = Latest(lambda reader: _Reader(reader, window), KEPT)
+        self._window = window
+        self._publishers: Latest[str, _Publisher] = Latest(KEPT)
+        self._readers: Latest[str, _Reader] = Latest(KEPT)
 
     @property
     def known(self) -> dict[str, int]:
@@ -95,7 +97,7 @@ class SampleProgress:
 
     def decided(self, decided: StoredRange, at: int) -> int:
         """Process a decision of persist; return the number of stored messages, 0 for a repeated record."""
-        one = self._publishers.touch(decided.client)
+        one = self._publishers.touch(decided.client, lambda: _Publisher(decided.client, self._window))
         if decided.last <= one.last or decided.last < decided.first:
             return 0
         if one.since is None or len(one.gone) > RUNS:
@@ -111,11 +113,11 @@ class SampleProgress:
     def report(self, report: ConsumerRecord, at: int) -> int:
         """Process a report of a reader; return the number of newly acknowledged samples."""
         if isinstance(report, ReaderStop):
-            self._readers.drop(report.reader)
+            self._readers.pop(report.reader, None)
             return 0
         if isinstance(report, (WriterStateRequest, ReadersRequest)):
             return 0
-        one = self._readers.touch(report.reader)
+        one = self._readers.touch(report.reader, lambda: _Reader(report.reader, self._window))
         one.at = at
         new = 0
         if isinstance(report, ReaderStart):
@@ -137,12 +139,12 @@ class SampleProgress:
         """Return the publishers that have stored something last."""
         return [
             PublisherLine(one.client, one.last, one.stored.total(now), one.refused.total(now), one.at)
-            for one in islice(self._publishers, most)
+            for one in islice(reversed(self._publishers.values()), most)
         ]
 
     def reader_lines(self, now: int, most: int) -> list[ReaderLine]:
         """Return the readers that have reported something last."""
-        return [self._line(one, now) for one in islice(self._readers, most)]
+        return [self._line(one, now) for one in islice(reversed(self._readers.values()), most)]
 
     @staticmethod
     def _acknowledge(one: _Reader, writer: str, acknowledged: Intervals | None) -> None:
@@ -202,7 +204,8 @@ class QueueView:
     """Messages held by the consumers of all queues. Times are in epoch milliseconds."""
 
     def __init__(self, window: int) -> None:
-        self._queues: Latest[str, _Queue] = Latest(lambda queue: _Queue(queue, window), KEPT)
+        self._window = window
+        self._queues: Latest[str, _Queue] = Latest(KEPT)
 
     def request(self, request: QueueRequest, at: int) -> None:
         """Process a request of a consumer."""
@@ -243,7 +246,7 @@ class QueueView:
     def lines(self, now: int) -> list[QueueLine]:
         """Return the queues, those with most messages held first."""
         found = []
-        for one in self._queues:
+        for one in reversed(self._queues.values()):
             # a lease, which begins soon after the delivery, takes the message back
             one.held = {
                 message: held for message, held in one.held.items() if not one.lease or held.since + one.lease > now
@@ -266,6 +269,6 @@ class QueueView:
         return sorted(found, key=lambda line: (-line.held, -line.delivered, line.queue))
 
     def _touch(self, queue: str, at: int) -> _Queue:
-        one = self._queues.touch(queue)
+        one = self._queues.touch(queue, lambda: _Queue(queue, self._window))
         one.at = max(one.at, at)
         return one

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ackstream.observe import outcomes as meters
 from ackstream.observe.outcomes import (
-    Latest,
     Meter,
     RequestOutcome,
     Trend,
@@ -230,19 +229,6 @@ def test_a_trend_counts_everything_once_and_keeps_no_more_than_its_spans(
     first = (now // span - length + 1) * span
     assert trend.total(now) == sum(at >= first for at in times)
     assert len(trend._counts) <= length
-
-
-def test_the_value_that_was_not_touched_for_longest_is_forgotten() -> None:
-    latest: Latest[str, list[str]] = Latest(lambda key: [key], 2)
-    latest.touch("a").append("more")
-    latest.touch("b")
-    latest.touch("a")
-    latest.touch("c")
-    assert list(latest) == [["c"], ["a", "more"]]
-    assert (latest.get("b"), len(latest)) == (None, 2)
-    latest.drop("a")
-    latest.drop("a")
-    assert list(latest) == [["c"]]
 
 
 @pytest.mark.parametrize(

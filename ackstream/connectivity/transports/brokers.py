@@ -22,6 +22,7 @@ from ackstream.connectivity.transports.transport import (
 )
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -185,8 +186,8 @@ class Confirms:
         # by delivery tag, in order
         self._open: dict[int | str, Unconfirmed] = {}
         self._open_alone = False
-        self._proven: dict[str, None] = {}
-        self._refusing: dict[str, None] = {}
+        self._proven: Latest[str, None] = Latest(REMEMBERED)
+        self._refusing: Latest[str, None] = Latest(REMEMBERED)
 
     @property
     def idle(self) -> bool:
@@ -226,7 +227,7 @@ class Confirms:
         """Return the message that the broker answered, with a positive confirm if ``stored``."""
         sending = self._open.pop(tag, None)
         if sending is not None and stored:
-            _remember(self._proven, sending.exchange)
+            self._proven[sending.exchange] = None
             self._refusing.pop(sending.message.address, None)
         return sending
 
@@ -235,7 +236,7 @@ class Confirms:
         left = list(self._open.values())
         self._open.clear()
         if len(left) == 1:
-            _remember(self._refusing, left[0].message.address)
+            self._refusing[left[0].message.address] = None
             self._proven.pop(left[0].exchange, None)
             return left[0]
         for sending in reversed(left):
@@ -249,14 +250,6 @@ class Confirms:
         self._open.clear()
         self._waiting.clear()
         return left
-
-
-def _remember(names: dict[str, None], name: str) -> None:
-    """Add a name, and forget the oldest beyond the limit."""
-    names.pop(name, None)
-    names[name] = None
-    if len(names) > REMEMBERED:
-        del names[next(iter(names))]
 
 
 class ConfirmingPublisher(TargetPublisher):

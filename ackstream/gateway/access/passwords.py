@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import os
 from base64 import b64decode, b64encode
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from time import monotonic
@@ -23,6 +22,7 @@ import msgspec
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_attempts, unavailable
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Attempts:
     """The wrong passwords of late."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
-        self._signed_in: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._failures: Latest[tuple[str, str], _Failures] = Latest(_MAX_KEYS)
+        self._signed_in: Latest[tuple[str, str], None] = Latest(_MAX_KEYS)
 
     def begin(self, user: str, address: str, now: float) -> float:
         """Count an attempt as wrong until it turns out right, and return 0; or the seconds until it may begin."""
@@ -68,11 +68,8 @@ class Attempts:
         if wait > 0:
             return wait
         for key in keys:
-            found = self._failures.setdefault(key, _Failures(0, now))
+            found = self._failures.touch(key, lambda: _Failures(0, now))
             found.count, found.last = found.count + 1, now
-            self._failures.move_to_end(key)
-        while len(self._failures) > _MAX_KEYS:
-            self._failures.popitem(last=False)
         return 0.0
 
     def succeeded(self, user: str, address: str) -> None:
@@ -84,9 +81,6 @@ class Attempts:
             else:
                 self._failures.pop((kind, key), None)
         self._signed_in[user, address] = None
-        self._signed_in.move_to_end((user, address))
-        if len(self._signed_in) > _MAX_KEYS:
-            self._signed_in.popitem(last=False)
 
     def _keys(self, user: str, address: str) -> dict[tuple[str, str], int]:
         own = (user, address) in self._signed_in
@@ -133,7 +127,7 @@ class Passwords:
     def __init__(self, users: Mapping[str, User]) -> None:
         """Know these users, whose hashes have been checked (:func:`check_users`)."""
         self._pepper = os.urandom(32)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._known: Latest[bytes, None] = Latest(REMEMBERED)
         # unknown names are checked against this hash, so that they take as long as known ones
         self._nobody = hash_password("", b"nobody's")
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
@@ -173,7 +167,7 @@ class Passwords:
         if not colon:
             return name, False
         if key in self._known:
-            self._known.move_to_end(key)
+            self._known[key] = None
             return name, True
         guessed = name[:NAME_CHARACTERS]
         if key not in self._checking:
@@ -187,8 +181,6 @@ class Passwords:
         if right:
             self._attempts.succeeded(guessed, address)
             self._known[key] = None
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
         return name, right
 
     async def _hashed(self, key: bytes, password: str, hashed: str) -> bool:

@@ -13,16 +13,20 @@ import re
 import secrets
 import threading
 from base64 import urlsafe_b64encode
+from collections import OrderedDict
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ackstream.protocol.record_headers import CORRELATION_ID, SPRING_CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 JSON_SPELLINGS = (CORRELATION_ID, "Correlation-Id")
 """Spellings of the JSON header that are recognized, the first one preferred; correlate looks for these in Spark."""
@@ -119,6 +123,26 @@ class _Randomness:
 
 
 random_bytes = _Randomness()
+
+
+class Latest(OrderedDict[K, V]):
+    """A dictionary of at most ``most`` entries: it forgets those that were set longest ago."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
+
+    def touch(self, key: K, make: Callable[[], V]) -> V:
+        """Set a key to its value again, or to a new one, and return that."""
+        self[key] = value = self[key] if key in self else make()
+        return value
+
 
 SPARE = 1_000
 

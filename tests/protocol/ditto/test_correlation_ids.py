@@ -8,6 +8,7 @@ import pytest
 from ackstream.protocol.ditto.correlation_ids import (
     MAX_BYTES,
     ForwardedIds,
+    Latest,
     RecentIds,
     correlation_id,
     is_too_long,
@@ -174,3 +175,15 @@ def test_a_suffix_makes_no_id_too_long(identity: str) -> None:
     assert len(set(issued)) == len(issued)
     assert not any(map(is_too_long, issued))
     assert {ids.original(one, 0) for one in issued} == {identity}
+
+
+def test_the_entry_that_was_not_set_for_longest_is_forgotten() -> None:
+    latest: Latest[str, list[str]] = Latest(2)
+    latest.touch("a", list).append("more")
+    latest["b"] = []
+    latest.touch("a", list)
+    latest["c"] = []
+    assert list(latest.items()) == [("a", ["more"]), ("c", [])]
+    latest["a"] = latest["a"]
+    latest.touch("d", list)
+    assert list(latest) == ["a", "d"]
