@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.outbound import OutboundWorker
 from ackstream.connectivity.system import AloneAway, System
-from ackstream.connectivity.transports.kafka_publisher import check_addresses
+from ackstream.connectivity.transports.kafka import cluster, shares_brokers
 from ackstream.connectivity.transports.transport import (
     EXPECTED,
     MAX_BACKOFF_SECONDS,
@@ -23,6 +24,7 @@ from ackstream.connectivity.transports.transport import (
     transport,
 )
 from ackstream.errors import SettingsError
+from ackstream.kafka.topics import system_topics
 from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.figures import FIGURES
@@ -99,6 +101,18 @@ def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
         " targets receive all that they ask for. Give sources and targets subjects, and these access.",
         ", ".join(each.id for each in connections),
     )
+
+
+def check_addresses(connection: KafkaConnection, own: Kafka) -> None:
+    """Refuse the address of a target, or reply target, that is a topic of this system."""
+    system = system_topics(own) if shares_brokers(cluster(connection, own), own) else frozenset()
+    for part in (*connection.targets, *(source.reply_target for source in connection.sources)):
+        if part is not None and re.split("[/#]", part.address, maxsplit=1)[0] in system:
+            raise SettingsError(
+                f"The address {part.address} of the connection {connection.id} is a topic of the system, where records"
+                f" count: name another topic in connections.targets.address or connections.sources.reply_target, or"
+                f" another cluster in connections.bootstrap."
+            )
 
 
 OPEN_SECONDS = 30.0

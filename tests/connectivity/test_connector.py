@@ -13,6 +13,7 @@ from ackstream.connectivity.connector import (
     MAX_REPLY_BYTES,
     _watched_file,
     access_of,
+    check_addresses,
 )
 from ackstream.connectivity.transports.transport import (
     MAX_BACKOFF_SECONDS,
@@ -30,8 +31,8 @@ from ackstream.kafka.clients import Closing
 from ackstream.observe.catalogue import CONNECTION_FAILURES
 from ackstream.observe.figures import FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN
-from ackstream.settings import Settings
-from ackstream.settings.connections import Connection
+from ackstream.settings import Kafka, Settings
+from ackstream.settings.connections import Connection, KafkaConnection
 from tests.prose import each
 
 if TYPE_CHECKING:
@@ -370,6 +371,41 @@ def test_the_rules_of_the_access_file_are_those_of_connections_too_and_change_wi
     # nor is everything allowed at a start with such a file
     with pytest.raises(SettingsError, match="grants nothing"):
         access_of(found, found.connections)
+
+
+OWN = Kafka(bootstrap="one:9092,two:9092", topic_prefix="x-")
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "address", "refused"),
+    [
+        (None, "x-acks", True),
+        (None, "x-clock/key", True),
+        (None, "x-signals#1", True),
+        ("two:9092", "x-acks", True),
+        (None, "acks", False),
+        (None, "x-acks-of-others", False),
+        # decided when it is resolved
+        (None, "x-{{ header:where }}", False),
+        ("other:9092", "x-acks", False),
+    ],
+)
+@pytest.mark.parametrize("part", ["target", "reply_target"])
+def test_a_target_or_reply_target_that_is_a_topic_of_the_system_is_refused_at_the_start(
+    bootstrap: str | None,
+    address: str,
+    refused: bool,  # noqa: FBT001 - a table
+    part: str,
+) -> None:
+    made: dict[str, Any] = {"targets": [{"address": address, "topics": ["_/_/things/twin/events"]}]}
+    if part == "reply_target":
+        made = {"sources": [{"addresses": ["in"], "reply_target": {"address": address}}]}
+    connection = KafkaConnection.model_validate({"id": "c", "type": "kafka", "bootstrap": bootstrap, **made})
+    if refused:
+        with pytest.raises(SettingsError, match=f"address {address} of the connection c is a topic of the system"):
+            check_addresses(connection, OWN)
+    else:
+        check_addresses(connection, OWN)
 
 
 def test_what_fails_counts_for_its_connection(opened: Opened) -> None:

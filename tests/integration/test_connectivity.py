@@ -19,7 +19,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from ackstream.client.core.labels import Declarer
 from ackstream.connectivity.outbound import MAX_PUBLISHING
-from ackstream.connectivity.transports import kafka_publisher as transport
+from ackstream.connectivity.transports import kafka as transport
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.errors import DittoError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,8 @@ class Work:
 
     offset: int
     remaining: int = 0
+    # of a delivery: to be made again
+    rejected: bool = False
 
 
 SWEEP = 1_000
@@ -123,6 +125,56 @@ class OffsetProgress:
             while work and work[0].remaining == 0:
                 work.popleft()
             found[partition] = work[0].offset if work else self._next[partition]
+        return found
+
+
+class Deliveries(OffsetProgress):
+    """Tracks records that are delivered until they are settled, which leaves them no work.
+
+    A rejected record rewinds its partition once all records before it are settled; later ones are delivered again.
+
+    :ivar seen: by partition, the offset after the highest one delivered so far
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[TopicPartition] = Counter()
+        self._rewound: dict[TopicPartition, tuple[int, int]] = {}
+
+    def start(self, partition: TopicPartition, offset: int, seen: int = 0) -> None:
+        """Track a partition from an offset unless tracked; a previous owner may have had records below ``seen``."""
+        super().start(partition, offset)
+        self.seen.setdefault(partition, seen)
+
+    def begin(self, partition: TopicPartition, offset: int) -> Work | None:
+        """Begin the delivery of a record; ``None`` if it was begun before."""
+        work = super().begin(partition, offset)
+        if work is not None:
+            work.remaining = 1
+            self.seen[partition] = max(self.seen[partition], offset + 1)
+        return work
+
+    def keep(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget all partitions but these."""
+        kept = set(partitions)
+        for partition in self.seen.keys() - kept:
+            del self.seen[partition]
+        super().keep(kept)
+
+    def open(self, partition: TopicPartition) -> int:
+        """Return the number of records of a partition, settled ones too, that cannot be committed yet."""
+        return len(self._work.get(partition, ()))
+
+    def again(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Rewind partitions to rejected records; return the offset for each, and how often in a row it was that."""
+        found = {}
+        for partition, offset in self.positions().items():
+            work = self._work[partition]
+            if work and work[0].rejected:
+                work.clear()
+                self._next[partition] = offset
+                before, times = self._rewound.get(partition, (offset, 0))
+                self._rewound[partition] = found[partition] = offset, times + 1 if before == offset else 1
         return found
 
 

@@ -1,38 +1,64 @@
 """Kafka as a transport: offsets are committed in order, and a rejected record rewinds its partition.
 
-Source of the rules: Eclipse Ditto, ``AtLeastOnceConsumerStream``, ``RestartableKafkaConsumerStream`` (ditto.md 7).
+A target's acknowledgement is issued for a record that the cluster has stored. Source of the rules: Eclipse Ditto,
+``AtLeastOnceConsumerStream``, ``RestartableKafkaConsumerStream``, ``KafkaPublisherActor`` (ditto.md 7).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
+from kafka.errors import (
+    InvalidTopicError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    PolicyViolationError,
+    RetriableError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.client.core.messages import OffsetProgress, Work
+from ackstream.client.core.messages import Deliveries, Work
 from ackstream.client.core.worker import SESSION_MS, GroupMember
-from ackstream.connectivity.transports.kafka_publisher import KafkaPublisher, cluster
-from ackstream.connectivity.transports.transport import ExternalMessage, MessageSource, Transport, backoff, redelivers
-from ackstream.errors import StartError
+from ackstream.connectivity.transports.transport import (
+    OF_RECORD,
+    ExternalMessage,
+    MessageSource,
+    Published,
+    TargetPublisher,
+    Transport,
+    backoff,
+    not_published,
+    redelivers,
+)
+from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
+from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
 from ackstream.kafka.reader import POLL_MS, TopicReader
+from ackstream.kafka.topics import system_topics
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
+from ackstream.protocol.ditto.connection_rules import TargetAddress
+from ackstream.protocol.ditto.correlation_ids import Latest
+from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import kafka_message_rejected
+from ackstream.protocol.errors import BAD_REQUEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackstream.connectivity.transports.transport import Receiver
+    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
 log = logging.getLogger(__name__)
-
-_CLOSE_MS = 5_000
 
 
 class KafkaSource(MessageSource):
@@ -42,17 +68,14 @@ class KafkaSource(MessageSource):
         self, connection: KafkaConnection, _index: int, source: KafkaSourceSettings, own: Kafka, intake: Receiver
     ) -> None:
         super().__init__(connection.id, intake)
-        self._id = connection.id
-        self._qos = source.qos
-        self._limit = source.max_in_flight
+        self._id, self._qos, self._limit = connection.id, source.qos, source.max_in_flight
         self._deliveries = Deliveries()
         self._paused: dict[TopicPartition, float] = {}
         kafka, group = cluster(connection, own), own.group(f"ackstream-source-{connection.id}")
         self._consumer = clients.connect_consumer(
             kafka, group, auto_offset_reset=source.start, session_timeout_ms=SESSION_MS
         )
-        missing = sorted(set(source.addresses) - self._consumer.topics())
-        if missing:
+        if missing := sorted(set(source.addresses) - self._consumer.topics()):
             self._consumer.close(autocommit=False)
             raise StartError(
                 f"The connection {self._id} reads the topic {missing[0]}, which {kafka.bootstrap} does not have: "
@@ -70,7 +93,7 @@ class KafkaSource(MessageSource):
         # partitions that were lost since the last turn have another owner, whose offsets count
         self._deliveries.keep(self._consumer.assignment())
         # the metadata is the end of reading: the next owner knows which records may have been delivered before
-        self._member.leave(lambda partition: str(self._deliveries.seen(partition)))
+        self._member.leave(lambda partition: str(self._deliveries.seen[partition]))
 
     def _turn(self) -> None:
         records = self._read()
@@ -85,8 +108,7 @@ class KafkaSource(MessageSource):
     def _read(self) -> list[Any]:
         room, reading = self._intake.room, self._member.partitions - self._paused.keys()
         # records that wait for an earlier one to be settled count, too: all of them may be read again
-        full = {partition for partition in reading if self._deliveries.open(partition) >= self._limit}
-        resting = full if room else reading
+        resting = {each for each in reading if not room or self._deliveries.open(each) >= self._limit}
         # polled without fetching, to stay a member of the group; a poll may take partitions away
         self._consumer.pause(*resting & self._consumer.assignment())
         records = self._reader.read(POLL_MS, room or 1)
@@ -95,7 +117,7 @@ class KafkaSource(MessageSource):
 
     def _take(self, record: Any) -> None:
         partition = TopicPartition(record.topic, record.partition)
-        redelivered = record.offset < self._deliveries.seen(partition)
+        redelivered = record.offset < self._deliveries.seen[partition]
         work = self._deliveries.begin(partition, record.offset)
         if work is None:
             return
@@ -105,38 +127,37 @@ class KafkaSource(MessageSource):
             # at most once: the offset is committed regardless of the settlement
             work.remaining = 0
         if not drops:
-            self._intake.take(message, partial(self._done, partition, work), redelivered=redelivered)
+            self._intake.take(message, partial(self._done, work), redelivered=redelivered)
 
-    def _done(self, partition: TopicPartition, work: Work, settlement: Settlement) -> None:
+    def _done(self, work: Work, settlement: Settlement) -> None:
         if redelivers(settlement, self._qos):
-            self._deliveries.reject(partition, work)
+            work.rejected = True
         else:
             work.remaining = 0
 
     def _read_again(self, now: float) -> None:
         """Rewind to rejected records after a delay; other partitions continue."""
         owned = self._consumer.assignment()
-        for partition in [
-            partition for partition, until in self._paused.items() if until <= now or partition not in owned
-        ]:
-            del self._paused[partition]
+        for partition, until in list(self._paused.items()):
+            if until <= now or partition not in owned:
+                del self._paused[partition]
+                if partition in owned:
+                    self._consumer.resume(partition)
+        for partition, (offset, times) in self._deliveries.again().items():
             if partition in owned:
-                self._consumer.resume(partition)
-        for partition, (offset, wait) in self._deliveries.again().items():
-            if partition not in owned:
-                continue
-            rejected = kafka_message_rejected(f"{partition.topic}-{partition.partition}-{offset}")
-            log.warning("%s %s It will be read again in %g s.", rejected.message, rejected.error, wait)
-            self._consumer.seek(partition, offset)
-            self._consumer.pause(partition)
-            self._paused[partition] = now + wait
+                wait = backoff(times)
+                rejected = kafka_message_rejected(f"{partition.topic}-{partition.partition}-{offset}")
+                log.warning("%s %s It will be read again in %g s.", rejected.message, rejected.error, wait)
+                self._consumer.seek(partition, offset)
+                self._consumer.pause(partition)
+                self._paused[partition] = now + wait
 
     def _follow(self, partition: TopicPartition, offset: int) -> None:
         """Track a partition; the metadata of its offset names the records that a previous owner may have delivered."""
         committed = self._consumer.committed(partition, metadata=True)
         if committed is None or committed.offset < 0:
             # commit a start position, in case this process is killed before anything is settled
-            self._consumer.commit({partition: OffsetAndMetadata(offset, str(offset), -1)}, timeout_ms=_CLOSE_MS)
+            self._consumer.commit({partition: OffsetAndMetadata(offset, str(offset), -1)}, timeout_ms=5_000)
             seen = offset
         elif committed.metadata.isdigit():
             seen = int(committed.metadata)
@@ -145,78 +166,14 @@ class KafkaSource(MessageSource):
         self._deliveries.start(partition, offset, seen)
 
 
-class Deliveries(OffsetProgress):
-    """Tracks the records of partitions that are delivered until they are settled.
-
-    An unsettled record (work that remains) holds back the commit of all later ones of its partition. A record rejected
-    with redelivery rewinds its partition once all records before it are settled; later ones are delivered again.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: dict[TopicPartition, int] = {}
-        self._rejected: set[Work] = set()
-        self._attempts: dict[TopicPartition, tuple[int, int]] = {}
-
-    def start(self, partition: TopicPartition, offset: int, seen: int = 0) -> None:
-        """Track a partition from an offset unless tracked; a previous owner may have had records below ``seen``."""
-        super().start(partition, offset)
-        self._seen.setdefault(partition, seen)
-
-    def begin(self, partition: TopicPartition, offset: int) -> Work | None:
-        """Begin the delivery of a record; ``None`` if it was begun before."""
-        work = super().begin(partition, offset)
-        if work is not None:
-            work.remaining = 1
-            self._seen[partition] = max(self.seen(partition), offset + 1)
-        return work
-
-    def reject(self, partition: TopicPartition, work: Work) -> None:
-        """Schedule redelivery of a record, unless its partition has been rewound or lost since."""
-        if work in self._work.get(partition, ()):
-            self._rejected.add(work)
-
-    def keep(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget all other partitions; they were assigned to another consumer."""
-        kept = set(partitions)
-        for partition in self._work.keys() - kept:
-            self._rejected.difference_update(self._work[partition])
-            self._seen.pop(partition, None)
-        super().keep(kept)
-
-    def seen(self, partition: TopicPartition) -> int:
-        """Return the offset after the highest one delivered so far."""
-        return self._seen.get(partition, 0)
-
-    def open(self, partition: TopicPartition) -> int:
-        """Return the number of records of a partition, settled ones too, that cannot be committed yet."""
-        return len(self._work.get(partition, ()))
-
-    def again(self) -> dict[TopicPartition, tuple[int, float]]:
-        """Rewind partitions due for redelivery; return the offset and the delay in seconds for each."""
-        found = {}
-        for partition, offset in self.positions().items():
-            open_ = self._work[partition]
-            if not open_ or open_[0] not in self._rejected:
-                continue
-            self._rejected.difference_update(open_)
-            open_.clear()
-            self._next[partition] = offset
-            failed, attempts = self._attempts.get(partition, (offset, 0))
-            attempts = attempts + 1 if failed == offset else 1
-            self._attempts[partition] = (offset, attempts)
-            found[partition] = (offset, backoff(attempts))
-        return found
-
-
 def external_message(record: Any, connection_id: str) -> ExternalMessage:
     """Convert a record, with headers ``kafka.topic``, ``kafka.key`` and ``kafka.timestamp``."""
     headers = {name.lower(): value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
     # of the record alone: a header must not stand for a missing key
     headers.pop("kafka.key", None)
-    headers |= {"kafka.topic": record.topic, "kafka.timestamp": str(record.timestamp)}
     if record.key is not None:
         headers["kafka.key"] = record.key.decode("utf-8", "replace")
+    headers |= {"kafka.topic": record.topic, "kafka.timestamp": str(record.timestamp)}
     identity = f"{connection_id}-{record.topic}-{record.partition}-{record.offset}"
     return ExternalMessage(identity, headers, record.value or b"", address=record.topic)
 
@@ -227,6 +184,167 @@ def expired(headers: Any, now_ms: float) -> bool:
         return int(headers["creation-time"]) + int(headers["ttl"]) <= now_ms
     except (KeyError, ValueError):
         return False
+
+
+DELIVERY_SECONDS = 30.0
+"""A cluster that has not stored a record for this time is away."""
+
+REFUSED_SECONDS, AWAY_SECONDS = 30.0, 1.0
+"""How long a refusal of a topic counts; how long messages to a cluster that is away fail at once after an attempt."""
+
+_MAX_REFUSED = 1_000
+NO_CONTENT = 204
+
+
+class SystemTopicError(InvalidTopicError):  # type: ignore[misc]  # kafka-python is not typed
+    """A message is for a topic of this system, where its records would count."""
+
+
+class UnknownTopicError(RetriableError):  # type: ignore[misc]  # kafka-python is not typed
+    """The cluster answers that it has no such topic."""
+
+
+_OF_TOPIC = (UnknownTopicError, InvalidTopicError, TopicAuthorizationFailedError, PolicyViolationError)
+
+
+def refused(error: BaseException) -> Published:
+    """Return the result of a record not stored: 500 if a retry may, else 400 (Ditto, ``KafkaExceptionConverter``)."""
+    # unless a topic or record is at fault, or an address or header that Kafka cannot carry
+    away = isinstance(error, KafkaError) and not isinstance(error, _OF_TOPIC + OF_RECORD)
+    return not_published(error, INTERNAL_ERROR if isinstance(error, RetriableError) else BAD_REQUEST, away=away)
+
+
+class KafkaPublisher(TargetPublisher):
+    """Publishes with one producer, from a thread that may block while a topic is still unknown."""
+
+    def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
+        self._debug = connection.debug
+        self._kafka = cluster(connection, own)
+        is_own = shares_brokers(self._kafka, own) or clients.cluster_id(self._kafka) == clients.cluster_id(own)
+        self._system = system_topics(own) if is_own else frozenset()
+        self._producer = clients.connect_producer(self._kafka, None, delivery_timeout=DELIVERY_SECONDS)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
+        self._closed_at = float("inf")
+        # when the cluster counts as away, ``None`` while it answers; and until when nothing is tried then
+        self._away_at: float | None = None
+        self._resting_until = 0.0
+        # topics that the cluster has refused, and until when that counts
+        self._refused: Latest[str, tuple[float, Published]] = Latest(_MAX_REFUSED)
+        self._admin: Any = None
+
+    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+        """Send a message; see :class:`.TargetPublisher`."""
+        try:
+            self._executor.submit(self._send, message, done)
+        except RuntimeError as error:
+            # a reply that comes when it is closed
+            done(refused(KafkaTimeoutError(str(error))))
+
+    def close(self) -> None:
+        """Flush accepted messages, for at most 5 s before they are sent and as long afterwards."""
+        self._closed_at = time.monotonic() + CLOSE_SECONDS
+        self._executor.shutdown(cancel_futures=False)
+        self._close_admin()
+        clients.close_producer(self._producer)
+
+    def _send(self, message: OutgoingMessage, done: Confirm) -> None:
+        topic = ""
+        try:
+            where = TargetAddress.parse(message.address)
+            topic = where.topic
+            if topic in self._system:
+                # of a placeholder; others are refused at the start
+                raise SystemTopicError(f"The topic {topic} is the system's own.")  # noqa: TRY301 - as above
+            if (known := self._known(topic)) is not None:
+                done(known)
+                return
+            key = None if where.key is None else where.key.encode()
+            headers = [(name, value.encode()) for name, value in message.headers.items()]
+            unknown = 0
+            while (sent := self._attempt(where, message.payload, key, headers)) is None:
+                unknown = unknown + 1 if self._is_unknown(topic) else 0
+                # a broker that has just started may answer so once
+                if unknown > 1:
+                    raise UnknownTopicError(f"The cluster has no topic {topic}.")  # noqa: TRY301 - as the cluster might
+                time.sleep(RESEND_SECONDS)
+        except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
+            result = refused(error)
+            if isinstance(error, _OF_TOPIC):
+                self._away_at, self._refused[topic] = None, (time.monotonic() + REFUSED_SECONDS, result)
+            done(result)
+        else:
+            sent.add_callback(partial(self._stored, done))
+            sent.add_errback(lambda error: done(refused(error)))
+
+    def _known(self, topic: str) -> Published | None:
+        """Return the result of the message before it, if this one has the same without a try."""
+        now = time.monotonic()
+        until, result = self._refused.get(topic, (0.0, None))
+        if result is not None and now < until:
+            return result
+        return refused(KafkaTimeoutError("The cluster is away.")) if now < self._resting_until else None
+
+    def _attempt(self, where: TargetAddress, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> Any:
+        """Return the future of a record, ``None`` while its topic is unknown; raise after 30 s or if it is refused."""
+        if time.monotonic() > self._closed_at:
+            raise KafkaTimeoutError("The connection was closed before the message was sent.")
+        try:
+            sent = self._producer.send(where.topic, value, key, headers, where.partition)
+        except (KafkaTimeoutError, LeaderNotAvailableError, ValueError) as error:
+            if where.partition is not None and isinstance(error, ValueError):
+                raise
+        else:
+            self._away_at = None
+            return sent
+        now = time.monotonic()
+        if self._away_at is None:
+            self._away_at = now + DELIVERY_SECONDS
+        if now > min(self._away_at, self._closed_at):
+            self._resting_until = now + AWAY_SECONDS
+            raise KafkaTimeoutError("The partitions of the topic did not become known in time.")
+        return None
+
+    def _is_unknown(self, topic: str) -> bool:
+        """Ask the cluster whether it has no such topic; raise if nothing can be published to it."""
+        # the producer does not know: it forgets the partitions of a topic, too, that have no leader for a moment
+        try:
+            if self._admin is None:
+                self._admin = clients.connect_admin(self._kafka)
+            (found,) = self._admin.describe_topics([topic])
+        except (KafkaError, AckstreamError):
+            self._close_admin()
+            return False
+        error = for_code(found["error_code"])
+        if error in _OF_TOPIC:
+            raise error(topic)
+        return error is UnknownTopicOrPartitionError
+
+    def _close_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with suppress(KafkaError):
+                admin.close()
+
+    def _stored(self, done: Confirm, metadata: Any) -> None:
+        done(Published(OK, raw(record_metadata(metadata))) if self._debug else Published(NO_CONTENT))
+
+
+def shares_brokers(one: Kafka, other: Kafka) -> bool:
+    """Return whether two clusters have an address in common; one cluster may have several."""
+    own, others = ({address.strip() for address in each.bootstrap.split(",")} for each in (one, other))
+    return not own.isdisjoint(others)
+
+
+def record_metadata(metadata: Any) -> dict[str, Any]:
+    """Return the payload that describes a stored record. Source: Eclipse Ditto, ``KafkaPublisherActor``."""
+    sizes = {"serializedKeySize": metadata.serialized_key_size, "serializedValueSize": metadata.serialized_value_size}
+    place = {"topic": metadata.topic, "partition": metadata.partition, "offset": metadata.offset}
+    return {"timestamp": metadata.timestamp, **sizes, **place}
+
+
+def cluster(connection: KafkaConnection, own: Kafka) -> Kafka:
+    """Return the cluster of a connection, by default ackstream's own; its topics have no prefix."""
+    return own.at(connection.bootstrap, connection.security, connection.options, topic_prefix="")
 
 
 TRANSPORT = Transport(KafkaPublisher, KafkaSource)

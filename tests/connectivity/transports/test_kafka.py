@@ -19,22 +19,24 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ackstream.connectivity.transports import kafka_publisher
-from ackstream.connectivity.transports.kafka import Deliveries, KafkaSource, expired, external_message
-from ackstream.connectivity.transports.kafka_publisher import (
+from ackstream.client.core.messages import Deliveries
+from ackstream.connectivity.transports import kafka as transport
+from ackstream.connectivity.transports.kafka import (
     AWAY_SECONDS,
     DELIVERY_SECONDS,
     REFUSED_SECONDS,
     KafkaPublisher,
-    check_addresses,
+    KafkaSource,
+    expired,
+    external_message,
     record_metadata,
     refused,
 )
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
-from ackstream.errors import SettingsError, UnreachableError
+from ackstream.errors import UnreachableError
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.errors import kafka_message_rejected
 from ackstream.settings import Kafka
-from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each
 
 
@@ -116,13 +118,13 @@ class Playing:
         self.sent: list[str] = []
         self.results: list[Published] = []
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._wait)
-        monkeypatch.setattr(kafka_publisher, "time", clock)
-        monkeypatch.setattr(kafka_publisher.clients, "connect_admin", self._admin)
+        monkeypatch.setattr(transport, "time", clock)
+        monkeypatch.setattr(transport.clients, "connect_admin", self._admin)
         publisher = KafkaPublisher.__new__(KafkaPublisher)
         publisher._debug, publisher._kafka, publisher._system = False, Kafka(), frozenset({"acks"})
         publisher._producer = SimpleNamespace(send=self._send)
         publisher._closed_at, publisher._away_at, publisher._resting_until = float("inf"), None, 0.0
-        publisher._refused, publisher._admin = {}, None
+        publisher._refused, publisher._admin = Latest(transport._MAX_REFUSED), None
         self.publisher = publisher
         self.asked = self.connected = 0
 
@@ -182,7 +184,7 @@ def test_messages_to_a_topic_that_the_cluster_has_refused_hold_back_no_others(mo
 
 
 def test_no_more_refused_topics_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_publisher, "_MAX_REFUSED", 3)
+    monkeypatch.setattr(transport, "_MAX_REFUSED", 3)
     playing = Playing(monkeypatch, TIMEOUT, code=NO_AUTHORIZATION)
     for number in range(9):
         playing.publish(f"out{number}")
@@ -217,7 +219,7 @@ def test_a_record_whose_partitions_become_known_late_is_stored(monkeypatch: pyte
             playing.raises.clear()
         raise UnreachableError("no broker")
 
-    monkeypatch.setattr(kafka_publisher.clients, "connect_admin", admin)
+    monkeypatch.setattr(transport.clients, "connect_admin", admin)
     assert playing.publish() == [(204, False)]
     assert (playing.sent, playing.publisher._away_at) == (["out"], None)
 
@@ -326,7 +328,7 @@ def test_a_rebalance_while_partitions_are_paused_ends_no_source(room: int) -> No
     works = [deliveries.begin(ONE, offset) for offset in range(2)]
     consumed.loses = {ONE}
     consumed.source._read()
-    deliveries.reject(ONE, works[0])  # type: ignore[arg-type]
+    works[0].rejected = True  # type: ignore[union-attr]
     consumed.source._paused[ONE] = 0.0
     # the group has not told which partitions are left
     consumed.source._read_again(1.0)
@@ -344,43 +346,6 @@ def test_a_source_that_closes_commits_no_partition_that_it_has_lost() -> None:
     consumed.assigned = {TWO}
     consumed.source._disconnect()
     assert committed == [TWO]
-
-
-# -- topics of the system ----------------------------------------------------------------------------------------------
-
-OWN = Kafka(bootstrap="one:9092,two:9092", topic_prefix="x-")
-
-
-@pytest.mark.parametrize(
-    ("bootstrap", "address", "refused"),
-    [
-        (None, "x-acks", True),
-        (None, "x-clock/key", True),
-        (None, "x-signals#1", True),
-        ("two:9092", "x-acks", True),
-        (None, "acks", False),
-        (None, "x-acks-of-others", False),
-        # decided when it is resolved
-        (None, "x-{{ header:where }}", False),
-        ("other:9092", "x-acks", False),
-    ],
-)
-@pytest.mark.parametrize("part", ["target", "reply_target"])
-def test_a_target_or_reply_target_that_is_a_topic_of_the_system_is_refused_at_the_start(
-    bootstrap: str | None,
-    address: str,
-    refused: bool,  # noqa: FBT001 - a table
-    part: str,
-) -> None:
-    made: dict[str, Any] = {"targets": [{"address": address, "topics": ["_/_/things/twin/events"]}]}
-    if part == "reply_target":
-        made = {"sources": [{"addresses": ["in"], "reply_target": {"address": address}}]}
-    connection = KafkaConnection.model_validate({"id": "c", "type": "kafka", "bootstrap": bootstrap, **made})
-    if refused:
-        with pytest.raises(SettingsError, match=f"address {address} of the connection c is a topic of the system"):
-            check_addresses(connection, OWN)
-    else:
-        check_addresses(connection, OWN)
 
 
 def test_a_placeholder_cannot_name_a_topic_of_the_system_either(monkeypatch: pytest.MonkeyPatch) -> None:

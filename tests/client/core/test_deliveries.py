@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.connectivity.transports.kafka import Deliveries
+from ackstream.client.core.messages import Deliveries
 from ackstream.connectivity.transports.transport import backoff
 from tests.prose import each
 
@@ -21,11 +21,15 @@ def settle(work: Work) -> None:
     work.remaining = 0
 
 
+def reject(work: Work) -> None:
+    work.rejected = True
+
+
 def redelivered(deliveries: Deliveries, *offsets: int) -> list[bool]:
     """Begin deliveries; return which of them may be repeated ones."""
     found = []
     for offset in offsets:
-        found.append(offset < deliveries.seen(IN))
+        found.append(offset < deliveries.seen[IN])
         assert deliveries.begin(IN, offset) is not None
     return found
 
@@ -56,27 +60,27 @@ def test_prose_a_rejected_record_comes_again_with_those_behind_it(
         if settlement == "settle":
             settle(found[int(offset)])
         else:
-            deliveries.reject(IN, found[int(offset)])
-    assert deliveries.again() == {IN: (11, 0.1)}
+            reject(found[int(offset)])
+    assert deliveries.again() == {IN: (11, 1)}
     assert deliveries.positions() == {IN: 11}
     assert redelivered(deliveries, 11, 12, 13) == [True, True, False]
 
 
 def test_a_rejected_record_waits_for_those_before_it() -> None:
     deliveries, found = begun(5, 6, 7)
-    deliveries.reject(IN, found[6])
+    reject(found[6])
     assert deliveries.again() == {}
     settle(found[5])
-    assert deliveries.again() == {IN: (6, 0.1)}
+    assert deliveries.again() == {IN: (6, 1)}
 
 
 def test_what_is_known_late_of_an_earlier_delivery_counts_for_nothing() -> None:
     deliveries, found = begun(5, 6)
-    deliveries.reject(IN, found[5])
+    reject(found[5])
     deliveries.again()
     anew = [deliveries.begin(IN, offset) for offset in (5, 6)]
     settle(found[6])
-    deliveries.reject(IN, found[6])
+    reject(found[6])
     assert deliveries.positions() == {IN: 5}
     settle(anew[0])
     assert (deliveries.again(), deliveries.positions()) == ({}, {IN: 6})
@@ -86,12 +90,12 @@ def test_the_wait_grows_for_the_same_record_and_begins_anew_for_another() -> Non
     deliveries, found = begun(5)
     waits = []
     for _ in range(3):
-        deliveries.reject(IN, found[5])
-        waits.append(deliveries.again()[IN][1])
+        reject(found[5])
+        waits.append(backoff(deliveries.again()[IN][1]))
         found = {5: deliveries.begin(IN, 5)}
     settle(found[5])
-    deliveries.reject(IN, deliveries.begin(IN, 6))
-    waits.append(deliveries.again()[IN][1])
+    reject(deliveries.begin(IN, 6))
+    waits.append(backoff(deliveries.again()[IN][1]))
     assert waits == [0.1, 0.2, 0.4, 0.1]
 
 
@@ -104,9 +108,9 @@ def test_places_do_not_disturb_each_other() -> None:
     one, two = deliveries.begin(ONE, 1), deliveries.begin(TWO, 1)
     assert one is not None
     assert two is not None
-    deliveries.reject(ONE, one)
+    reject(one)
     settle(two)
-    assert deliveries.again() == {ONE: (1, 0.1)}
+    assert deliveries.again() == {ONE: (1, 1)}
     assert deliveries.positions() == {ONE: 1, TWO: 2}
 
 
@@ -114,10 +118,10 @@ def test_a_place_that_went_to_somebody_else_is_forgotten() -> None:
     deliveries, found = begun(5)
     deliveries.keep([])
     deliveries.start(IN, 5, seen=7)
-    deliveries.reject(IN, found[5])
+    reject(found[5])
     assert deliveries.again() == {}
     assert redelivered(deliveries, 5, 6, 7) == [True, True, False]
-    assert deliveries.seen(IN) == 8
+    assert deliveries.seen[IN] == 8
 
 
 @given(st.lists(st.sampled_from(["settle", "reject"]), min_size=1, max_size=8), st.randoms())
@@ -131,7 +135,7 @@ def test_no_position_ever_passes_a_record_that_is_not_settled(fates: list[str], 
             settled.add(offset)
             settle(found[offset])
         else:
-            deliveries.reject(IN, found[offset])
+            reject(found[offset])
         assert set(range(deliveries.positions()[IN])) <= settled
 
 
