@@ -15,7 +15,7 @@ from kafka import TopicPartition
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.observe.figures import Tally
+from ackstream.observe.metrics import Tally
 from ackstream.settings import Correlate
 from ackstream.spark.clock import QueryClock, Watched
 from ackstream.spark.operator import Told, _Latest

@@ -25,9 +25,8 @@ from ackstream.connectivity.transports.transport import (
 )
 from ackstream.errors import SettingsError
 from ackstream.kafka.topics import system_topics
-from ackstream.observe.catalogue import CONNECTION_FAILURES, CONNECTION_OPEN
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import CONNECTION_FAILURES, CONNECTION_OPEN, FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings.access import FileWatch, WatchedFile

@@ -19,8 +19,7 @@ from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, Reje
 from ackstream.connectivity.system import SourceFailure, statuses
 from ackstream.connectivity.transports.transport import OF_RECORD, outgoing, text_headers
 from ackstream.errors import AckstreamError
-from ackstream.observe.catalogue import CONNECTION_MESSAGES
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import response_type
 from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope

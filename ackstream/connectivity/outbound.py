@@ -21,8 +21,7 @@ from ackstream.connectivity.transports.transport import (
     outgoing,
 )
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
-from ackstream.observe.catalogue import CONNECTION_MESSAGES
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, live_response
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.connection_rules import resolve_label, target_subscription

@@ -27,9 +27,8 @@ from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedErr
 from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS
-from ackstream.observe.catalogue import ROUTE_OPEN
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import FIGURES, ROUTE_OPEN
 from ackstream.protocol.record_headers import ORIGINAL_SEQ, ORIGINAL_WRITER, ROUTED_BY
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.observe.catalogue import INFO
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import FIGURES, INFO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
-    from ackstream.observe.catalogue import Metric
-    from ackstream.observe.figures import Figures, MetricSample
+    from ackstream.observe.metrics import Figures, Metric, MetricSample
     from ackstream.settings import Metrics
 
 log = logging.getLogger(__name__)

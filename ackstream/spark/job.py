@@ -19,7 +19,7 @@ from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import FIGURES
 from ackstream.spark.checkpoint import (
     RULES,
     Checkpoint,

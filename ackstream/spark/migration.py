@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Tally
     from ackstream.settings import Settings
     from ackstream.spark.checkpoint import Unite
     from ackstream.spark.job import Job

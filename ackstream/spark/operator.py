@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from pyspark import AccumulatorParam, TaskContext
 
 from ackstream.observe import logs
-from ackstream.observe.figures import Tally
+from ackstream.observe.metrics import Tally
 from ackstream.settings import Log
 from ackstream.spark.batches import BATCH_ID, QUERY_ID
 from ackstream.spark.kafka import CLOCK
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
 
-    from ackstream.observe.figures import Key
+    from ackstream.observe.metrics import Key
 
     Handle = Callable[["ShardBatch"], Iterable[pd.DataFrame]]
     State = tuple[int, bytes]

@@ -21,9 +21,11 @@ from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.kafka.clients import connect_consumer
-from ackstream.observe.catalogue import (
+from ackstream.observe.endpoint import HEALTH
+from ackstream.observe.metrics import (
     BATCH_SECONDS,
     BATCHES_DONE,
+    FIGURES,
     INPUT_ROWS,
     LAG,
     LAST_BATCH,
@@ -34,9 +36,8 @@ from ackstream.observe.catalogue import (
     SIGN,
     STATE_BYTES,
     TICK,
+    Tally,
 )
-from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.figures import FIGURES, Tally
 from ackstream.spark.batches import repeating
 
 if TYPE_CHECKING:

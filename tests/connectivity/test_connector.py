@@ -28,8 +28,7 @@ from ackstream.connectivity.transports.transport import (
 )
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import Closing
-from ackstream.observe.catalogue import CONNECTION_FAILURES
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import CONNECTION_FAILURES, FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.settings import Kafka, Settings
 from ackstream.settings.connections import Connection, KafkaConnection

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ackstream.local import jars
-from ackstream.observe.catalogue import METRICS
 from ackstream.observe.endpoint import HEALTH, serving
+from ackstream.observe.metrics import METRICS
 from ackstream.settings import Metrics
 from ackstream.spark.job import DRIVER
 from tests.harness.ports import free_ports

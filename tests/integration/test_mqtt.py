@@ -13,8 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from ackstream.connectivity.connector import Connector
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe.catalogue import CONNECTION_FAILURES
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import CONNECTION_FAILURES, FIGURES
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
 from tests.harness.brokers import IN_FLIGHT, MQTT_BROKERS, mosquitto

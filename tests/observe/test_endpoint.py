@@ -12,9 +12,8 @@ import pytest
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.observe.catalogue import REQUESTS
 from ackstream.observe.endpoint import Health, probe_answer, serving
-from ackstream.observe.figures import Figures
+from ackstream.observe.metrics import REQUESTS, Figures
 from ackstream.settings import Metrics
 from tests.harness.ports import free_ports
 

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 
-from ackstream.observe.catalogue import METRICS
+from ackstream.observe.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

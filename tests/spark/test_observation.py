@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from ackstream.observe.catalogue import (
+from ackstream.observe.metrics import (
     BATCH_SECONDS,
     BATCHES_DONE,
     INPUT_ROWS,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.observe.catalogue import BATCHES_DONE, OPEN_REQUESTS
+from ackstream.observe.metrics import BATCHES_DONE, OPEN_REQUESTS
 from ackstream.spark.operator import (
     SHARD_KEYS,
     SHUFFLE_PARTITIONS,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Tally
 
 
 class State:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ackstream.jobs.correlate.readings import InvalidRequestError
 from ackstream.jobs.correlate.state import SIGNALS, Record
-from ackstream.observe.catalogue import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
+from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decision, Disposed
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
     from ackstream.jobs.correlate.state import Pending
-    from ackstream.observe.catalogue import Metric
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Metric, Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ditto.topics import TopicPath
 

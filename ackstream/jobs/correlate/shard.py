@@ -39,7 +39,7 @@ from ackstream.jobs.correlate.state import (
     decode_state,
     encode,
 )
-from ackstream.observe.catalogue import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
+from ackstream.observe.metrics import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark.records import guarded, in_order
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ackstream.jobs.correlate.decision import Decide
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics
     from ackstream.jobs.correlate.records import Writer
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate

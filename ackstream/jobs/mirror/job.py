@@ -25,9 +25,8 @@ from ackstream.kafka.topics import prepare
 from ackstream.lake import tables
 from ackstream.lake.messages import TABLE, Tail, source_id
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.observe.catalogue import MIRRORED
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import FIGURES, MIRRORED
 from ackstream.protocol.messages import Replicated, write_replicated
 from ackstream.spark.session import driver, run_with_settings
 

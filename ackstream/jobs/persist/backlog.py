@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
+from ackstream.observe.metrics import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
 from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH, needed_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Tally
     from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Destination
 

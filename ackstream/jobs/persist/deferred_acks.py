@@ -29,7 +29,7 @@ from ackstream.kafka.reader import TopicReader
 from ackstream.lake import tables
 from ackstream.lake.messages import source_id
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.observe.figures import FIGURES, Tally
+from ackstream.observe.metrics import FIGURES, Tally
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
 

@@ -37,8 +37,7 @@ from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.observe.catalogue import KNOWN_PUBLISHERS, MESSAGES
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import FIGURES, KNOWN_PUBLISHERS, MESSAGES
 from ackstream.protocol.dispositions import NOT_PROCESSED
 from ackstream.protocol.messages import CommandAck, encode_ack, write_stored
 from ackstream.spark import batches

@@ -25,8 +25,7 @@ from ackstream.jobs.query.records import collect, dead_letters, projected, read_
 from ackstream.jobs.query.results import Acknowledged, Counted, Deleted
 from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment, Tail
-from ackstream.observe.catalogue import DEAD_LETTERS
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import DEAD_LETTERS, FIGURES
 from ackstream.protocol import queries
 from ackstream.settings import Query
 from ackstream.spark import batches

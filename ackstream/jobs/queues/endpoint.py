@@ -16,7 +16,7 @@ import msgspec
 from ackstream.jobs.queues.queue import Queue
 from ackstream.jobs.queues.records import Arrival, Event, coordinates, read
 from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Segments
-from ackstream.observe.catalogue import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
+from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import (
     Alive,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackstream.jobs.queues.records import ConsumerReport, Unreadable
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Tally
     from ackstream.settings.jobs import QueueSettings
 
 log = logging.getLogger(__name__)

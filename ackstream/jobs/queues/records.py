@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from ackstream.observe.catalogue import DEAD_LETTERS, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES
-from ackstream.observe.figures import FIGURES, Figures
+from ackstream.observe.metrics import DEAD_LETTERS, FIGURES, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES, Figures
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import QueueAnswer, QueueRequest, Unbound, UnboundReason

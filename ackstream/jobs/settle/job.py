@@ -20,8 +20,7 @@ from ackstream.jobs.settle.records import OF_READERS, REPORTS, STORED, ReportRec
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.observe.catalogue import DELIVERIES, IGNORED_REPORTS
-from ackstream.observe.figures import FIGURES
+from ackstream.observe.metrics import DELIVERIES, FIGURES, IGNORED_REPORTS
 from ackstream.protocol.queues import TYPES as OF_QUEUES
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka

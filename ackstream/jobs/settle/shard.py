@@ -31,7 +31,7 @@ from ackstream.jobs.settle.records import (
     writer_states,
 )
 from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
-from ackstream.observe.catalogue import OPEN_WRITERS, READERS
+from ackstream.observe.metrics import OPEN_WRITERS, READERS
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.readers import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.settle.completion import Reason, Report
     from ackstream.jobs.settle.records import ReaderRecord, ReportRecord
-    from ackstream.observe.figures import Tally
+    from ackstream.observe.metrics import Tally
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
 

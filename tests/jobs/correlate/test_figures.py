@@ -13,7 +13,7 @@ from ackstream.jobs.correlate import shard as shard_module
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import RequestFigures, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.observe.catalogue import (
+from ackstream.observe.metrics import (
     ACKS,
     DEAD_LETTERS,
     DEADLINE,
@@ -23,8 +23,8 @@ from ackstream.observe.catalogue import (
     OPEN_REQUESTS,
     REPLY,
     REQUESTS,
+    Tally,
 )
-from ackstream.observe.figures import Tally
 from ackstream.protocol import ledger
 from ackstream.protocol.ledger import OutcomeRow
 from ackstream.settings import Correlate

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.persist.backlog import MAX_LACKING, AckPacing, Backlog, BatchAcks, DestinationChange
-from ackstream.observe.catalogue import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
-from ackstream.observe.figures import Tally
+from ackstream.observe.metrics import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS, Tally
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Destination
 

@@ -9,7 +9,7 @@ import pandas as pd
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.job import ARRIVAL, REPORT, count, read_frames, serve
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event
-from ackstream.observe.catalogue import (
+from ackstream.observe.metrics import (
     DEAD_LETTERS,
     QUEUE_CONSUMERS,
     QUEUE_DELIVERIES,
@@ -17,8 +17,9 @@ from ackstream.observe.catalogue import (
     QUEUE_LEFT,
     QUEUE_OLDEST,
     QUEUE_REDELIVERIES,
+    Figures,
+    Tally,
 )
-from ackstream.observe.figures import Figures, Tally
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
 from ackstream.spark.operator import operator

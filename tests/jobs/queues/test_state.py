@@ -9,8 +9,7 @@ import pytest
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.jobs.queues.state import MessageLocation, QueuedMessage, Segments
-from ackstream.observe.catalogue import QUEUE_DEPTH, QUEUE_OLDEST
-from ackstream.observe.figures import Tally
+from ackstream.observe.metrics import QUEUE_DEPTH, QUEUE_OLDEST, Tally
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Bind, MessageDelivered, SettleMessages
 from tests.jobs.queues.rules import amps, solace

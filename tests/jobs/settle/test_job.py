@@ -19,8 +19,7 @@ from ackstream.jobs.settle.job import (
 )
 from ackstream.jobs.settle.records import ReportRecord
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.observe.catalogue import DELIVERIES, IGNORED_REPORTS
-from ackstream.observe.figures import Figures
+from ackstream.observe.metrics import DELIVERIES, IGNORED_REPORTS, Figures
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.settings import Settings, Settle
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ackstream.jobs.settle.completion import Retention
 from ackstream.jobs.settle.records import REPORTS, STORED, TOPICS, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
-from ackstream.observe import catalogue
-from ackstream.observe.figures import Tally
+from ackstream.observe import metrics
+from ackstream.observe.metrics import Tally
 from ackstream.protocol.readers import (
     SKEW_MS,
     AckInterval,
@@ -716,5 +716,5 @@ def test_its_gauges_are_the_present_readers_once_and_the_writers_with_open_sampl
         return tally.gauges
 
     # a reader is known to all shards, a writer to one
-    assert measured(0) == {(catalogue.OPEN_WRITERS.name,): 2, (catalogue.READERS.name,): 2}
-    assert measured(1) == {(catalogue.OPEN_WRITERS.name,): 2}
+    assert measured(0) == {(metrics.OPEN_WRITERS.name,): 2, (metrics.READERS.name,): 2}
+    assert measured(1) == {(metrics.OPEN_WRITERS.name,): 2}

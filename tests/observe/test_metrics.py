@@ -1,9 +1,12 @@
-"""Numbers of a process: counted in any order, added up, and rendered by Prometheus' own library."""
+"""Metrics: names as Prometheus wants them, few values of labels, numbers counted in any order and added up."""
 
 from __future__ import annotations
 
+import ast
 import pickle
+import re
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,61 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ackstream.observe.catalogue import BATCH_SECONDS, DEADLINE, LAG, METRICS, OPEN_REQUESTS, REQUESTS
+from ackstream.observe import metrics
 from ackstream.observe.endpoint import registry
-from ackstream.observe.figures import Figures, Tally
+from ackstream.observe.metrics import (
+    BATCH_SECONDS,
+    DEADLINE,
+    LAG,
+    METRICS,
+    OPEN_REQUESTS,
+    REQUESTS,
+    Figures,
+    Metric,
+    Tally,
+)
+
+PACKAGE = Path(metrics.__file__).parents[1]
+CONSTANTS = {name: value for name, value in vars(metrics).items() if isinstance(value, Metric)}
+UNBOUNDED = {"correlation_id", "thing", "thing_id", "client", "publisher", "reader", "writer", "subject", "address"}
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_a_metric_is_named_as_prometheus_names_it(metric: Metric) -> None:
+    assert re.fullmatch(r"ackstream(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert bool(metric.buckets) == (metric.kind == "histogram")
+    assert list(metric.buckets) == sorted(set(metric.buckets))
+    assert metric.help.endswith((".", "0."))
+    if metric.kind == "histogram":
+        assert metric.name.endswith("_seconds")
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_no_label_has_a_value_for_each_request_client_or_thing(metric: Metric) -> None:
+    # job and instance are Prometheus' own
+    assert not (UNBOUNDED | {"job", "instance"}) & set(metric.labels)
+    assert all(re.fullmatch(r"[a-z_]+", label) for label in metric.labels)
+
+
+def test_every_metric_is_counted_somewhere_with_a_value_for_each_label() -> None:
+    """A call of ``count``, ``set`` or ``observe`` names a constant, and gives as many labels as it has."""
+    used: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        imports = (one for one in nodes if isinstance(one, ast.ImportFrom) and one.module == metrics.__name__)
+        imported = {alias.name for one in imports for alias in one.names}
+        for node in nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            names = [one.id for one in node.args if isinstance(one, ast.Name) and one.id in imported & CONSTANTS.keys()]
+            for name in names:
+                used.add(name)
+                place = next(i for i, one in enumerate(node.args) if isinstance(one, ast.Name) and one.id == name)
+                if isinstance(node.func, ast.Attribute):
+                    assert len(node.args) - place - 1 == len(CONSTANTS[name].labels), f"{path}: {name}"
+    assert used == CONSTANTS.keys()
+
 
 counts = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=20)
 times = st.lists(st.floats(0, 100), max_size=20)
