@@ -13,15 +13,8 @@ from anyio import move_on_after
 
 from ackstream.client import Requester
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
+from ackstream.gateway import errors
 from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
-from ackstream.gateway.errors import (
-    body_incomplete,
-    correlation_id_in_use,
-    no_answer,
-    not_sent,
-    shutting_down,
-    unavailable,
-)
 from ackstream.gateway.middleware.admission import ClientAdmission
 from ackstream.gateway.middleware.audit import Audit, recording
 from ackstream.gateway.middleware.connections import check_transport
@@ -69,13 +62,13 @@ class Exchange:
 
     async def receive(self, body: Coroutine[Any, Any, T], seconds: float) -> T:
         """Await the rest of a request from its client; raises 408 after ``seconds``, 503 during a shutdown."""
-        found = await self.within(body, seconds, not_sent)
+        found = await self.within(body, seconds, errors.not_sent)
         if found is None:
-            raise body_incomplete(seconds)
+            raise errors.body_incomplete(seconds)
         return found
 
     async def within(
-        self, what: Coroutine[Any, Any, T], seconds: float, interrupted: Callable[[], DittoError] = shutting_down
+        self, what: Coroutine[Any, Any, T], seconds: float, interrupted: Callable[[], DittoError] = errors.shutting_down
     ) -> T | None:
         """Await something for a client; return ``None`` after ``seconds``; raises 503 during a shutdown."""
         if self._interrupted:
@@ -123,11 +116,11 @@ class Exchange:
 
     def _check(self) -> None:
         if self._interrupted:
-            raise not_sent()
+            raise errors.not_sent()
 
     async def _wait(self, future: Future[T]) -> T:
         if self._interrupted:
-            raise shutting_down()
+            raise errors.shutting_down()
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:
@@ -136,7 +129,7 @@ class Exchange:
         finally:
             self._waiting.discard(waiter)
         if not future.done():
-            raise shutting_down()
+            raise errors.shutting_down()
         return future.result()
 
     def _wake(self, waiter: asyncio.Future[None], _future: Any) -> None:
@@ -166,13 +159,13 @@ def _as_http() -> Iterator[None]:
     try:
         yield
     except CorrelationIdInUseError as error:
-        raise correlation_id_in_use(error.correlation_id) from error
+        raise errors.correlation_id_in_use(error.correlation_id) from error
     except ClosedError as error:
-        raise shutting_down() from error
+        raise errors.shutting_down() from error
     except NotSentError as error:
-        raise unavailable("Kafka does not accept requests at the moment.", "Try again in a moment.") from error
+        raise errors.unavailable("Kafka does not accept requests at the moment.", "Try again in a moment.") from error
     except RequestTimeout as error:
-        raise no_answer() from error
+        raise errors.no_answer() from error
 
 
 @dataclass(frozen=True)
@@ -186,16 +179,12 @@ class Dependencies:
     live: Live
     streaming: Streaming
     audit: Audit = field(default_factory=Audit)
+    unread: UnreadTotal = field(default_factory=UnreadTotal)
 
     @cached_property
     def admission(self) -> ClientAdmission:
         """Admits requests, and counts the open requests, searches and sockets of clients."""
         return ClientAdmission(self.settings, self.authenticator.admit, self.audit)
-
-    @cached_property
-    def unread(self) -> UnreadTotal:
-        """The unread messages of all clients."""
-        return UnreadTotal()
 
 
 TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "audit", "events", "declarations")

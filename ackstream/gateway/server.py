@@ -28,22 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ackstream.gateway.http.api import REQUEST_SECONDS, Api
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.responses import on_error
-from ackstream.gateway.middleware.connections import (
-    Certificates,
-    Doors,
-    HttpConnection,
-    SocketConnection,
-    TlsConnection,
-)
-from ackstream.gateway.middleware.edge import (
-    EVENT_LOOP,
-    ProxyCheck,
-    ResponseCounter,
-    follow,
-    origin_middleware,
-    probe_routes,
-    unfollow,
-)
+from ackstream.gateway.middleware import connections, edge
 from ackstream.gateway.page.pages import documentation_routes, page_routes
 from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.endpoint import HEALTH
@@ -94,8 +79,8 @@ def application(dependencies: Dependencies) -> ASGIApp:
     gateway = dependencies.settings.gateway
     app = Starlette(
         middleware=[
-            Middleware(ProxyCheck, proxy=gateway.proxy),
-            *origin_middleware(
+            Middleware(edge.ProxyCheck, proxy=gateway.proxy),
+            *edge.origin_middleware(
                 gateway, authenticated=dependencies.authenticator.required, refused=dependencies.audit.refused
             ),
         ],
@@ -104,12 +89,12 @@ def application(dependencies: Dependencies) -> ASGIApp:
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
             *documentation_routes(dependencies),
-            *probe_routes(),
+            *edge.probe_routes(),
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
     # outside the error handler of Starlette, which is outside its middleware
-    return ResponseCounter(app)
+    return edge.ResponseCounter(app)
 
 
 class Server(uvicorn.Server):
@@ -118,11 +103,11 @@ class Server(uvicorn.Server):
     def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
         """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
         gateway = dependencies.settings.gateway
-        self._certificates = None if gateway.tls.certificate is None else Certificates(gateway.tls)
-        self.doors = Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
-        first: partial[Any] = partial(HttpConnection, self.doors)
+        self._certificates = None if gateway.tls.certificate is None else connections.Certificates(gateway.tls)
+        self.doors = connections.Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
+        first: partial[Any] = partial(connections.HttpConnection, self.doors)
         if self._certificates is not None:
-            first = partial(TlsConnection, self.doors, self._certificates.context)
+            first = partial(connections.TlsConnection, self.doors, self._certificates.context)
         super().__init__(
             uvicorn.Config(
                 application(dependencies),
@@ -136,7 +121,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 # the ones whose states Stalls knows
                 http=first,  # type: ignore[arg-type]
-                ws=partial(SocketConnection, self.doors),  # type: ignore[arg-type]
+                ws=partial(connections.SocketConnection, self.doors),  # type: ignore[arg-type]
                 # a message that is too large for a body gets an error; one that is larger still is not read
                 ws_max_size=2 * gateway.max_body_bytes,
                 # a buffer for each connection, and time of the loop; Ditto does without, too
@@ -150,7 +135,7 @@ class Server(uvicorn.Server):
         )
         logging.getLogger("uvicorn.error").addFilter(_without_trace)
         live, unread = dependencies.live, dependencies.unread
-        follow(lambda: self.doors.open, lambda: unread.characters, lambda: live.view().oldest)
+        edge.follow(lambda: self.doors.open, lambda: unread.characters, lambda: live.view().oldest)
         self._exchange = dependencies.exchange
         self._started = started
         self._stalls = Stalls()
@@ -184,7 +169,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """End stalled connections, and look at the certificates, once a second; return whether to shut down."""
         if counter % _TICKS == 0:
-            HEALTH.beat(EVENT_LOOP, time.monotonic())
+            HEALTH.beat(edge.EVENT_LOOP, time.monotonic())
             if self._certificates is not None:
                 self._certificates.renew()
             found = self._stalls.find(self.server_state.connections, time.monotonic())
@@ -205,7 +190,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
-            unfollow()
+            edge.unfollow()
 
     def _abort(self) -> None:
         for connection in list(self.server_state.connections):

@@ -68,11 +68,6 @@ class UnreadMessages:
         self._taken = asyncio.Event()
         self._overflown = False
 
-    @property
-    def empty(self) -> bool:
-        """Whether no message waits."""
-        return self._waiting.empty()
-
     def put(self, message: Message) -> None:
         """Add a message behind all others."""
         if self._waiting.full():

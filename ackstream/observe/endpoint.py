@@ -86,12 +86,6 @@ class Pulse(NamedTuple):
     last: float | None = None
 
 
-def probe_answer(problems: tuple[str, ...]) -> tuple[int, bytes]:
-    """Return the status and the JSON body of the answer to a probe."""
-    status, found = (503, "failing") if problems else (200, "ok")
-    return status, json.dumps({"status": found, "problems": problems}).encode()
-
-
 class Health:
     """The signs of life of a process; for any thread. Times are monotonic seconds.
 
@@ -136,6 +130,12 @@ class Health:
         """Return the reasons why the process does not work at the moment, one sentence each."""
         pulses = self._found()
         return _late(pulses, now) if pulses else ("It is starting.",)
+
+    def answer(self, path: str, now: float) -> tuple[int, bytes]:
+        """Return the status and the JSON body of the answer to the probe at :data:`LIVE` or :data:`READY`."""
+        problems = (self.live if path == LIVE else self.ready)(now)
+        status, found = (503, "failing") if problems else (200, "ok")
+        return status, json.dumps({"status": found, "problems": problems}).encode()
 
     def _found(self) -> list[tuple[str, Pulse]]:
         with self._lock:
@@ -193,11 +193,9 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
         if path == METRICS:
             found: Iterable[bytes] = metrics(environ, start_response)
             return found
-        now = time.monotonic()
+        status, body = 404, b'{"status": "not found"}'
         if path in (LIVE, READY):
-            status, body = probe_answer(health.live(now) if path == LIVE else health.ready(now))
-        else:
-            status, body = 404, b'{"status": "not found"}'
+            status, body = health.answer(path, time.monotonic())
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return [body]

@@ -12,7 +12,7 @@ import pytest
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.observe.endpoint import Health, probe_answer, serving
+from ackstream.observe.endpoint import LIVE, READY, Health, serving
 from ackstream.observe.metrics import REQUESTS, Figures
 from ackstream.settings import Metrics
 from tests.harness.ports import free_ports
@@ -129,7 +129,7 @@ def test_a_sign_is_expected_for_the_time_of_a_block() -> None:
 def test_the_answer_to_a_probe_has_its_status_and_what_is_wrong() -> None:
     health = _health()
     health.beat("The loop", 100)
-    status, body = probe_answer(health.ready(100))
+    status, body = health.answer(READY, 100)
     assert (status, json.loads(body)) == (503, {"status": "failing", "problems": ["Kafka: no sign yet."]})
-    status, body = probe_answer(health.live(100))
+    status, body = health.answer(LIVE, 100)
     assert (status, json.loads(body)) == (200, {"status": "ok", "problems": []})

@@ -15,16 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.datastructures import QueryParams
 
-from ackstream.gateway.errors import (
-    divergent_header,
-    duplicate_header,
-    live_creation,
-    media_type_unsupported,
-    parameter_invalid,
-    protocol_message_refused,
-    thing_id_differs,
-    thing_id_generated,
-)
+from ackstream.gateway import errors
 from ackstream.gateway.http.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
 from ackstream.protocol.ditto.correlation_ids import random_bytes
 from ackstream.protocol.ditto.envelopes import (
@@ -102,7 +93,7 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
     for name, value in connection.headers.items():
         if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
             if name in given:
-                raise duplicate_header(name)
+                raise errors.duplicate_header(name)
             given[name] = value
     taken = external_in(given)
     query = connection.query_params
@@ -110,7 +101,7 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
     parameters = external_in({name: query[name] for name in names if name in query})
     for name, value in parameters.items():
         if taken.setdefault(name, value) != value:
-            raise divergent_header(name)
+            raise errors.divergent_header(name)
     return read_headers(taken)
 
 
@@ -119,7 +110,7 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
     for name in given:
         if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
             own = f"it has {', '.join(known)}" if known else "it has none"
-            raise parameter_invalid(
+            raise errors.parameter_invalid(
                 name, f"is not a parameter of this resource: {own}{', besides headers' if headers else ''}"
             )
 
@@ -138,7 +129,7 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
         value = _json_body(match, given, content_type, body)
     if kind == "create":
         if channel == "live":
-            raise live_creation()
+            raise errors.live_creation()
         # derived from the correlation-id, so that a retry creates no second thing
         thing_id = f"{query['namespace']}:{blake2b(headers[CORRELATION_ID].encode(), digest_size=16).hexdigest()}"
         value = _thing(value, thing_id, post=True)
@@ -191,7 +182,7 @@ def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelop
 def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
     """Read the form of a search or count."""
     if media_type(content_type) != FORM:
-        raise media_type_unsupported(content_type, FORM)
+        raise errors.media_type_unsupported(content_type, FORM)
     form = QueryParams(body)
     check_parameters(form, SEARCH_PARAMETERS if kind == "search" else COUNT_PARAMETERS, headers=False)
     return form
@@ -206,10 +197,10 @@ def thing_ids(query: QueryParams) -> list[str]:
     """Return the ids of the parameter ``ids``, each once; raises 400 for an invalid one, for none, or too many."""
     ids = list(dict.fromkeys(pieces(query, "ids")))
     if len(ids) > MAX_IDS:
-        raise parameter_invalid("ids", f"has more than {MAX_IDS} ids")
+        raise errors.parameter_invalid("ids", f"has more than {MAX_IDS} ids")
     if not ids:
         # a list that a program has computed means these things, not all
-        raise parameter_invalid("ids", "is empty: list thing ids, separated by commas")
+        raise errors.parameter_invalid("ids", "is empty: list thing ids, separated by commas")
     for thing_id in ids:
         check_id(thing_id)
     return ids
@@ -271,13 +262,13 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
     kind = media_type(content_type)
     if match.operation.body == "merge-patch":
         if kind != MERGE_PATCH:
-            raise media_type_unsupported(content_type, MERGE_PATCH)
+            raise errors.media_type_unsupported(content_type, MERGE_PATCH)
         headers[CONTENT_TYPE] = MERGE_PATCH
     elif kind not in _JSON_TYPES:
-        raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
+        raise errors.media_type_unsupported(content_type, JSON_CONTENT_TYPE)
     parsed = _parse(body)
     if kind == PROTOCOL_CONTENT_TYPE and isinstance(parsed, dict) and "topic" in parsed:
-        raise protocol_message_refused()
+        raise errors.protocol_message_refused()
     return Raw(body)
 
 
@@ -297,7 +288,7 @@ def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
     check_policy_members(thing)
     given = thing.get("thingId")
     if given is not None and post:
-        raise thing_id_generated()
+        raise errors.thing_id_generated()
     if given not in (None, thing_id):
-        raise thing_id_differs()
+        raise errors.thing_id_differs()
     return raw({"thingId": thing_id, **thing} if given is None else thing)

@@ -165,12 +165,10 @@ class _Counted(asyncio.Protocol):
         self._doors, self._host = doors, ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._host = _host(transport)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection out."""
         self._doors.leave(self._host)
         super().connection_lost(exc)
 

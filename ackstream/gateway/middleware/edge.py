@@ -28,7 +28,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.admission import ip_address, is_in
-from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health, probe_answer
+from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Figures, Tally
 from ackstream.observe.overview import KAFKA
 from ackstream.protocol.rql.patterns import matches_any
@@ -54,13 +54,13 @@ _OTHER = "other"
 
 
 class ResponseCounter:
-    """Counts the responses of an ASGI application, and how long their requests waited for them to begin."""
+    """Counts responses, and the wait for them to begin, of all requests but probes and WebSockets."""
 
     def __init__(self, app: ASGIApp, figures: Figures = FIGURES) -> None:
         self.app, self._figures = app, figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request; probes and WebSockets are not counted."""
+        """Pass on a request or a WebSocket."""
         if scope["type"] != "http" or is_probe(scope):
             await self.app(scope, receive, send)
             return
@@ -83,17 +83,11 @@ def is_probe(scope: Scope) -> bool:
 def probe_routes(health: Health = HEALTH) -> list[Route]:
     """Return the routes of the probes."""
 
-    async def live(_: Request) -> Response:
-        return _answer(*probe_answer(health.live(time.monotonic())))
+    async def answer(request: Request) -> Response:
+        status, body = health.answer(request.url.path, time.monotonic())
+        return Response(body, status, {"cache-control": "no-store"}, "application/json")
 
-    async def ready(_: Request) -> Response:
-        return _answer(*probe_answer(health.ready(time.monotonic())))
-
-    return [Route(LIVE, live), Route(READY, ready)]
-
-
-def _answer(status: int, body: bytes) -> Response:
-    return Response(body, status, {"cache-control": "no-store"}, "application/json")
+    return [Route(path, answer) for path in (LIVE, READY)]
 
 
 def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:
@@ -190,18 +184,19 @@ def origin_middleware(
     settings: Gateway, *, authenticated: bool, refused: Callable[[HTTPConnection, DittoError], None]
 ) -> list[Middleware]:
     """Return the middleware of the application, outermost first; ``refused`` is called with each refusal."""
-    own = Middleware(OriginCheck, settings, authenticated=authenticated, refused=refused)
-    if not settings.allowed_origins:
-        return [Middleware(ResponseHeaders), own]
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=list(settings.allowed_origins),
-        allow_methods=_METHODS,
-        allow_headers=["*"],
-        allow_credentials=True,
-        expose_headers=responses.EXPOSED,
-    )
-    return [Middleware(ResponseHeaders), cors, own]
+    found = [Middleware(ResponseHeaders)]
+    if settings.allowed_origins:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.allowed_origins),
+                allow_methods=_METHODS,
+                allow_headers=["*"],
+                allow_credentials=True,
+                expose_headers=responses.EXPOSED,
+            )
+        )
+    return [*found, Middleware(OriginCheck, settings, authenticated=authenticated, refused=refused)]
 
 
 class OriginCheck:
@@ -227,7 +222,7 @@ class OriginCheck:
         self._known = lru_cache(maxsize=64)(self._is_known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request or a WebSocket, or refuse it with 403."""
+        """Pass on a request or a WebSocket."""
         checked = scope["type"] in ("http", "websocket") and not is_probe(scope)
         error = self._refusal(scope) if checked else None
         if error is None:

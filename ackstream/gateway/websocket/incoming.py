@@ -18,13 +18,7 @@ from urllib.parse import unquote_plus
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.gateway.errors import (
-    answer_not_expected,
-    internal_error,
-    parameter_invalid,
-    stream_unavailable,
-    too_many_searches,
-)
+from ackstream.gateway import errors
 from ackstream.gateway.middleware.commands import check_headers, is_live, with_defaults
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds, RecentIds
@@ -47,20 +41,8 @@ from ackstream.protocol.ditto.signal_defaults import (
     effective_headers,
     signal_kind,
 )
-from ackstream.protocol.ditto.twin import permissions
+from ackstream.protocol.ditto.twin import permissions, searches
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
-from ackstream.protocol.ditto.twin.searches import (
-    Cancel,
-    Page,
-    RequestPages,
-    Search,
-    Subscribe,
-    failed,
-    read_search,
-    subscription_cancelled,
-    subscription_not_found,
-    subscription_timeout,
-)
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
@@ -158,10 +140,11 @@ class Control(msgspec.Struct, frozen=True):
         """Return the stream and its wanted subscription, ``None`` to end it; raises 400, 501 without such a stream."""
         stream = _CONTROLS[self.name]
         if stream is None:
-            raise stream_unavailable(self.name)
+            raise errors.stream_unavailable(self.name)
         for name in self.parameters:
             if name not in _OF_CONTROLS:
-                raise parameter_invalid(name, f"is not a parameter of this message: it has {', '.join(_OF_CONTROLS)}")
+                known = ", ".join(_OF_CONTROLS)
+                raise errors.parameter_invalid(name, f"is not a parameter of this message: it has {known}")
         if self.name.startswith("STOP"):
             return stream, None
         return stream, subscription_of(stream, self.parameters)
@@ -215,7 +198,7 @@ class Answering:
         # an answer to a live command that came on another way needs, as a live event does, the right to write
         permissions.check_answer(self._access, subjects, envelope, event=original is None and not ack)
         if original is None and ack:
-            raise answer_not_expected(identity)
+            raise errors.answer_not_expected(identity)
         envelope.headers[CORRELATION_ID] = original or identity
 
 
@@ -227,12 +210,12 @@ ENDED_SECONDS = 10.0
 """How long the id of a search that has ended is remembered, so that its end and a request that crosses it fit."""
 
 
-class _OpenSearch(Search):
+class _OpenSearch(searches.Search):
     """A search, and the task that queries its pages."""
 
     task: asyncio.Task[None]
 
-    def __init__(self, identity: str, wanted: Subscribe, headers: dict[str, Any]) -> None:
+    def __init__(self, identity: str, wanted: searches.Subscribe, headers: dict[str, Any]) -> None:
         super().__init__(identity, wanted, headers)
         self.requested = asyncio.Event()
 
@@ -258,29 +241,29 @@ class Searches:
 
     def take(self, envelope: Envelope) -> None:
         """Handle a search command; raises if it cannot be read, or the client has too many searches."""
-        match read_search(envelope):
-            case Subscribe() as wanted:
+        match searches.read_search(envelope):
+            case searches.Subscribe() as wanted:
                 if len(self._open) >= MAX_OPEN_SEARCHES:
-                    raise too_many_searches(MAX_OPEN_SEARCHES)
+                    raise errors.too_many_searches(MAX_OPEN_SEARCHES)
                 search = _OpenSearch(next(self._identities), wanted, envelope.headers)
                 self._open[search.identity] = search
                 search.task = self._start(self._run(search))
                 self._put(search.event("created"))
-            case RequestPages(identity, demand):
+            case searches.RequestPages(identity, demand):
                 self._request(identity, demand, envelope.headers)
-            case Cancel(identity):
+            case searches.Cancel(identity):
                 if (found := self._open.get(identity)) is not None:
                     self._end(found)
                     found.task.cancel()
                 elif not self._ended.known(identity, time.monotonic()):
-                    self._put(failed(identity, envelope.headers, subscription_not_found(identity)))
+                    self._put(searches.failed(identity, envelope.headers, searches.subscription_not_found(identity)))
 
     def _request(self, identity: str, demand: int, headers: dict[str, Any]) -> None:
         search = self._open.get(identity)
         if search is None:
             ended = self._ended.known(identity, time.monotonic())
-            error = subscription_cancelled() if ended else subscription_not_found(identity)
-            self._put(failed(identity, headers, error))
+            error = searches.subscription_cancelled() if ended else searches.subscription_not_found(identity)
+            self._put(searches.failed(identity, headers, error))
             return
         try:
             search.request(demand, headers)
@@ -298,12 +281,12 @@ class Searches:
                     await asyncio.wait_for(search.requested.wait(), IDLE_SECONDS)
                 await self._page(search)
         except asyncio.TimeoutError:
-            self._fail(search, subscription_timeout(search.identity))
+            self._fail(search, searches.subscription_timeout(search.identity))
         except DittoError as error:
             self._fail(search, error)
         except Exception:
             log.exception("The search %s failed.", search.identity)
-            self._fail(search, internal_error())
+            self._fail(search, errors.internal_error())
 
     async def _page(self, search: _OpenSearch) -> None:
         # one page at a time, in whichever search: each one waits until the client has read those before
@@ -313,9 +296,9 @@ class Searches:
 
     def _receive(self, search: _OpenSearch, reply: Envelope) -> None:
         if reply.value is UNSET or reply.topic.criterion == "errors":
-            self._fail(search, internal_error() if reply.value is UNSET else reply.value)
+            self._fail(search, errors.internal_error() if reply.value is UNSET else reply.value)
             return
-        page = msgspec.json.decode(reply.value, type=Page)
+        page = msgspec.json.decode(reply.value, type=searches.Page)
         if page.cursor is None:
             self._end(search)
         for event in search.receive(page):
@@ -323,7 +306,7 @@ class Searches:
 
     def _fail(self, search: _OpenSearch, error: DittoError | Raw) -> None:
         self._end(search)
-        self._put(failed(search.identity, search.headers, error))
+        self._put(searches.failed(search.identity, search.headers, error))
 
     def _put(self, event: Envelope) -> None:
         self._unread.put(encode(event).decode())

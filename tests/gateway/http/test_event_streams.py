@@ -210,7 +210,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monke
     def act(events: SignalEvents) -> None:
         for signal in changes:
             events.receive(signal, NOW)
-        assert events._unread.empty
+        assert events._unread._waiting.empty()
 
     assert Stream(f"{THING}/attributes/place").run(act) == []
 
@@ -240,7 +240,7 @@ def test_fields_are_not_added_any_more_for_a_client_that_is_cut_off(monkeypatch:
                 events.receive(_signal(LAMP_ON), NOW)
             _, unfinished = await asyncio.wait(events._tasks, timeout=PATIENCE_SECONDS)
             assert not unfinished
-            assert events._unread.empty
+            assert events._unread._waiting.empty()
             return [text async for text in events.frames()]
 
     assert asyncio.run(go()) == [event_streams.HEARTBEAT]
