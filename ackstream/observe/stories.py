@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -27,8 +26,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Event = Literal["request", "acknowledgement", "outcome", "dead letter"]
-EVENTS: tuple[Event, ...] = ("request", "acknowledgement", "outcome", "dead letter")
+EVENTS = ("request", "acknowledgement", "outcome", "dead letter")
 
 STORY_RECORDS = 200
 """Maximum number of records kept per correlation-id, which a client may reuse endlessly."""
@@ -106,18 +104,19 @@ class Stories:
 
     def story(self, correlation_id: str) -> Story:
         """Return the history of the requests of a correlation-id."""
-        found, note = self._read(partial(stored, correlation_id=correlation_id))
+        found, note = self._read("story", {"correlation_id": correlation_id}, _stored)
         return Story(correlation_id, in_order([*self.remembered(correlation_id), *found]), note)
 
     def message(self, argument: str) -> Story:
         """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), from the tables."""
         values = questions.parameters("message_story", argument)
-        return Story(argument, *self._read(partial(stored_message, values=values)))
+        return Story(argument, *self._read("message_story", values, _stored_message))
 
     def trace(self, wanted: str) -> Trace:
-        """Return all requests of a trace, by its id."""
-        found, note = self._read(partial(stored_trace, wanted=wanted))
-        requests = sorted({*self.remembered_trace(wanted), *found}, key=lambda one: (one.at, one.correlation_id))
+        """Return the requests of a trace, by its id: clients choose theirs, so at most 10,000 of the tables."""
+        found, note = self._read("trace", {"trace_id": wanted}, _stored_request)
+        own = (one for one in found if trace_id(one.traceparent) == wanted)
+        requests = sorted({*self.remembered_trace(wanted), *own}, key=lambda one: (one.at, one.correlation_id))
         return Trace(wanted, requests, len(requests), note)
 
     def remembered(self, correlation_id: str) -> list[Happening]:
@@ -140,10 +139,12 @@ class Stories:
             if one.traceparent is not None and trace_id(one.traceparent) == wanted
         ]
 
-    def _read(self, read: Callable[[Lake], list[T]]) -> tuple[list[T], str]:
-        """Read the tables; return the rows, and a note if they cannot be read."""
+    def _read(
+        self, question: str, values: Mapping[str, Any], convert: Callable[[dict[str, Any]], T]
+    ) -> tuple[list[T], str]:
+        """Return the answer of the tables, empty without them, and a note if they cannot be read."""
         try:
-            return read(self._lake), ""
+            return [convert(row) for row in reading.rows(self._lake, question, values)], ""
         except Exception as error:
             log.exception("The tables of %s cannot be read.", self._lake.path)
             return [], f"The tables cannot be read: {error}"
@@ -155,11 +156,6 @@ def in_order(happenings: Iterable[Happening]) -> list[Happening]:
     return sorted(once.values(), key=lambda happening: (happening.at, EVENTS.index(happening.event), happening.id))
 
 
-def stored(lake: Lake, correlation_id: str) -> list[Happening]:
-    """Return the history of a request from the tables, empty without them; errors are those of the storage."""
-    return [_stored(row) for row in reading.rows(lake, "story", {"correlation_id": correlation_id})]
-
-
 def _stored(row: dict[str, Any]) -> Happening:
     at, detail, request = _milliseconds(row["occurred_at"]), row["detail"] or "", row["correlation_id"] or ""
     content = UNSET if row["content"] is None else Raw(row["content"].encode())
@@ -167,23 +163,14 @@ def _stored(row: dict[str, Any]) -> Happening:
     return Happening(at, detail=detail, content=content, request=request, **named)
 
 
-def stored_message(lake: Lake, values: Mapping[str, Any]) -> list[Happening]:
-    """Return the history of the message of a question ``message_story``; as :func:`stored` for the rest."""
-    found = []
-    for row in reading.rows(lake, "message_story", values):
-        at, detail = _milliseconds(row["occurred_at"]), _words(row["place"], row["detail"])
-        found.append(Happening(at, row["event"], row["id"] or "", label=row["party"], detail=detail))
-    return found
+def _stored_message(row: dict[str, Any]) -> Happening:
+    at, detail = _milliseconds(row["occurred_at"]), _words(row["place"], row["detail"])
+    return Happening(at, row["event"], row["id"] or "", label=row["party"], detail=detail)
 
 
-def stored_trace(lake: Lake, wanted: str) -> list[TracedRequest]:
-    """Return at most 10,000 requests of a trace from the tables, as :func:`stored`: clients choose their traces."""
-    found = []
-    for row in reading.rows(lake, "trace", {"trace_id": wanted}):
-        at, name, trace = _milliseconds(row["received_at"]), shown_id(row["correlation_id"]), row["traceparent"]
-        if trace_id(trace) == wanted:
-            found.append(TracedRequest(at, name, row["thing_id"], row["asked"], trace))
-    return found
+def _stored_request(row: dict[str, Any]) -> TracedRequest:
+    at, name = _milliseconds(row["received_at"]), shown_id(row["correlation_id"])
+    return TracedRequest(at, name, row["thing_id"], row["asked"], row["traceparent"])
 
 
 def _milliseconds(moment: datetime) -> int:

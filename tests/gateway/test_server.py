@@ -377,7 +377,7 @@ def test_a_websocket_that_leaves_10000_messages_unread_is_closed_and_forgotten(
         monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
         eventually(lambda: running.open == 1, "the end of its connection")
         # its task ends after its connection
-        eventually(lambda: made[0]._unread._waiting.empty(), "the end of what it left unread")
+        eventually(lambda: not made[0]._unread._waiting.qsize(), "the end of what it left unread")
         with pytest.raises(ConnectionClosed):
             list(iter(deaf.recv, None))
         running.hub.publish(EVENT, "last")

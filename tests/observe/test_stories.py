@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ackstream.lake.schemas import TABLES
 from ackstream.observe import stories as module
 from ackstream.observe.outcomes import read_entry
-from ackstream.observe.stories import Stories, TracedRequest, in_order, stored, stored_trace
+from ackstream.observe.stories import Stories, Story, Trace, TracedRequest, in_order
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
@@ -188,7 +188,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_all_tables_tell_of_a_request(lake: Lake) -> None:
-    story = stored(lake, "c-1")
+    story = Stories(lake).story("c-1").happenings
     assert [(line.at, line.event, line.id, line.label, line.status, line.detail) for line in story] == [
         (100, "request", "i-1", None, None, "twin commands modify /x"),
         (110, "acknowledgement", "i-1", "my-ack", 200, "accepted"),
@@ -199,10 +199,12 @@ def test_all_tables_tell_of_a_request(lake: Lake) -> None:
 
 
 def test_the_requests_of_a_trace_are_found_in_the_table(lake: Lake, tmp_path: Path) -> None:
-    found = stored_trace(lake, TRACE_ID)
-    assert found == [TracedRequest(100, name, "a:b", "twin commands modify /x", TRACE) for name in ("c-1", "other")]
-    assert stored_trace(lake, "0" * 32) == []
-    assert stored_trace(Lake(path=str(tmp_path / "nothing")), TRACE_ID) == []
+    found = Stories(lake).trace(TRACE_ID)
+    assert found.requests == [
+        TracedRequest(100, name, "a:b", "twin commands modify /x", TRACE) for name in ("c-1", "other")
+    ]
+    assert Stories(lake).trace("0" * 32).requests == []
+    assert Stories(Lake(path=str(tmp_path / "nothing"))).trace(TRACE_ID) == Trace(TRACE_ID, [], 0)
 
 
 def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients() -> None:
@@ -224,11 +226,11 @@ def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients()
 
 
 def test_of_an_unknown_request_nothing_is_told(lake: Lake) -> None:
-    assert stored(lake, "nobody's") == []
+    assert Stories(lake).story("nobody's") == Story("nobody's", [])
 
 
 def test_before_the_tables_are_made_nothing_is_told(tmp_path: Path) -> None:
-    assert stored(Lake(path=str(tmp_path / "nothing")), "c-1") == []
+    assert Stories(Lake(path=str(tmp_path / "nothing"))).story("c-1") == Story("c-1", [])
 
 
 def test_a_copy_that_a_replayed_batch_writes_is_told_once() -> None:

@@ -35,33 +35,7 @@ SCHEMAS: Json = {
 }
 """All schemas, by name."""
 
-_PARTS = {
-    "": "Thing",
-    "/policyId": "PolicyId",
-    "/definition": "Definition",
-    "/attributes": "Attributes",
-    "/features": "Features",
-    "/features/{featureId}": "Feature",
-    "/features/{featureId}/definition": "FeatureDefinition",
-    "/features/{featureId}/properties": "Properties",
-    "/features/{featureId}/desiredProperties": "Properties",
-}
-_RESULTS = {
-    "many": "Things", "list": "Things", "search": "SearchPage", "count": "ThingCount", "whoami": "Sender",
-    "permissions": "PermissionAnswers", "message": "Value",
-}  # fmt: skip
 _BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*", "form": FORM}
-_TAGS = {
-    "many": "Things", "create": "Things", "search": "Search", "count": "Search", "message": "Messages",
-    "messages": "Messages", "whoami": "Sender", "permissions": "Sender",
-}  # fmt: skip
-_OWN_ERRORS = {
-    "406": ("messages",),
-    "409": ("create",),
-    "413": ("json", "merge-patch", "any", "form"),
-    "415": ("json", "merge-patch", "form"),
-}
-_OF_STATUS = {"201": "location", "401": "www-authenticate", "429": "retry-after", "503": "retry-after"}
 _PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": "", ".": "_"})
 
 
@@ -77,7 +51,7 @@ def document() -> Json:
         "info": TEXTS["info"] | {"version": __version__},
         "servers": TEXTS["servers"],
         "security": TEXTS["security"],
-        "tags": [{"name": name} for name in dict.fromkeys(("Things", "Features", *_TAGS.values(), "Pages"))],
+        "tags": [{"name": name} for name in dict.fromkeys(("Things", "Features", *TEXTS["tags"].values(), "Pages"))],
         "paths": paths | {path: {"get": operation} for path, operation in _pages()},
         "components": {
             "securitySchemes": TEXTS["securitySchemes"],
@@ -141,7 +115,7 @@ def _operation(operation: Operation) -> Json:
     found: Json = {
         "summary": operation.summary,
         "operationId": f"{operation.method.lower()}{operation.template.translate(_PUNCTUATION)}",
-        "tags": [_TAGS.get(operation.kind) or ("Features" if "/features" in operation.template else "Things")],
+        "tags": [TEXTS["tags"].get(operation.kind) or ("Features" if "/features" in operation.template else "Things")],
         "parameters": parameters,
         "responses": _responses(operation),
     }
@@ -161,7 +135,7 @@ def _body(operation: Operation, body: Body) -> Json:
     if operation.kind == "permissions":
         return content("PermissionQuestions")
     names_of = {"merge-patch": "MergePatch", "any": "Value"}
-    return content(names_of.get(body) or _PARTS.get(operation.pointer, "Value"), _BODIES[body])
+    return content(names_of.get(body) or TEXTS["parts"].get(operation.pointer, "Value"), _BODIES[body])
 
 
 def _parameter(name: str, description: str, where: str = "query") -> Json:
@@ -171,7 +145,7 @@ def _parameter(name: str, description: str, where: str = "query") -> Json:
 def _responses(operation: Operation) -> Json:
     texts = TEXTS["results"]
     query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami", "permissions")
-    result = content(_RESULTS.get(operation.kind) or _PARTS.get(operation.pointer, "Value"))
+    result = content(texts["schemas"].get(operation.kind) or TEXTS["parts"].get(operation.pointer, "Value"))
     entries, anything = content("Acknowledgements"), content("Value", "*/*")
     found: Json = {}
     if query:
@@ -191,7 +165,7 @@ def _responses(operation: Operation) -> Json:
     elif operation.kind == "retrieve":
         found["304"] = {"description": "Not modified since `if-none-match`."}
     own = {operation.kind, operation.body}
-    errors = [status for status in TEXTS["errors"] if own & {*_OWN_ERRORS.get(status, own)}]
+    errors = [status for status in TEXTS["errors"] if own & {*TEXTS["errorsOf"].get(status, own)}]
     return {status: _with_headers(status, response) for status, response in found.items()} | _errors(*errors)
 
 
@@ -200,5 +174,5 @@ def _errors(*statuses: str) -> Json:
 
 
 def _with_headers(status: str, response: Json) -> Json:
-    names = ["correlation-id", *([_OF_STATUS[status]] if status in _OF_STATUS else [])]
+    names = ["correlation-id", *TEXTS["headersOf"].get(status, [])]
     return response | {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names}}
