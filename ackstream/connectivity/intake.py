@@ -125,7 +125,8 @@ class Intake:
         if now >= self._check_at:
             self._check_at = now + CHECK_SECONDS
             for part in self._late:
-                part.collector.prolong(now)
+                # the answer is late for a reason of this system: its wait begins again
+                part.collector.received_at = now
             for collector in list(self._open):
                 self._decide(collector, now)
 
@@ -228,7 +229,7 @@ class Collector:
         self._answers: list[SettlementAnswer] = []
         self._failure: int | None = None
         self._missing = False
-        self._received_at = now
+        self.received_at = now
 
     def receive(self, answer: SettlementAnswer | SourceFailure | None, now: float) -> None:
         """Record an answer, an error in its place, or ``None`` if it will never arrive."""
@@ -238,18 +239,14 @@ class Collector:
             self._missing = True
         elif self._failure is None:
             self._failure = answer.status
-        self._received_at = now
-
-    def prolong(self, now: float) -> None:
-        """Begin the wait again: the answer is late for a reason of this system."""
-        self._received_at = now
+        self.received_at = now
 
     def settlement(self, now: float) -> Settlement | None:
         """Return how to settle the message, or ``None`` while that is open."""
         if self._failure is not None:
             return settle(self._expected, error_status=self._failure)
         complete = len(self._answers) >= self._expected and not self._missing
-        if complete or self._missing or now - self._received_at >= IDLE_SECONDS:
+        if complete or self._missing or now - self.received_at >= IDLE_SECONDS:
             return settle(self._expected, self._answers, complete=complete)
         return None
 

@@ -87,8 +87,8 @@ class Route(Client):
         """
         self.counts: Counter[str] = Counter()
         self._route, self._name = route, PREFIX + route.name
-        self._life = Lifetime(self._end)
         self._closing = threading.Event()
+        self._life = Lifetime(lambda _error: self._closing.set())
         self._changed = threading.Condition()
         self._passing = 0
         # by number there: the messages whose end-to-end acknowledgement is due
@@ -146,9 +146,6 @@ class Route(Client):
         # the next run reads and passes on what Kafka lacks
         with suppress(FlushTimeout):
             self._publisher.close()
-
-    def _end(self, _error: Exception) -> None:
-        self._closing.set()
 
     # -- in its thread -------------------------------------------------------------------------------------------------
 

@@ -86,25 +86,19 @@ class Exchange:
 
     async def ask(self, command: Envelope) -> Reply:
         """Send a request that requires a response, and return its reply."""
-        self._check()
-        with _as_http():
+        with self._sending():
             return await self._wait(self._requester.send(command))
 
     async def publish(self, command: Envelope) -> None:
         """Send a request that requires no response; return once the broker has stored it."""
-        self._check()
-        with _as_http():
+        with self._sending():
             await self._wait(self._requester.publish(command))
 
     async def settle(self, command: Envelope, seconds: float) -> RequestOutcome | None:
         """Send a request that requires no response, and return its outcome, or ``None`` after ``seconds``."""
-        self._check()
-        with _as_http(), self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome:
+        with self._sending(), self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome:
             await self._wait(self._requester.publish(command))
-            try:
-                return await asyncio.wait_for(self._wait(outcome), seconds)
-            except asyncio.TimeoutError:
-                return None
+            return await self.within(self._wait(outcome), seconds)
 
     def interrupt(self) -> None:
         """End all waits with 503, and send no further requests; those already sent continue in Kafka."""
@@ -114,9 +108,23 @@ class Exchange:
         for waiter in self._waiting:
             _end(waiter)
 
-    def _check(self) -> None:
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Send nothing during a shutdown; convert errors of the client to those for a web client."""
         if self._interrupted:
             raise errors.not_sent()
+        try:
+            yield
+        except CorrelationIdInUseError as error:
+            raise errors.correlation_id_in_use(error.correlation_id) from error
+        except ClosedError as error:
+            raise errors.shutting_down() from error
+        except NotSentError as error:
+            raise errors.unavailable(
+                "Kafka does not accept requests at the moment.", "Try again in a moment."
+            ) from error
+        except RequestTimeout as error:
+            raise errors.no_answer() from error
 
     async def _wait(self, future: Future[T]) -> T:
         if self._interrupted:
@@ -151,21 +159,6 @@ class Exchange:
 def _end(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-@contextmanager
-def _as_http() -> Iterator[None]:
-    """Convert errors of the client to those for a web client."""
-    try:
-        yield
-    except CorrelationIdInUseError as error:
-        raise errors.correlation_id_in_use(error.correlation_id) from error
-    except ClosedError as error:
-        raise errors.shutting_down() from error
-    except NotSentError as error:
-        raise errors.unavailable("Kafka does not accept requests at the moment.", "Try again in a moment.") from error
-    except RequestTimeout as error:
-        raise errors.no_answer() from error
 
 
 @dataclass(frozen=True)

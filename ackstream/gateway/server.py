@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -222,13 +223,13 @@ def connections_within(wanted: int) -> int:
     return fewer
 
 
+@dataclass
 class _Wait:
     """The step that the client owes, since when it has been idle, and its unread bytes at the last check."""
 
-    __slots__ = ("since", "step", "unread")
-
-    def __init__(self, step: object, unread: int, since: float) -> None:
-        self.step, self.unread, self.since = step, unread, since
+    step: object
+    unread: int
+    since: float
 
     def look(self, step: object, unread: int, now: float) -> None:
         """Begin again if the client has done something: a step, or it has read."""

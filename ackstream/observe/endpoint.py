@@ -35,15 +35,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class FiguresCollector:
+class FiguresCollector(NamedTuple):
     """Gives the figures of a process to Prometheus' library."""
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    figures: Figures
 
     def collect(self) -> Iterator[Family]:
         """Yield a family for each metric that has a series."""
-        for metric, samples in groupby(self._figures.read().samples(), key=lambda sample: sample.metric):
+        for metric, samples in groupby(self.figures.read().samples(), key=lambda sample: sample.metric):
             yield family(metric, samples)
 
 

@@ -261,7 +261,7 @@ def test_while_the_lease_of_the_labels_is_late_acknowledgements_wait_and_are_not
     taken.take("two", COMMAND)
     # however long it takes: a redelivery would repeat what came behind it
     for collector in taken.intake._open:
-        collector._received_at -= 2 * IDLE_SECONDS
+        collector.received_at -= 2 * IDLE_SECONDS
     taken.intake.turn()
     assert (taken.settled, len(taken.other.asked), taken.other.given_up) == ({"two": AGAIN}, 1, [])
     taken.other.complete = True

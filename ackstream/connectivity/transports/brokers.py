@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -158,13 +159,13 @@ REMEMBERED = 10_000
 """Limit of remembered exchanges that took a message, and of addresses that refused one."""
 
 
+@dataclass(eq=False)
 class Unconfirmed:
     """A message to send, and the callback that reports its result."""
 
-    def __init__(self, message: OutgoingMessage, done: Confirm) -> None:
-        self.message = message
-        self.done = done
-        self.in_doubt = False
+    message: OutgoingMessage
+    done: Confirm
+    in_doubt: bool = False
 
     @property
     def exchange(self) -> str:

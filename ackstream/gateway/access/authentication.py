@@ -38,10 +38,7 @@ UNAUTHORIZED = 401
 
 
 class Authenticator(Closing):
-    """Maps a connection to ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` of a token, or else ``certificate:NAME``.
-
-    Without any authentication in the settings all are ``anonymous``.
-    """
+    """Maps a connection to ``proxy:NAME``, ``user:NAME``, ``PREFIX:SUBJECT`` (a token) or else ``certificate:NAME``."""
 
     def __init__(
         self, settings: Gateway, failed: Callable[[HTTPConnection, DittoError, str | None], None] | None = None
@@ -132,7 +129,7 @@ class Authenticator(Closing):
         """Return whether a client that was admitted would be admitted as the same now; tokens end by their expiry."""
         if identity.stamp is None or self._passwords is None:
             return True
-        account = self._passwords.account(identity.subjects[0].partition(":")[2])
+        account = self._passwords.accounts.get(identity.subjects[0].partition(":")[2])
         return account is not None and account.stamp == identity.stamp
 
     def watch(self, look: Callable[[], None]) -> Callable[[], None]:
@@ -147,7 +144,7 @@ class Authenticator(Closing):
             if error.status == TOO_MANY_REQUESTS:
                 self._failed(connection, error, None)
             raise
-        account = passwords.account(name)
+        account = passwords.accounts.get(name)
         if not right or account is None:
             known = None if account is None else name
             raise self._refused(connection, "The user name or the password is wrong.", known)

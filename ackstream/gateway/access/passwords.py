@@ -133,7 +133,7 @@ class Passwords:
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
         # one processor of two stays free for everyone else
         self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="ackstream-password")
-        self._accounts: dict[str, Account] = {}
+        self.accounts: dict[str, Account] = {}
         self.replace(users)
         self._attempts = Attempts()
 
@@ -144,15 +144,11 @@ class Passwords:
             roles = tuple(f"{ROLE}user:{role}" for role in user.roles)
             stamp = self._keyed(user.password.get_secret_value(), *roles)
             accounts[name] = Account((f"user:{name}", *roles), stamp)
-        self._users, self._accounts = users, accounts
+        self._users, self.accounts = users, accounts
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def account(self, name: str) -> Account | None:
-        """Return the account of a user, ``None`` for an unknown name."""
-        return self._accounts.get(name)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
         """Return the name in credentials of HTTP Basic (RFC 7617), and whether they are right; raises 429, 503."""

@@ -21,7 +21,7 @@ from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
 from ackstream.protocol.ditto.aggregates import http_body
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, json_text, raw
 from ackstream.protocol.ditto.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
@@ -162,7 +162,10 @@ def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: 
 def _answer(
     status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
 ) -> Response:
-    shown = {name: sendable(text) for name, text in map(_header, headers.items()) if name in _SHOWN}
+    found = ((name.lower(), value) for name, value in headers.items())
+    shown = {
+        name: sendable(value if isinstance(value, str) else json_text(value)) for name, value in found if name in _SHOWN
+    }
     if status < OK:
         # 101 would end HTTP on this connection
         return of_error(status_refused(status), shown.get(CORRELATION_ID))
@@ -188,11 +191,6 @@ def _binary(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         return text.encode()
-
-
-def _header(item: tuple[str, Any]) -> tuple[str, str]:
-    name, value = item
-    return name.lower(), value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def sendable(text: str) -> str:

@@ -216,11 +216,8 @@ def fields_in(query: QueryParams, name: str = "fields", *, whole: bool = True) -
 
 def options_in(query: QueryParams) -> list[str]:
     """Return the options of a search, one by one."""
-    return [option for text in query.getlist("option") for option in _options(text)]
-
-
-def _options(text: str) -> list[str]:
-    return [part if part.endswith(")") else f"{part})" for part in text.split("),") if part]
+    parts = [part for text in query.getlist("option") for part in text.split("),") if part]
+    return [part if part.endswith(")") else f"{part})" for part in parts]
 
 
 def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Envelope:

@@ -90,33 +90,22 @@ class Rate:
             del self._even[key]
 
 
-class ConcurrencyCounter:
+class ConcurrencyCounter(Counter[str]):
     """The numbers of open connections, searches and others, by key."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    def __getitem__(self, key: str) -> int:
-        return self._open[key]
-
-    def add(self, key: str) -> None:
-        """Count one more."""
-        self._open[key] += 1
 
     def remove(self, key: str) -> None:
         """Count one less."""
-        self._open[key] -= 1
-        if not self._open[key]:
-            del self._open[key]
+        self[key] -= 1
+        if not self[key]:
+            del self[key]
 
     @contextmanager
     def one(self, most: Mapping[str, int], error: Callable[[str, int], DittoError]) -> Iterator[None]:
         """Count one more of several keys for the block, or raise ``error`` if one of them is at its maximum."""
         for key, maximum in most.items():
-            if self._open[key] >= maximum:
+            if self[key] >= maximum:
                 raise error(key, maximum)
-        for key in most:
-            self.add(key)
+        self.update(most.keys())
         try:
             yield
         finally:

@@ -12,7 +12,6 @@ import logging
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -233,7 +232,7 @@ class FailureCounts:
     """Which failures are recorded one by one, and how many others there were; times are seconds."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[tuple[str, str | None], _Failures] = OrderedDict()
+        self._of: dict[tuple[str, str | None], _Failures] = {}
 
     def take(self, event: str, address: str | None, now: float) -> bool:
         """Return whether to record one; else it is counted."""

@@ -138,7 +138,7 @@ class Doors:
             error = too_many_of_address(f"address {found}", share)
         self._all += 1
         if found is not None:
-            self._open.add(found)
+            self._open[found] += 1
         return error
 
     def leave(self, host: str) -> None:

@@ -76,13 +76,13 @@ def test_a_password_that_was_right_is_wrong_once_the_user_has_another_or_is_gone
     async def go() -> list[Any]:
         with closing(Passwords(users(ada=HASH))) as checked:
             found = [await checked.check(basic("ada", "right"), HOME)]
-            before = checked.account("ada")
+            before = checked.accounts["ada"]
             checked.replace(users(ada=hash_password("other")))
             found.append(await checked.check(basic("ada", "right"), HOME))
-            assert checked.account("ada").stamp != before.stamp
+            assert checked.accounts["ada"].stamp != before.stamp
             checked.replace({})
             found.append(await checked.check(basic("ada", "other"), HOME))
-            assert checked.account("ada") is None
+            assert "ada" not in checked.accounts
             return found
 
     assert asyncio.run(go()) == [("ada", True), ("ada", False), ("ada", False)]
@@ -90,9 +90,9 @@ def test_a_password_that_was_right_is_wrong_once_the_user_has_another_or_is_gone
 
 def test_a_user_whose_roles_change_is_another_one() -> None:
     with closing(Passwords(users(ada=HASH))) as checked:
-        first = checked.account("ada")
+        first = checked.accounts["ada"]
         checked.replace(users(ada={"password": HASH, "roles": ["operator"]}))
-        second = checked.account("ada")
+        second = checked.accounts["ada"]
     assert (first.subjects, second.subjects) == (("user:ada",), ("user:ada", "role:user:operator"))
     assert first.stamp != second.stamp
 

@@ -86,11 +86,11 @@ def test_keys_whose_time_is_over_are_forgotten() -> None:
 def test_a_tally_keeps_no_key_of_which_nothing_is_open() -> None:
     tally = ConcurrencyCounter()
     for _ in range(2):
-        tally.add("a")
+        tally["a"] += 1
     tally.remove("a")
     assert tally["a"] == 1
     tally.remove("a")
-    assert (tally["a"], len(tally._open)) == (0, 0)
+    assert (tally["a"], len(tally)) == (0, 0)
 
 
 # -- of a gateway ------------------------------------------------------------------------------------------------------
