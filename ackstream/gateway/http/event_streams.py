@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import StreamingResponse
 
+from ackstream.gateway.http.operations import EVENT_STREAM, Match
 from ackstream.gateway.http.responses import sendable
 from ackstream.gateway.http.translation import fields_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.streaming import UnreadMessages
@@ -35,13 +36,11 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.gateway.exchange import Dependencies, Exchange
-    from ackstream.gateway.http.operations import Match
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.subscriptions import Publication
 
 log = logging.getLogger(__name__)
 
-MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 10.0
 """Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""
 
@@ -58,7 +57,7 @@ _LINE_END = re.compile("\r\n|\r|\n")
 def accepts_events(request: Request) -> bool:
     """Return whether the client names the media type of server-sent events; a wildcard does not."""
     ranges = request.headers.get("accept", "").split(",")
-    return any(media_type(found) == MEDIA_TYPE for found in ranges)
+    return any(media_type(found) == EVENT_STREAM for found in ranges)
 
 
 def frame(data: str, *, event: str | None = None, identity: str | None = None) -> str:
@@ -76,7 +75,7 @@ class EventResponse(StreamingResponse):
         """Send ``frames``; ``around`` are entered before the response begins, and may raise ``DittoError``."""
         self._around = around
         headers = _HEADERS | {CORRELATION_ID: sendable(correlation_id)}
-        super().__init__(frames, headers=headers, media_type=MEDIA_TYPE)
+        super().__init__(frames, headers=headers, media_type=EVENT_STREAM)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond."""

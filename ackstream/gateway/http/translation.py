@@ -16,7 +16,13 @@ from msgspec import UNSET, Raw, UnsetType
 from starlette.datastructures import QueryParams
 
 from ackstream.gateway import errors
-from ackstream.gateway.http.operations import COUNT_PARAMETERS, SEARCH_PARAMETERS
+from ackstream.gateway.http.operations import (
+    COUNT_PARAMETERS,
+    FORM,
+    HEADER_PARAMETERS,
+    MERGE_PATCH,
+    SEARCH_PARAMETERS,
+)
 from ackstream.protocol.ditto.correlation_ids import random_bytes
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
@@ -29,16 +35,10 @@ from ackstream.protocol.ditto.envelopes import (
 from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
-    CONDITION,
     CONTENT_TYPE,
     CORRELATION_ID,
     DECLARED_ACKS,
     DEFINITIONS,
-    LIVE_CHANNEL_CONDITION,
-    LIVE_CHANNEL_TIMEOUT_STRATEGY,
-    REQUESTED_ACKS,
-    RESPONSE_REQUIRED,
-    TIMEOUT,
     external_in,
     read_headers,
 )
@@ -52,23 +52,9 @@ if TYPE_CHECKING:
 
     from ackstream.gateway.http.operations import Match
 
-HEADER_PARAMETERS = (
-    CHANNEL,
-    CORRELATION_ID,
-    REQUESTED_ACKS,
-    RESPONSE_REQUIRED,
-    TIMEOUT,
-    CONDITION,
-    LIVE_CHANNEL_CONDITION,
-    LIVE_CHANNEL_TIMEOUT_STRATEGY,
-    "allow-policy-lockout",
-)
-"""Query parameters that stand for headers."""
-
 OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
-"""Those of Ditto that are read, and refused."""
+"""Parameters of Ditto that stand for headers, and are refused."""
 
-MERGE_PATCH, FORM = "application/merge-patch+json", "application/x-www-form-urlencoded"
 _JSON_TYPES = (JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
 """JSON, and media types that are treated as JSON because clients send them by default."""
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
-from ackstream.gateway.http.openapi import document
+from ackstream.gateway.http.operations import document
 from ackstream.lake import questions
 from ackstream.observe.stories import Story, Trace
 

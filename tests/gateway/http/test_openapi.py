@@ -12,9 +12,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from ackstream.contract.asyncapi import of_types
-from ackstream.gateway.http import openapi
-from ackstream.gateway.http.openapi import document
-from ackstream.gateway.http.operations import OPERATIONS, PREFIX
+from ackstream.gateway.http import operations
+from ackstream.gateway.http.operations import OPERATIONS, PREFIX, document
 from ackstream.gateway.server import application
 from ackstream.observe.overview import View
 from ackstream.observe.stories import Story, Trace
@@ -25,7 +24,7 @@ from tests.gateway.parts import Web, aggregate, failure, response
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(document()))
 METHODS = [(path, method, found) for path, item in DOCUMENT["paths"].items() for method, found in item.items()]
 THING = "/things/org.acme:lamp-7"
-LAMP = openapi.EXAMPLES["Thing"]
+LAMP = operations.EXAMPLES["Thing"]
 
 
 def test_it_is_valid_openapi() -> None:
@@ -76,12 +75,12 @@ def _errors(schema: Any, value: Any) -> list[str]:
 
 
 def test_no_type_of_the_page_has_the_name_of_a_body() -> None:
-    assert not of_types([View, Story, Trace]).keys() & openapi.EXAMPLES.keys()
+    assert not of_types([View, Story, Trace]).keys() & operations.EXAMPLES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(openapi.EXAMPLES))
+@pytest.mark.parametrize("name", sorted(operations.EXAMPLES))
 def test_an_example_fits_its_schema(name: str) -> None:
-    assert _errors(openapi.SCHEMAS[name], openapi.EXAMPLES[name]) == []
+    assert _errors(operations.SCHEMAS[name], operations.EXAMPLES[name]) == []
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_an_example_fits_its_schema(name: str) -> None:
     ],
 )
 def test_a_wrong_body_does_not_fit_its_schema(name: str, value: Any) -> None:
-    assert _errors(openapi.SCHEMAS[name], value)
+    assert _errors(operations.SCHEMAS[name], value)
 
 
 ACKS = aggregate(("twin-persisted", 204, None), ("fleet:done", 503, {"why": "no power"}))
@@ -112,7 +111,7 @@ FOUND = {"items": [LAMP], "cursor": "x"}
     [
         ("GET", "/whoami", "/whoami", response(200), {}, 200),
         ("POST", "/checkPermissions", "/checkPermissions", response(200),
-         {"json": openapi.EXAMPLES["PermissionQuestions"]}, 200),
+         {"json": operations.EXAMPLES["PermissionQuestions"]}, 200),
         ("GET", THING, "/things/{thingId}", response(200, LAMP), {}, 200),
         ("GET", THING, "/things/{thingId}", failure(thing_not_found("org.acme:lamp-7")), {}, 404),
         ("GET", f"{THING}/features/lamp", "/things/{thingId}/features/{featureId}",
@@ -156,4 +155,4 @@ def test_what_the_gateway_answers_is_what_the_document_says(
     ],
 )
 def test_the_data_of_the_page_fit_their_schemas(path: str, name: str) -> None:
-    assert _errors(openapi.SCHEMAS[name], Web(live=Seen())("GET", path).json()) == []
+    assert _errors(operations.SCHEMAS[name], Web(live=Seen())("GET", path).json()) == []
