@@ -30,10 +30,8 @@ from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from starlette.requests import HTTPConnection
-    from typing_extensions import Self
 
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.permissions import Kind
@@ -81,31 +79,20 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class Attempt:
-    """One command of a client, from the check of its rights until it is sent; as a context it records a refusal."""
+    """One command of a client, from the check of its rights until it is sent."""
 
     def __init__(self, audit: Audit, sender: Sender, kind: Kind, command: Envelope, event: str) -> None:
         self._audit, self._sender, self._command, self._event = audit, sender, command, event
-        self._records = audit.level == "all" or (audit.level == "changes" and kind not in _READING)
-
-    def __enter__(self) -> Self:
-        if self._records:
-            self._audit.check()
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, AccessDeniedError):
-            identity = self._command.headers.get(CORRELATION_ID)
-            self._write(str(identity) if identity else None, allowed=False, status=error.status, reason=error.lacking)
+        self.recorded = audit.level == "all" or (audit.level == "changes" and kind not in _READING)
 
     def sent(self, correlation_id: str) -> str:
         """Record that the command is sent under a correlation-id, which is returned."""
-        if self._records:
-            self._write(correlation_id, allowed=True)
+        if self.recorded:
+            self.write(correlation_id, allowed=True)
         return correlation_id
 
-    def _write(self, correlation_id: str | None, **how: Any) -> None:
+    def write(self, correlation_id: str | None, **how: Any) -> None:
+        """Record the command, or its refusal."""
         topic = self._command.topic
         action = Action(
             correlation_id,
@@ -140,9 +127,18 @@ class Audit:
         if self._full():
             raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
 
-    def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Attempt:
-        """Return the context that records a command (with the client's correlation-id) as its kind: change or query."""
-        return Attempt(self, sender, kind, command, event)
+    @contextmanager
+    def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Iterator[Attempt]:
+        """Begin to record a command (with the client's correlation-id) by its kind, and its refusal in the block."""
+        attempt = Attempt(self, sender, kind, command, event)
+        if attempt.recorded:
+            self.check()
+        try:
+            yield attempt
+        except AccessDeniedError as error:
+            identity = command.headers.get(CORRELATION_ID)
+            attempt.write(str(identity) if identity else None, allowed=False, status=error.status, reason=error.lacking)
+            raise
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
         """Record that a WebSocket was opened."""
