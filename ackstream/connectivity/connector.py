@@ -18,7 +18,12 @@ from ackstream.connectivity.transports.transport import (
     EXPECTED,
     MAX_BACKOFF_SECONDS,
     TURN_SECONDS,
+    Confirm,
+    MessageSource,
+    OutgoingMessage,
+    Published,
     Runner,
+    TargetPublisher,
     backoff,
     not_published,
     transport,
@@ -37,13 +42,6 @@ from ackstream.settings.security import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ackstream.connectivity.transports.transport import (
-        Confirm,
-        MessageSource,
-        OutgoingMessage,
-        Published,
-        TargetPublisher,
-    )
     from ackstream.settings import Kafka, Settings
 
 log = logging.getLogger(__name__)

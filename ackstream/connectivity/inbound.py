@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ackstream.connectivity.transports.transport import resolved
+from ackstream.connectivity.transports.transport import ExternalMessage, resolved
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connection_rules import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
@@ -32,7 +32,7 @@ from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.access import OPEN
+from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import addresses_subject, check_address, conceal, kind_of, restrict
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
@@ -41,8 +41,6 @@ from ackstream.protocol.json import escape
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.connectivity.transports.transport import ExternalMessage
-    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.settings.connections import PayloadTemplate, Source
 
 

@@ -16,7 +16,7 @@ import msgspec
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
-from ackstream.connectivity.system import SourceFailure, statuses
+from ackstream.connectivity.system import SourceFailure, System, statuses
 from ackstream.connectivity.transports.transport import OF_RECORD, outgoing, text_headers
 from ackstream.errors import AckstreamError
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ackstream.client.core.labels import Labels
-    from ackstream.connectivity.system import System
     from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Published
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.settings.connections import ReplyTarget, ResponseKind, Source

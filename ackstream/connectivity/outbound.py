@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
-from ackstream.connectivity.system import Place
+from ackstream.connectivity.system import AloneAway, Place, System
 from ackstream.connectivity.transports.transport import (
     ExternalMessage,
     OutgoingMessage,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.labels import Labels
     from ackstream.client.core.messages import Work
-    from ackstream.connectivity.system import AloneAway, System
     from ackstream.protocol.ditto.twin.subscriptions import Subscription
     from ackstream.settings import Kafka
     from ackstream.settings.connections import Connection, Target

@@ -12,15 +12,15 @@ from uuid import uuid4
 
 import msgspec
 
-from ackstream.client import NotSentError, Requester, RequestTimeout, fields_of
-from ackstream.connectivity.transports.transport import OF_RECORD
+from ackstream.client import NotSentError, Reply, Requester, RequestTimeout, fields_of
+from ackstream.connectivity.transports.transport import OF_RECORD, ExternalMessage
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
-from ackstream.observe.outcomes import Outcomes
+from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.correlation_ids import Latest, suffixed
-from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.protocol.record_headers import CORRELATION_ID, REASON
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from ackstream.client import Reply
     from ackstream.connectivity.inbound import InboundRequest
-    from ackstream.connectivity.transports.transport import ExternalMessage
-    from ackstream.observe.outcomes import RequestOutcome
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Kafka
 
     Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]

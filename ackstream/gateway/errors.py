@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ackstream.protocol.ditto.envelopes import encode, error_envelope
+from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
 from ackstream.protocol.ditto.errors import METHOD_NOT_ALLOWED
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import (
@@ -27,7 +27,6 @@ from ackstream.protocol.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 TOO_MANY_REQUESTS = 429
 _SOON = {"retry-after": "1"}

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio import move_on_after
+from anyio import CancelScope, move_on_after
 
-from ackstream.client import Requester
+from ackstream.client import Reply, Requester
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
 from ackstream.gateway import errors
 from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
@@ -20,7 +20,7 @@ from ackstream.gateway.middleware.audit import Audit, recording
 from ackstream.gateway.middleware.connections import check_transport
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe.outcomes import Outcomes
+from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.observe.overview import Live
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.settings.access import FileWatch
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
 
-    from anyio import CancelScope
-
-    from ackstream.client import Reply
-    from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.errors import DittoError

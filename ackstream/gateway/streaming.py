@@ -21,7 +21,7 @@ from ackstream.client.parties.signals import read_publication
 from ackstream.client.requests.requester import fields_in, retrieval
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from ackstream.client import Reply
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream
     from ackstream.settings import Settings
 

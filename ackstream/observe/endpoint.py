@@ -20,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.observe.metrics import FIGURES, INFO
+from ackstream.observe.metrics import FIGURES, INFO, Figures, Metric, MetricSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
-    from ackstream.observe.metrics import Figures, Metric, MetricSample
     from ackstream.settings import Metrics
 
 log = logging.getLogger(__name__)

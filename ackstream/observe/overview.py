@@ -15,14 +15,13 @@ from msgspec.structs import asdict, replace
 from ackstream.kafka.clients import Closing
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneFeed, PlaneWatch
-from ackstream.observe.outcomes import Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
+from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
 from ackstream.observe.planes import SHOWN, Planes, PlanesView
 from ackstream.observe.stories import Stories
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
 
 if TYPE_CHECKING:
-    from ackstream.observe.outcomes import LedgerEntry
     from ackstream.settings import Settings
 
 KAFKA = "Kafka"

@@ -14,7 +14,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container, LinkOption
 
 from ackstream.connectivity.transports.brokers import BrokerLink
-from ackstream.connectivity.transports.transport import ExternalMessage, property_text
+from ackstream.connectivity.transports.transport import ExternalMessage, OutgoingMessage, property_text
 from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.envelopes import json_text
@@ -23,7 +23,6 @@ from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.connectivity.transports.transport import OutgoingMessage
     from ackstream.settings.connections import Amqp10Connection
     from ackstream.settings.security import Tls
 

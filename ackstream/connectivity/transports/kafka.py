@@ -46,7 +46,7 @@ from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
-from ackstream.protocol.ditto.connection_rules import TargetAddress
+from ackstream.protocol.ditto.connection_rules import Settlement, TargetAddress
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.ditto.errors import kafka_message_rejected
@@ -54,7 +54,6 @@ from ackstream.protocol.errors import BAD_REQUEST
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
-    from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 

@@ -19,7 +19,7 @@ from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, topic_matches_sub
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
 
 from ackstream.connectivity.transports.brokers import Redelivery, unreachable
 from ackstream.connectivity.transports.mqtt_client import (
@@ -44,8 +44,6 @@ from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
-    from paho.mqtt.client import MQTTMessage
-
     from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.errors import UnreachableError
     from ackstream.protocol.ditto.connection_rules import Settlement

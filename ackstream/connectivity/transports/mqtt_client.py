@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt import properties as paho_properties
-from paho.mqtt.client import PUBACK, PUBLISH, PUBREC, Client, MQTTv5, MQTTv311
+from paho.mqtt.client import PUBACK, PUBLISH, PUBREC, Client, MQTTMessage, MQTTv5, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode
 from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
@@ -29,8 +29,6 @@ from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from paho.mqtt.client import MQTTMessage
 
     from ackstream.settings.connections import MqttConnection
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -33,12 +33,10 @@ from ackstream.protocol.ditto.placeholders import Context, Template
 from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
 
-    Confirm = Callable[["Published"], None]
+Confirm = Callable[["Published"], None]
 
 log = logging.getLogger(__name__)
 

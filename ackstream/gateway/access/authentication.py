@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.access.passwords import Passwords, check_users
-from ackstream.gateway.access.tokens import Tokens
+from ackstream.gateway.access.tokens import FileKeys, Tokens
 from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
 from ackstream.gateway.middleware.admission import ANONYMOUS, THIS_MACHINE, Identity, address_of
 from ackstream.gateway.middleware.audit import Sender
@@ -19,7 +19,7 @@ from ackstream.gateway.middleware.edge import proxied_subjects
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
-from ackstream.settings.access import WatchedFile
+from ackstream.settings.access import User, WatchedFile
 from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
 
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
-    from ackstream.gateway.access.tokens import FileKeys
     from ackstream.settings import Gateway
-    from ackstream.settings.access import User
 
 log = logging.getLogger(__name__)
 

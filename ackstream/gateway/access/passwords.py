@@ -23,12 +23,10 @@ import msgspec
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_attempts, unavailable
 from ackstream.protocol.ditto.correlation_ids import Latest
-from ackstream.settings.access import ROLE
+from ackstream.settings.access import ROLE, User
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from ackstream.settings.access import User
 
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20

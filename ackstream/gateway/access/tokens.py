@@ -24,14 +24,13 @@ from ackstream.errors import SettingsError
 from ackstream.gateway.errors import authentication_failed, unavailable
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.json import find, keys_of
-from ackstream.settings.access import ROLE
+from ackstream.settings.access import ROLE, Issuer
 from ackstream.settings.security import Tls, is_secure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from ackstream.settings.access import Issuer
 
 log = logging.getLogger(__name__)
 

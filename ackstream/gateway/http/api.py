@@ -25,9 +25,9 @@ from ackstream.gateway.http.translation import (
     subscribed,
 )
 from ackstream.gateway.middleware.audit import Sender
-from ackstream.gateway.middleware.commands import admit, check_headers
+from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
 from ackstream.protocol.ditto.correlation_ids import wire_id
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope
 from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.signal_defaults import (
@@ -37,7 +37,7 @@ from ackstream.protocol.ditto.signal_defaults import (
     timeout_milliseconds,
     waits_for_acks,
 )
-from ackstream.protocol.ditto.twin.permissions import check_permissions, restrict
+from ackstream.protocol.ditto.twin.permissions import Kind, check_permissions, restrict
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.middleware.commands import AdmittedCommand
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.permissions import Kind
     from ackstream.settings import Gateway
 
 

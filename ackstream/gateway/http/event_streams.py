@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,17 +17,16 @@ from ackstream.gateway.http.responses import sendable
 from ackstream.gateway.http.translation import fields_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, decoded, json_text, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, json_text, raw
 from ackstream.protocol.ditto.errors import option_invalid
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
-from ackstream.protocol.ditto.twin.subscriptions import subscription
+from ackstream.protocol.ditto.twin.subscriptions import Publication, subscription
 from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thing
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from starlette.datastructures import QueryParams
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.gateway.exchange import Dependencies, Exchange
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.subscriptions import Publication
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from ackstream import __version__
-from ackstream.contract.asyncapi import DITTO_SCHEMAS, of_types, reference
+from ackstream.contract.asyncapi import DITTO_SCHEMAS, Json, of_types, reference
 from ackstream.gateway.errors import method_not_allowed, not_found
 from ackstream.observe.overview import View
 from ackstream.observe.stories import Story, Trace
@@ -23,7 +23,6 @@ from ackstream.observe.stories import Story, Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.contract.asyncapi import Json
     from ackstream.protocol.ditto.twin.permissions import Kind
 
 TEXTS: Json = msgspec.json.decode(Path(__file__).with_name("openapi.json").read_bytes())

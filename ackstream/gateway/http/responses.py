@@ -21,7 +21,7 @@ from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
 from ackstream.protocol.ditto.aggregates import http_body
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, json_text, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, json_text, raw
 from ackstream.protocol.ditto.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from ackstream.client import Reply
     from ackstream.observe.outcomes import RequestOutcome
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter, OrderedDict
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -19,7 +19,6 @@ from ackstream.protocol.rql.patterns import MAX_STEPS, Effort
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from starlette.requests import HTTPConnection
 

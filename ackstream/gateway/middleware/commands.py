@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ackstream.client.requests.requester import retrieval
 from ackstream.gateway.errors import header_unfit
-from ackstream.protocol.ditto.envelopes import raw
+from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.errors import (
     PRECONDITION_FAILED,
     command_timeout,
@@ -40,19 +40,16 @@ from ackstream.protocol.ditto.headers import (
 )
 from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
-from ackstream.protocol.ditto.twin.permissions import conceal, restrict
+from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from typing import Any
 
     from ackstream.client import Reply
     from ackstream.gateway.exchange import Dependencies, Exchange
     from ackstream.observe.outcomes import RequestOutcome
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.permissions import Kind
 
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})

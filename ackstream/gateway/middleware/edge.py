@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.websockets import WebSocket
@@ -32,18 +32,16 @@ from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Figures, Tally
 from ackstream.observe.overview import KAFKA
 from ackstream.protocol.rql.patterns import matches_any
-from ackstream.settings.access import ROLE
+from ackstream.settings.access import ROLE, Proxy
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
-    from ackstream.settings.access import Proxy
 
 
 EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0

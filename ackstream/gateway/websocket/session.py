@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ackstream.gateway.access.authentication import SignedIn, in_loop
 from ackstream.gateway.errors import body_too_large, error_message, internal_error, label_not_allowed, unavailable
@@ -22,7 +22,7 @@ from ackstream.gateway.streaming import UnreadMessages
 from ackstream.gateway.websocket.incoming import Answering, Incoming, Searches, read_control, read_incoming, read_token
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.correlation_ids import RecentIds, wire_id
-from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
 from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
 from ackstream.protocol.ditto.labels import parse_declared
@@ -35,13 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from starlette.websockets import WebSocket
-
     from ackstream.gateway.exchange import Dependencies
     from ackstream.gateway.middleware.admission import Identity
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription
 
 log = logging.getLogger(__name__)
