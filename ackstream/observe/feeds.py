@@ -244,10 +244,9 @@ class PlaneWatch(Closing):
             if self._idle:
                 # a page would open with the state of an hour ago
                 self._forget()
+                self._wanted.wait()
+                # only now: a look, or the end, since the question above counts
                 self._wanted.clear()
-                # a look, or the end, since the question above would otherwise go unnoticed
-                if self._idle and not self._closing.is_set():
-                    self._wanted.wait()
                 continue
             try:
                 self._follow()

@@ -57,47 +57,34 @@ def remark(**fields: object) -> None:
     _about.set({**(_about.get() or {}), **fields})
 
 
-class _Formatter(logging.Formatter):
-    """Formats records with the context of the process, of the block, and of the call (``extra``)."""
+class LogFormatter(logging.Formatter):
+    """Formats records with the context of the process, of the block, and of the call (``extra``).
 
-    def __init__(self, fields: Mapping[str, object]) -> None:
+    Text: ``2026-11-23T08:00:00.123Z warning correlate query=correlate batch=7 ackstream.spark.clock: message``, and the
+    lines of a stack behind it. JSON: an object in a line, a stack in its message.
+    """
+
+    def __init__(self, fields: Mapping[str, object], *, as_json: bool) -> None:
         super().__init__()
-        self._fields = fields
+        self._fields, self._as_json = fields, as_json
 
-    def _known(self, record: logging.LogRecord) -> dict[str, object]:
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, and in a text those of a stack."""
         own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         found = {**self._fields, **(_about.get() or {}), **own}
-        return {name: found[name] for name in FIELDS if found.get(name) is not None}
-
-
-class TextFormatter(_Formatter):
-    """``2026-11-23T08:00:00.123Z warning correlate query=correlate batch=7 ackstream.spark.clock: message``."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a line, and those of a stack behind it."""
-        known = self._known(record)
-        program = known.pop("program", "")
+        known = {name: found[name] for name in FIELDS if found.get(name) is not None}
+        at, message = datetime.fromtimestamp(record.created, timezone.utc), super().format(record)
+        head = {"time": f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
+        if self._as_json:
+            line = {**head, **known, "logger": record.name, "message": message}
+            return escaped(json.dumps(line, default=str, ensure_ascii=False))
+        program = str(known.pop("program", ""))
         about = [f"{name}={escaped(str(value))}" for name, value in known.items()]
-        head = " ".join(filter(None, [_time(record), record.levelname.lower(), str(program), *about]))
+        start = " ".join(filter(None, [*head.values(), program, *about]))
         # everything behind the first line is a stack, which must not look like further lines
-        stack = super().format(record).removeprefix(record.message).split("\n")[1:]
-        lines = [f"{head} {record.name}: {escaped(record.message)}", *(f"  {escaped(line)}" for line in stack)]
+        stack = message.removeprefix(record.message).split("\n")[1:]
+        lines = [f"{start} {record.name}: {escaped(record.message)}", *(f"  {escaped(line)}" for line in stack)]
         return "\n".join(lines)
-
-
-class JsonFormatter(_Formatter):
-    """One JSON object in a line, a stack in its message."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a line."""
-        line: dict[str, object] = {"time": _time(record), "level": record.levelname.lower(), **self._known(record)}
-        line |= {"logger": record.name, "message": super().format(record)}
-        return escaped(json.dumps(line, default=str, ensure_ascii=False))
-
-
-def _time(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, timezone.utc)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
 
 
 REPEAT_SECONDS = 10.0
@@ -131,13 +118,9 @@ def configure(settings: Log, stream: IO[str] | None = None, **fields: object) ->
     """Let this process log to standard error or ``stream`` alone; ``fields`` are the context of all lines."""
     level = LEVELS[settings.level]
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter((JsonFormatter if settings.format == "json" else TextFormatter)(fields))
+    handler.setFormatter(LogFormatter(fields, as_json=settings.format == "json"))
     handler.addFilter(_Repetitions())
-    root = logging.getLogger()
-    for former in list(root.handlers):
-        root.removeHandler(former)
-    root.addHandler(handler)
     # libraries one level higher than the product: their INFO lines are about their own internals
-    root.setLevel(min(logging.ERROR, level + 10))
+    logging.basicConfig(level=min(logging.ERROR, level + 10), handlers=[handler], force=True)
     logging.getLogger("ackstream").setLevel(level)
     logging.captureWarnings(capture=True)
