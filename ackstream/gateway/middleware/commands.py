@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ackstream.client import Reply
-    from ackstream.gateway.exchange import Dependencies, Exchange
+    from ackstream.gateway.exchange import Dependencies
     from ackstream.observe.outcomes import RequestOutcome
 
 
@@ -72,29 +72,6 @@ _TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if DEFINITIONS[name
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
 
 _MATCHED = "live-channel-condition-matched"
-
-
-class Deadline:
-    """Until when a command may take, from its arrival: questions about its conditions have a part of that time."""
-
-    def __init__(self, timeout_ms: int) -> None:
-        """Begin now; 0: there is no deadline, since nothing is waited for."""
-        self._timeout_ms, self._began = timeout_ms, monotonic()
-
-    @classmethod
-    def of(cls, command: Envelope) -> Deadline:
-        """Begin the time of a command whose headers are read."""
-        timeout = command.headers.get(TIMEOUT)
-        return cls(DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS))
-
-    def limit(self, command: Envelope) -> None:
-        """Set the timeout of a command to the time left; raises 408 if nothing is left."""
-        if not self._timeout_ms:
-            return
-        left = self._timeout_ms - int((monotonic() - self._began) * 1000)
-        if left <= 0:
-            raise command_timeout(self._timeout_ms)
-        command.headers[TIMEOUT] = f"{left}ms"
 
 
 def is_live(command: Envelope) -> bool:
@@ -148,68 +125,7 @@ def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, Di
     return found
 
 
-async def check_condition(exchange: Exchange, command: Envelope, deadline: Deadline) -> None:
-    """Reject a live command whose condition does not hold for the twin: 412; raises 400, 404 without a twin, 408."""
-    if CONDITION not in command.headers:
-        return
-    if not await _holds(exchange, command, CONDITION, deadline):
-        raise condition_failed()
-
-
-async def ask_either_channel(
-    exchange: Exchange, query: Envelope, deadline: Deadline, new_id: Callable[[], str]
-) -> Reply:
-    """Ask the device if the twin matches the live-channel-condition of a query, else the twin.
-
-    The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more. Each
-    question gets a new id. Raises as :func:`check_condition` does.
-    """
-    matched = await _holds(exchange, query, LIVE_CHANNEL_CONDITION, deadline)
-    strategy = query.headers.get(LIVE_CHANNEL_TIMEOUT_STRATEGY)
-    plain = {name: value for name, value in query.headers.items() if name not in _SMART}
-
-    def twin() -> Envelope:
-        return replace(query, headers={**plain, CORRELATION_ID: new_id()})
-
-    if not matched:
-        deadline.limit(question := twin())
-        return _marked(await exchange.ask(question), "twin", matched=False)
-    live = replace(query, headers={**plain, CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
-    await check_condition(exchange, live, deadline)
-    live.headers.pop(CONDITION, None)
-    deadline.limit(live)
-    live.headers[CORRELATION_ID] = new_id()
-    reply = await exchange.ask(live)
-    if reply.status == REQUEST_TIMEOUT and strategy == USE_TWIN:
-        question = twin()
-        question.headers[TIMEOUT] = f"{SMART_EXTRA_MS}ms"
-        return _marked(await exchange.ask(question), "twin", matched=True)
-    return _marked(reply, "live", matched=True)
-
-
 _SMART = (CHANNEL, LIVE_CHANNEL_CONDITION, LIVE_CHANNEL_TIMEOUT_STRATEGY)
-
-
-def _marked(reply: Reply, channel: str, *, matched: bool) -> Reply:
-    reply.envelope.headers |= {_MATCHED: matched, CHANNEL: channel}
-    return reply
-
-
-async def _holds(exchange: Exchange, command: Envelope, header: str, deadline: Deadline) -> bool:
-    """Ask the twin whether it matches the condition in a header."""
-    question = retrieval(command.topic.thing_id, "thingId")
-    question.headers[CONDITION] = command.headers[header]
-    if ORIGINATOR in command.headers:
-        question.headers[ORIGINATOR] = command.headers[ORIGINATOR]
-    deadline.limit(question)
-    reply = await exchange.ask(question)
-    if reply.status == PRECONDITION_FAILED:
-        return False
-    if not reply.ok:
-        problem = reply.value if isinstance(reply.value, dict) else {}
-        error, message = (str(problem.get(name, "")) for name in ("error", "message"))
-        raise DittoError(reply.status, error, message, problem.get("description"), problem.get("href"))
-    return True
 
 
 class AdmittedCommand:
@@ -223,14 +139,17 @@ class AdmittedCommand:
         self._open = partial(parts.admission.open_requests.one, subjects)
         self._subjects, self._kind = subjects, kind
         self._command, self._new_id = command, new_id
-        self.deadline = Deadline.of(command)
+        timeout = command.headers.get(TIMEOUT)
+        # 0: there is no deadline, since nothing is waited for
+        self._timeout_ms = DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
+        self._began = monotonic()
         self.conditional = is_live(command) and CONDITION in command.headers
 
     async def ask(self) -> Reply:
         """Send the command, and return the part of its reply that the sender may read; raises 408, 429 (a quota)."""
         with self._open():
             if LIVE_CHANNEL_CONDITION in self._command.headers:
-                reply = await ask_either_channel(self._exchange, self._command, self.deadline, self._new_id)
+                reply = await self._ask_either_channel()
             else:
                 reply = await self._exchange.ask(self._sent())
         conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
@@ -246,14 +165,76 @@ class AdmittedCommand:
         with self._open():
             return await self._exchange.settle(self._sent(), seconds)
 
+    async def check_condition(self) -> None:
+        """Refuse a command whose condition does not hold for the twin: 412; raises 400, 404 without a twin, 408."""
+        if CONDITION in self._command.headers and not await self._holds(CONDITION):
+            raise condition_failed()
+
+    def _limit(self, command: Envelope) -> None:
+        """Set the timeout of a command, or a question about its conditions, to the time left; raises 408 without."""
+        if not self._timeout_ms:
+            return
+        left = self._timeout_ms - int((monotonic() - self._began) * 1000)
+        if left <= 0:
+            raise command_timeout(self._timeout_ms)
+        command.headers[TIMEOUT] = f"{left}ms"
+
     def _sent(self) -> Envelope:
         sent = replace(self._command, headers=dict(self._command.headers))
         if self.conditional:
             # the condition, and those of commands before it, took a part of its time
-            self.deadline.limit(sent)
+            self._limit(sent)
             del sent.headers[CONDITION]
         sent.headers[CORRELATION_ID] = self._new_id()
         return sent
+
+    async def _ask_either_channel(self) -> Reply:
+        """Ask the device if the twin matches the live-channel-condition of a query, else the twin, each by a new id.
+
+        The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more.
+        """
+        query = self._command
+        matched = await self._holds(LIVE_CHANNEL_CONDITION)
+        plain = {name: value for name, value in query.headers.items() if name not in _SMART}
+
+        def twin() -> Envelope:
+            return replace(query, headers={**plain, CORRELATION_ID: self._new_id()})
+
+        if not matched:
+            self._limit(question := twin())
+            return _marked(await self._exchange.ask(question), "twin", matched=False)
+        await self.check_condition()
+        live = replace(query, headers={**plain, CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
+        live.headers.pop(CONDITION, None)
+        self._limit(live)
+        live.headers[CORRELATION_ID] = self._new_id()
+        reply = await self._exchange.ask(live)
+        if reply.status == REQUEST_TIMEOUT and query.headers.get(LIVE_CHANNEL_TIMEOUT_STRATEGY) == USE_TWIN:
+            question = twin()
+            question.headers[TIMEOUT] = f"{SMART_EXTRA_MS}ms"
+            return _marked(await self._exchange.ask(question), "twin", matched=True)
+        return _marked(reply, "live", matched=True)
+
+    async def _holds(self, header: str) -> bool:
+        """Ask the twin whether it matches the condition in a header."""
+        question = retrieval(self._command.topic.thing_id, "thingId")
+        question.headers[CONDITION] = self._command.headers[header]
+        if ORIGINATOR in self._command.headers:
+            question.headers[ORIGINATOR] = self._command.headers[ORIGINATOR]
+        self._limit(question)
+        reply = await self._exchange.ask(question)
+        if reply.status == PRECONDITION_FAILED:
+            return False
+        if not reply.ok:
+            problem = reply.value if isinstance(reply.value, dict) else {}
+            error, message = (str(problem.get(name, "")) for name in ("error", "message"))
+            raise DittoError(reply.status, error, message, problem.get("description"), problem.get("href"))
+        return True
+
+
+def _marked(reply: Reply, channel: str, *, matched: bool) -> Reply:
+    reply.envelope.headers |= {_MATCHED: matched, CHANNEL: channel}
+    return reply
 
 
 async def admit(
@@ -267,7 +248,7 @@ async def admit(
     admitted = AdmittedCommand(parts, subjects, kind, command, new_id)
     restrict(parts.access, subjects, kind, command)
     if admitted.conditional:
-        await check_condition(parts.exchange, command, admitted.deadline)
+        await admitted.check_condition()
     return admitted
 
 
