@@ -176,11 +176,13 @@ class Tally:
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
         """Let a counter grow."""
         if by:
-            self.counters[(metric.name, *labels)] += by
+            key = (metric.name, *labels)
+            self.counters[key] += by
 
     def set(self, metric: Metric, *labels: str, value: float) -> None:
         """Set a gauge."""
-        self.gauges[(metric.name, *labels)] = value
+        key = (metric.name, *labels)
+        self.gauges[key] = value
 
     def observe(self, metric: Metric, *labels: str, values: Iterable[float]) -> None:
         """Add values to a histogram."""
