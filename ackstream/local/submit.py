@@ -1,7 +1,7 @@
 """The whole ``spark-submit`` line of a job: its options, its entries of Spark, and the archive of its classes.
 
 Java calls the archive application class-data sharing: with it, the JVM of a driver starts in half the processor time.
-It is written once per Java and PySpark, by running this module as a short Spark program that does the work of the jobs.
+It is written once per Java and PySpark, by running a short Spark program that does the work of the jobs.
 A JVM ignores an archive that does not fit, so a missing, stale or damaged one costs only time.
 """
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import jars, machine
@@ -24,7 +24,7 @@ from ackstream.settings.base import ENV_PREFIX
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -63,7 +63,6 @@ QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
 
 ARCHIVE_SECONDS = 300
 """Maximum time of the program that writes the archive, on the slowest machine."""
-_STREAM_SECONDS = 120
 
 
 def submit_command(
@@ -270,7 +269,7 @@ def _archive_classes(found: Path) -> bool:
             *("--properties-file", str(machine.conf("spark-defaults.conf"))),
             *("--jars", ",".join(map(str, fetched))),
             *(text for key, value in conf.items() for text in ("--conf", f"{key}={value}")),
-            __file__,
+            str(machine.installation_root() / "jobs" / "class_data" / "__main__.py"),
             directory,
         ]
         try:
@@ -282,34 +281,3 @@ def _archive_classes(found: Path) -> bool:
         if part.is_file():
             part.replace(found)
     return found.is_file()
-
-
-def _exercise(directory: str) -> None:
-    """Do the work of the jobs: a table, and a stream with state in Python that writes a batch per trigger."""
-    import pandas as pd  # noqa: PLC0415 - this function is a program of its own
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-    from pyspark.sql.streaming.state import GroupStateTimeout  # noqa: PLC0415
-
-    spark = SparkSession.builder.getOrCreate()
-    table = f"{directory}/table"
-    schema = "id INT, text STRING"
-
-    def count(key: Any, frames: Any, state: Any) -> Iterator[Any]:
-        seen = (state.get[0] if state.exists else 0) + sum(len(found) for found in frames)
-        state.update((seen,))
-        yield pd.DataFrame({"id": [key[0]], "text": [str(seen)]})
-
-    def write(batch: Any, number: int) -> None:
-        batch.write.format("delta").option("txnAppId", "t").option("txnVersion", number).mode("append").save(table)
-
-    spark.createDataFrame([(1, "a"), (2, "b")], schema).write.format("delta").save(table)
-    groups = spark.readStream.format("delta").load(table).groupBy("id")
-    counted = groups.applyInPandasWithState(count, schema, "n INT", "append", GroupStateTimeout.NoTimeout)
-    query = counted.writeStream.foreachBatch(write).option("checkpointLocation", f"{directory}/checkpoint")
-    query.trigger(availableNow=True).start().awaitTermination(_STREAM_SECONDS)
-    spark.read.format("delta").load(table).groupBy("text").count().orderBy("text").collect()
-    spark.stop()
-
-
-if __name__ == "__main__":
-    _exercise(sys.argv[1])
