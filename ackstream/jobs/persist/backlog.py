@@ -179,7 +179,7 @@ class BatchAcks(NamedTuple):
     acks: Sequence[CommandAck]
     conflation: int
     window: int = 0
-    """Of the publisher, with an ack for each third of it; 0: it has none."""
+    """The publisher's, with an ack for each third of it; 0: it has none."""
     urgent: bool = False
     """Send them with the next :meth:`AckPacing.take`; an ack that is not merged always is."""
 

@@ -229,7 +229,7 @@ class TwinMessage(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     correlation_id: str
     reply_id: str | None = None
-    """Of the reply to the command, for an answer that is awaited: others may have the same correlation-id."""
+    """The id of the reply to the command, for an awaited answer: others may have the same correlation-id."""
 
     @classmethod
     def of(cls, topic: str, request: Request, envelope: Envelope, reply_id: str | None = None) -> TwinMessage:
