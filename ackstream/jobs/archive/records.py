@@ -28,7 +28,7 @@ from ackstream.protocol.json import UNREADABLE
 from ackstream.spark.operator import spare_collections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -112,22 +112,11 @@ def read(value: bytes | None, topic: str) -> Record | str:
     return record
 
 
-def malformed(
-    reason: str, coordinates: tuple[str, int, int], received_at: int, key: bytes | None, value: bytes | None
-) -> Record:
+def malformed(reason: str, row: Mapping[str, Any], received_at: int) -> Record:
     """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch."""
-    # ``coordinates``: topic, partition, offset; ``received_at``: epoch milliseconds
-    topic, partition, offset = coordinates
-    letter = PART_TYPES["dead_letter"](
-        reason=f"malformed ledger record: {reason}",
-        received_at=received_at,
-        key=key,
-        value=value,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-    )
-    identity = f"{topic}-{partition}-{offset}"
+    # ``row``: key, value and coordinates; ``received_at``: epoch milliseconds
+    letter = PART_TYPES["dead_letter"](reason=f"malformed ledger record: {reason}", received_at=received_at, **row)
+    identity = f"{row['topic']}-{row['partition']}-{row['offset']}"
     return FORM(kind="malformed", id=identity, query_id=None, batch_id=None, dead_letter=letter)
 
 
@@ -141,7 +130,7 @@ def plain(text: bytes) -> bytes | None:
 
 
 _MILLISECONDS = pa.timestamp("ms", "UTC")
-_READ = ("key", "value", "topic", "partition", "offset", "timestamp")
+_COPIED = ("key", "value", "topic", "partition", "offset")
 _BATCHES = {"query_id": pa.string(), "first_batch": pa.int64(), "last_batch": pa.int64(), "identities": pa.binary()}
 _SPAN = pa.struct(_BATCHES | dict.fromkeys(TABLES, pa.int64()))
 _ARROW = pa.schema(
@@ -154,7 +143,7 @@ each table (null: none); and their bytes."""
 
 def parse(frame: DataFrame) -> DataFrame:
     """Read records of Spark's Kafka source, in any order, and lay out their rows: :data:`PROJECTED`."""
-    return frame.select(*_READ).mapInArrow(_project, PROJECTED)
+    return frame.select(*_COPIED, "timestamp").mapInArrow(_project, PROJECTED)
 
 
 def rows(records: DataFrame, table: str) -> DataFrame:
@@ -178,9 +167,8 @@ def project(batch: pa.RecordBatch) -> pa.RecordBatch:
     for at, (value, topic) in enumerate(zip(columns["value"].to_pylist(), columns["topic"].to_pylist(), strict=True)):
         record = read(value, topic)
         if isinstance(record, str):
-            key, partition, offset = (columns[name][at].as_py() for name in ("key", "partition", "offset"))
-            received_at = columns["timestamp"][at].value // 1000
-            record = malformed(record, (topic, partition, offset), received_at, key, value)
+            row = {name: columns[name][at].as_py() for name in _COPIED}
+            record = malformed(record, row, columns["timestamp"][at].value // 1000)
         records.append(record)
     parts = {table: _parts(records, part) for table, part in PART_OF.items()}
     found = {name: _stream(_rows(name, *of)) for name, of in parts.items() if of[0]}
