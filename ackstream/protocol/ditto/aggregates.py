@@ -227,12 +227,25 @@ def read_shaped(
         # wrong, or of a type that cannot be compared
         return None
     like, repeated, own = shape
-    identity = {CORRELATION_ID: correlation_id}
-    thing_id = None if like.thing_id is None else topic.thing_id
-    request = msgspec.structs.replace(
-        like, thing_id=thing_id, headers=identity, subject=topic.subject, path=envelope.path
+    answer = repeated.copy()
+    for name in own:
+        answer[name] = headers[name]
+    answer[CORRELATION_ID] = correlation_id
+    request = Request(
+        None if like.thing_id is None else topic.thing_id,
+        like.channel,
+        like.kind,
+        like.awaited,
+        like.response_required,
+        like.waits_for_acks,
+        like.timeout_ms,
+        {CORRELATION_ID: correlation_id},
+        topic.criterion,
+        topic.action,
+        topic.subject,
+        envelope.path,
     )
-    return request, _encode(repeated | {name: headers[name] for name in own} | identity)
+    return request, _encode(answer)
 
 
 def _comparable(value: Any) -> Any:
