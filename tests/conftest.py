@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import warnings
 from collections import defaultdict
@@ -51,6 +52,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ackstream")
 
 _NEEDS_SERVICES = {"broker", "kafka", "jvm", "spark"}
+_NAMES_SERVICES = re.compile(
+    r"\b(?:broker: str|kafka: Kafka|(?:jvm|spark): SparkSession|pytest\.mark\.integration)\b|\"jvm\""
+)
+"""What stands in each file with a test that has one of these fixtures."""
 _WHOLE_SYSTEM = Path(__file__).parent / "integration"
 DURATIONS = Path(__file__).parent / "durations.json"
 """Seconds of each file with tests of the whole system, as `--record-durations` wrote them."""
@@ -85,6 +90,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the files with pure tests alone when these are not to run: it takes longer than many a test."""
+    if not config.option.markexpr.startswith("integration ") or not collection_path.name.startswith("test_"):
+        return None
+    return True if _NAMES_SERVICES.search(collection_path.read_text("utf-8")) is None else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that needs the broker or Spark, wherever it stands; the longest files come first.
 
@@ -94,6 +106,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _NEEDS_SERVICES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
+            if not _NAMES_SERVICES.search(item.path.read_text("utf-8")):
+                raise pytest.UsageError(f"Annotate the fixtures of {item.path} as other files do: kafka: Kafka, say")
 
     def seconds(item: pytest.Item) -> float:
         other = UNKNOWN_SECONDS if _WHOLE_SYSTEM in item.path.parents else 0.0

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> SecuredBroker:
+def secured(tmp_path: Path) -> SecuredBroker:
     broker = SecuredBroker(Settings(local=Local(data=tmp_path, port=1, controller_port=2)))
     (tmp_path / "secured").mkdir()
     return broker
 
 
-def _properties(broker: SecuredBroker) -> dict[str, str]:
-    lines = [line for line in broker._own_properties().splitlines() if "=" in line and not line.startswith("#")]
+def _properties(secured: SecuredBroker) -> dict[str, str]:
+    lines = [line for line in secured._own_properties().splitlines() if "=" in line and not line.startswith("#")]
     # of two lines with one key Java takes the last
     return dict(line.partition("=")[::2] for line in lines)
 
 
-def test_everybody_has_to_log_in_and_may_do_nothing_without_an_acl(broker: SecuredBroker) -> None:
-    found = _properties(broker)
+def test_everybody_has_to_log_in_and_may_do_nothing_without_an_acl(secured: SecuredBroker) -> None:
+    found = _properties(secured)
     assert found["listeners"] == "SECURED://localhost:1,CONTROLLER://localhost:2"
     assert found["listener.security.protocol.map"] == "SECURED:SASL_SSL,CONTROLLER:SSL"
     # without TLS nobody, not even the broker itself, reaches the controller
@@ -40,9 +40,9 @@ def test_everybody_has_to_log_in_and_may_do_nothing_without_an_acl(broker: Secur
     assert "allow.everyone.if.no.acl.found" not in found
 
 
-def test_only_the_owner_can_read_passwords_and_keys(broker: SecuredBroker, tmp_path: Path) -> None:
-    broker._own_properties()
-    arguments = broker._format_arguments()
+def test_only_the_owner_can_read_passwords_and_keys(secured: SecuredBroker, tmp_path: Path) -> None:
+    secured._own_properties()
+    arguments = secured._format_arguments()
     home = tmp_path / "secured"
     assert home.stat().st_mode & 0o777 == 0o700
     secret = [file for file in home.iterdir() if file.name != "ca.pem"]
@@ -56,15 +56,15 @@ def test_only_the_owner_can_read_passwords_and_keys(broker: SecuredBroker, tmp_p
     assert CLUSTER_ID in lines
 
 
-def test_passwords_stay_and_are_long(broker: SecuredBroker) -> None:
-    broker._own_properties()
-    security = broker.kafka.security
+def test_passwords_stay_and_are_long(secured: SecuredBroker) -> None:
+    secured._own_properties()
+    security = secured.kafka.security
     assert security.password is not None
-    assert broker.kafka.security == security
+    assert secured.kafka.security == security
     assert len(security.password.reveal()) >= 32
     # nothing that JAAS or the arguments of Kafka's tool would read otherwise
     assert shlex.quote(security.password.reveal()) == security.password.reveal()
 
 
-def test_each_party_has_a_settings_file(broker: SecuredBroker) -> None:
-    assert {broker.settings_file(party).name for party in PARTIES} == {f"{party}.toml" for party in PARTIES}
+def test_each_party_has_a_settings_file(secured: SecuredBroker) -> None:
+    assert {secured.settings_file(party).name for party in PARTIES} == {f"{party}.toml" for party in PARTIES}

@@ -81,7 +81,7 @@ def _health() -> Health:
 
 
 @pytest.mark.parametrize(
-    ("loop", "kafka", "live", "ready"),
+    ("loop", "reached", "live", "ready"),
     [
         # a start may take long
         (None, None, [], ["Kafka: no sign yet.", "The loop: no sign yet."]),
@@ -94,10 +94,10 @@ def _health() -> Health:
     ],
 )
 def test_a_process_is_live_and_ready_by_its_signs(
-    loop: float | None, kafka: float | None, live: list[str], ready: list[str]
+    loop: float | None, reached: float | None, live: list[str], ready: list[str]
 ) -> None:
     health = _health()
-    for name, at in (("The loop", loop), ("Kafka", kafka)):
+    for name, at in (("The loop", loop), ("Kafka", reached)):
         if at is not None:
             health.beat(name, at)
     assert list(health.live(100)) == live

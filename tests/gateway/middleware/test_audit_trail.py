@@ -50,7 +50,7 @@ class Broker:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+def store(monkeypatch: pytest.MonkeyPatch) -> Broker:
     found = Broker()
     monkeypatch.setattr(clients, "connect_producer", lambda *_, **__: None)
     monkeypatch.setattr(clients, "close_producer", lambda *_: None)
@@ -68,41 +68,41 @@ def trail() -> Iterator[tuple[AuditTrail, Audit]]:
         yield found, records
 
 
-def test_records_are_numbered_without_gaps_within_their_run_and_share_a_key(broker: Broker) -> None:
+def test_records_are_numbered_without_gaps_within_their_run_and_share_a_key(store: Broker) -> None:
     runs = set()
     for _ in range(2):
-        broker.values.clear()
+        store.values.clear()
         with trail() as (_, records):
             for number in range(100):
                 records.read_rules(f"file {number}", None)
-        assert broker.numbers == list(range(1, 101))
-        (run,) = {value["query_id"] for value in broker.values}
-        assert [value["id"] for value in broker.values] == [f"{run}-{number}" for number in broker.numbers]
+        assert store.numbers == list(range(1, 101))
+        (run,) = {value["query_id"] for value in store.values}
+        assert [value["id"] for value in store.values] == [f"{run}-{number}" for number in store.numbers]
         runs.add(run)
-    assert {key.decode() for key in broker.keys} == runs
+    assert {key.decode() for key in store.keys} == runs
     assert len(runs) == 2
 
 
 def test_what_the_broker_does_not_store_is_sent_again_until_it_does(
-    broker: Broker, caplog: pytest.LogCaptureFixture
+    store: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.away = True
+    store.away = True
     with trail() as (found, records):
         for _ in range(5):
             records.read_rules("file", None)
         eventually(lambda: "does not store records of the audit" in caplog.text, "the warning")
-        broker.away = False
+        store.away = False
         eventually(lambda: not found._unstored, "the records")
-    assert set(broker.numbers) == {1, 2, 3, 4, 5}
+    assert set(store.numbers) == {1, 2, 3, 4, 5}
     assert caplog.text.count("does not store") == 1
 
 
 def test_a_full_trail_is_known_before_anything_is_done_and_is_bounded(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    store: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "MAX_WAITING", 10)
     monkeypatch.setattr(audit, "RESEND_SECONDS", 3600.0)
-    broker.away = True
+    store.away = True
     with trail() as (found, records):
         for number in range(100):
             assert found.full is (number >= 10)
@@ -111,9 +111,9 @@ def test_a_full_trail_is_known_before_anything_is_done_and_is_bounded(
 
 
 def test_a_gateway_that_stops_sends_what_is_left_and_says_what_it_could_not(
-    broker: Broker, caplog: pytest.LogCaptureFixture
+    store: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.away = True
+    store.away = True
     with caplog.at_level(logging.ERROR), trail() as (_, records):
         for _ in range(3):
             records.read_rules("file", None)
