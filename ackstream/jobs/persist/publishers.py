@@ -14,14 +14,7 @@ from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, 
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
 from ackstream.protocol.dispositions import INVALID_CLIENT, NO_CLIENT, NO_NUMBER, SEQUENCE_GAP, SESSION_OVER, WITHDRAWN
-from ackstream.protocol.messages import (
-    MAX_SESSION_CHARACTERS,
-    ClientCommand,
-    CommandAck,
-    SessionRuns,
-    StoredRange,
-    read_number,
-)
+from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, ClientCommand, CommandAck, SessionRuns, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +104,7 @@ class PublisherBatch:
             admission.judge(self._client, topic, run.largest, expired=False, stored_today=0) is not ACCEPTED
         ):
             return False
-        self._hurry(run.first)
+        self.urgent |= run.first.immediately == "true"
         self._count_day(run.first.timestamp)
         self._state.stored += run.total
         self._state.highest = max(self._state.highest, last)
@@ -155,7 +148,7 @@ class PublisherBatch:
             return
         verdict = self._judge(message)
         reason = verdict.reason
-        self._hurry(message)
+        self.urgent |= message.immediately == "true"
         if repeated:
             # its sender has waited in vain
             self.urgent = True
@@ -175,9 +168,6 @@ class PublisherBatch:
 
     def _note_session(self, session: str | None, first: int, last: int) -> None:
         self._sessions.add(first, last, (session or "")[:MAX_SESSION_CHARACTERS])
-
-    def _hurry(self, message: MessageMetadata) -> None:
-        self.urgent |= message.immediately == "true"
 
     def _flush(self, message: MessageMetadata) -> None:
         waiting, self.urgent = self._state.flushes, True
@@ -256,8 +246,7 @@ class PublisherBatch:
         """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps."""
         # A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
         # it. One that keeps nothing cannot fill a hole: it is skipped at once; the session begins behind everything.
-
-        # these are still for the session before
+        # the decided ones are still for the session before
         self._acknowledge_decided()
         self.urgent = True
         if not self._state.begin_session(message.session, message.partition):
@@ -341,7 +330,7 @@ class PublisherBatch:
         state.unknown_through = self._conflation.unknown_through
         return state
 
-    def stored(self, batch: int) -> Iterator[StoredRange]:
+    def stored(self, batch: int) -> Iterator[messages.StoredRange]:
         """Yield the range that this batch made reliable, by session; divided where very many runs are absent, too."""
         first, last = self._first, self._conflation.watermark
         absent = [run for run in self._conflation.absent if run[0] <= last]
@@ -356,5 +345,5 @@ class PublisherBatch:
             while first <= until:
                 part, own = own[:MAX_RUNS], own[MAX_RUNS:]
                 end = own[0][0] - 1 if own else until
-                yield StoredRange(self._client, first, end, batch, tuple(part), session)
+                yield messages.StoredRange(self._client, first, end, batch, tuple(part), session)
                 first = end + 1
