@@ -77,6 +77,7 @@ STATE_BYTES = _gauge("state_bytes", "JVM memory of the states of a query.", "que
 SIGN = _gauge("clock_sign_timestamp_seconds", "Last sign of life of a job, by its own clock.", "query")
 TICK = _gauge("clock_tick_timestamp_seconds", "Event time to which the clock of a query has advanced.", "query")
 OVERDUE = _gauge("clock_overdue_seconds", "Time since the earliest deadline of a query.", "query")
+AHEAD = _gauge("clock_ahead_seconds", "Distance of the broker's clock from the time of a query.", "query")
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 

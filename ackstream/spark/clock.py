@@ -7,7 +7,8 @@ backlog never causes a false timeout. Records of the running batch count as read
 The broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the
 ends of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in
 any order of reading. If partitions are on several brokers, time stays ``clock.slack`` behind: their clocks differ, and
-a broker shows a record only once its followers have it. A jump of a broker's clock is followed slowly (:class:`Pace`).
+a broker shows a record only once its followers have it. A jump of a broker's clock is followed slowly, until it has
+proved to be a correction (:class:`Pace`).
 
 The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
 expire entries. A shard reports only its earliest deadline, and the next one in the batch that reads the tick; the clock
@@ -57,6 +58,8 @@ FETCH_MS = 2_000
 GAIN = 0.1
 """The clock may go faster by this share of the elapsed time, to catch up with a broker's clock that is ahead."""
 JUMP_MS = 1_000
+STEADY_SECONDS = 60.0
+"""A clock that has jumped ahead, and has gone as time passes for this long since, was corrected."""
 
 
 # -- the decisions -----------------------------------------------------------------------------------------------------
@@ -96,27 +99,49 @@ class Mark(NamedTuple):
 class Pace:
     """Follows a broker's clock, at most by :data:`GAIN` faster than time passes: a jump expires no deadline.
 
-    A clock that is set back is followed; the query's time stands still until it has caught up.
+    After a jump that lasts, which is a correction, the broker's time is accepted once the clock has been steady for
+    :data:`STEADY_SECONDS`. A clock that is set back is followed; the query's time stands still until it has caught up.
     """
 
     def __init__(self) -> None:
         self._known: tuple[float, float] | None = None
-        self._ahead = False
+        self._jumped: _Answer | None = None
 
     def follow(self, broker_time: int, asked: float, answered: float) -> int:
         """Return the accepted time for a broker's time, both in epoch milliseconds.
 
         :param asked: the time of the request, in seconds of :func:`passing`; ``answered`` is that of the response
         """
+        answer = _Answer(broker_time, asked, answered)
         latest, before = self._known or (broker_time, asked)
         believed = min(broker_time, int(latest + (answered - before) * 1000 * (1 + GAIN)))
+        if broker_time - believed <= JUMP_MS:
+            self._jumped = None
+        elif self._jumped is None:
+            self._jumped = answer
+            log.warning("The broker's clock jumped ahead by %s ms; time follows it slowly.", broker_time - believed)
+        elif not self._jumped.agrees(answer):
+            self._jumped = answer
+        elif asked >= self._jumped.answered + STEADY_SECONDS:
+            log.warning("The broker's clock has been steady since: time jumps by %s ms.", broker_time - believed)
+            self._jumped, believed = None, broker_time
         # follows a slower clock, but not at once a clock that is set back for a moment
         self._known = max(believed, latest + (asked - before) * 1000 * (1 - GAIN)), asked
-        ahead = broker_time - believed > JUMP_MS
-        if ahead and not self._ahead:
-            log.warning("The broker's clock jumped ahead by %s ms; time follows it slowly.", broker_time - believed)
-        self._ahead = ahead
         return believed
+
+
+class _Answer(NamedTuple):
+    """A broker's time (epoch ms) with the seconds, of :func:`passing`, between which it was read."""
+
+    time: int
+    asked: float
+    answered: float
+
+    def agrees(self, later: _Answer) -> bool:
+        """Return whether the clock has gone as time passes until a later answer."""
+        gone = later.time - self.time
+        least, most = (later.asked - self.answered) * 1000, (later.answered - self.asked) * 1000
+        return least - JUMP_MS <= gone <= most + JUMP_MS
 
 
 class Watched(NamedTuple):
@@ -131,12 +156,15 @@ class ClockReading(NamedTuple):
 
     :ivar signed_ago: seconds since the last sign of life; ``None`` before the first
     :ivar tick_ms: the last tick in epoch milliseconds; 0 before the first
-    :ivar overdue_ms: how long the earliest deadline has been due, in milliseconds
+    :ivar overdue_ms: how long the earliest deadline has been due by the broker's clock, in milliseconds
+    :ivar ahead_ms: how far the broker's clock is ahead of the query's time without unread records; negative after it
+        was set back
     """
 
     signed_ago: float | None
     tick_ms: int
     overdue_ms: float
+    ahead_ms: float
 
 
 class QueryClock:
@@ -152,7 +180,7 @@ class QueryClock:
         self._last = self._behind = 0
         self._signed = self._ticked = float("-inf")
         self._look_at = 0.0
-        self._believed = 0
+        self._believed = self._broker_time = 0
         self._consumed: dict[Any, int] = {}
         self._read: Mapping[Any, int] = {}
         self._marks: deque[Mark] = deque(maxlen=MARKS)
@@ -189,8 +217,8 @@ class QueryClock:
             looks = False
         if not looks and asked < self._signed + self._interval:
             return
-        broker_time = self._lease.sign(broker.lease)
-        self._believed, self._signed = self._pace.follow(broker_time, asked, passing()), asked
+        self._broker_time = self._lease.sign(broker.lease)
+        self._believed, self._signed = self._pace.follow(self._broker_time, asked, passing()), asked
         if self._watched is not None and (looks or asked >= self._ticked + REST_SECONDS):
             self._tick(broker, asked, wanted)
 
@@ -202,10 +230,11 @@ class QueryClock:
         """Return the present state; for any thread."""
         now = passing()
         if self._signed == float("-inf"):
-            return ClockReading(None, 0, 0)
+            return ClockReading(None, 0, 0, 0)
         due = self._earliest()
-        overdue = 0.0 if due is None else max(0.0, self._present(now) - due)
-        return ClockReading(now - self._signed, self._last, overdue)
+        ahead = self._broker_time - max(self._believed, self._last)
+        overdue = 0.0 if due is None else max(0.0, self._present(now) + self._broker_time - self._believed - due)
+        return ClockReading(now - self._signed, self._last, overdue, ahead)
 
     def _present(self, now: float) -> float:
         """Return the time, in epoch milliseconds, before which no deadline may be open."""

@@ -23,6 +23,7 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.kafka.clients import connect_consumer
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import (
+    AHEAD,
     BATCH_SECONDS,
     BATCHES_DONE,
     FIGURES,
@@ -224,6 +225,7 @@ class QueryObservation:
             take(progress, tally)
         if reading is not None:
             tally.set(OVERDUE, self._name, value=reading.overdue_ms / 1000)
+            tally.set(AHEAD, self._name, value=reading.ahead_ms / 1000)
             if reading.signed_ago is not None:
                 tally.set(SIGN, self._name, value=time.time() - reading.signed_ago)
             if reading.tick_ms:

@@ -233,15 +233,48 @@ def test_a_clock_that_goes_as_time_passes_is_believed_whatever_the_network_does(
         assert pace.follow(asked + to, asked / 1000, now / 1000) == asked + to
 
 
-@given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(-100_000, 100_000)), min_size=1))
-def test_no_leap_of_a_clock_lets_time_pass_faster_than_it_does(steps: list[tuple[int, int]]) -> None:
-    pace, elapsed, leapt = Pace(), 0, 0
-    for pause, leap in steps:
+LEAPS = st.just(0) | st.integers(-100_000, -2_001) | st.integers(2_001, 100_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40_000), LEAPS), min_size=1))
+def test_no_leap_of_a_clock_lets_time_pass_faster_than_it_does_until_the_clock_was_steady_for_a_minute(
+    steps: list[tuple[int, int]],
+) -> None:
+    pace, elapsed, leapt, last, most = Pace(), 0, 0, 0, 0.0
+    for number, (pause, leap) in enumerate(steps):
         elapsed, leapt = elapsed + pause, leapt + leap
-        believed = pace.follow(9_000_000 + elapsed + leapt, elapsed / 1000, elapsed / 1000)
-        assert believed <= 9_000_000 + elapsed + leapt
-        first = 9_000_000 + steps[0][0] + steps[0][1]
-        assert believed <= first + (elapsed - steps[0][0]) * 1.1 + 1
+        last = elapsed if leap else last
+        broker_time = 9_000_000 + elapsed + leapt
+        believed = pace.follow(broker_time, elapsed / 1000, elapsed / 1000)
+        assert believed <= broker_time
+        if not number or elapsed - last >= 60_000:
+            most = max(most, broker_time - elapsed * 1.1)
+        assert believed <= most + elapsed * 1.1 + 1
+
+
+@given(st.integers(10_000, 86_400_000), st.integers(500, 9_000), st.integers(0, 900))
+def test_a_correction_is_believed_once_the_clock_was_steady_for_a_minute(leap: int, pause: int, jitter: int) -> None:
+    pace, now = Pace(), 0
+    assert pace.follow(0, 0.0, 0.0) == 0
+    while now <= 61_000 + 2 * pause:
+        now += pause
+        believed = pace.follow(now + leap + (now // pause % 2) * jitter, now / 1000, (now + jitter) / 1000)
+    assert believed >= now + leap - 1_000
+
+
+def test_a_clock_that_keeps_leaping_is_not_believed() -> None:
+    pace = Pace()
+    for second in range(600):
+        # 30 s ahead, and back, and 30 s ahead again
+        broker_time = second * 1_000 + 30_000 * (second // 20 % 2)
+        assert pace.follow(broker_time, float(second), float(second)) <= second * 1_100
+
+
+def test_a_timeout_right_after_a_correction_by_an_hour_is_late_by_a_minute() -> None:
+    pace, leap, timeout = Pace(), 3_600_000, 10_000
+    assert pace.follow(0, 0.0, 0.0) == 0
+    passed = next(at for at in range(1, 4_000) if pace.follow(at * 1_000 + leap, float(at), float(at)) > leap + timeout)
+    assert passed == 61
 
 
 def test_a_leap_is_caught_up_slowly_and_a_clock_that_was_set_back_for_a_moment_is_believed_again() -> None:
@@ -323,7 +356,33 @@ def test_a_reading_says_how_long_ago_it_signed_and_for_how_long_a_deadline_has_b
 
 
 def test_a_clock_that_has_not_begun_has_no_sign() -> None:
-    assert QueryClock(Lease("x-lease", 6.0), 0, 1.0).reading() == (None, 0, 0)
+    assert QueryClock(Lease("x-lease", 6.0), 0, 1.0).reading() == (None, 0, 0, 0)
+
+
+def test_a_deadline_is_overdue_by_the_clock_of_the_broker_while_time_follows_a_leap(calm: Calm) -> None:
+    calm.time += 3_600_000
+    calm.waits = [calm.time + 500]
+    calm.run(20)
+    reading = calm.clock.reading()
+    assert calm.ticks == []
+    assert reading.overdue_ms == pytest.approx(19_500, abs=1_500)
+    assert reading.ahead_ms == pytest.approx(3_598_000, abs=2_000)
+    calm.run(60)
+    assert calm.ticks[-1] > calm.waits[0]
+    assert calm.clock.reading().ahead_ms == 0
+
+
+def test_a_clock_that_was_set_back_shows_how_long_time_will_stand_still(calm: Calm) -> None:
+    calm.waits = [calm.time + 500]
+    calm.run(2)
+    calm.waits = []
+    assert calm.clock.reading().ahead_ms == 0
+    calm.time -= 60_000
+    # the model's records of the past are read
+    for _ in range(40):
+        calm.time, calm.elapsed = calm.time + 50, calm.elapsed + 50
+        calm.clock.step(calm)  # type: ignore[arg-type]
+    assert calm.clock.reading().ahead_ms == pytest.approx(-57_000, abs=3_000)
 
 
 def test_a_deadline_is_passed_as_soon_as_it_has_come(calm: Calm) -> None:

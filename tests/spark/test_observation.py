@@ -10,6 +10,7 @@ import pytest
 from kafka import TopicPartition
 
 from ackstream.observe.metrics import (
+    AHEAD,
     BATCH_SECONDS,
     BATCHES_DONE,
     INPUT_ROWS,
@@ -91,11 +92,11 @@ def test_a_progress_without_what_only_some_queries_have_is_counted() -> None:
 
 def test_a_clock_that_has_given_no_sign_yet_has_none_and_one_that_ticks_shows_how_late_it_is() -> None:
     observation = QueryObservation("x")
-    observation.look([], ClockReading(None, 0, 0))
-    assert observation.tally.gauges == {(OVERDUE.name, "x"): 0}
-    observation.look([], ClockReading(2.0, 7_000, 1_500))
+    observation.look([], ClockReading(None, 0, 0, 0))
+    assert observation.tally.gauges == {(OVERDUE.name, "x"): 0, (AHEAD.name, "x"): 0}
+    observation.look([], ClockReading(2.0, 7_000, 1_500, 30_000))
     found = observation.tally.gauges
-    assert (found[OVERDUE.name, "x"], found[TICK.name, "x"]) == (1.5, 7.0)
+    assert (found[OVERDUE.name, "x"], found[AHEAD.name, "x"], found[TICK.name, "x"]) == (1.5, 30.0, 7.0)
     assert (SIGN.name, "x") in found
 
 
