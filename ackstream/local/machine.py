@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -182,18 +183,44 @@ def locked(path: Path, remedy: str, busy: Callable[[], object]) -> Iterator[None
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably; only its owner can read it, from the start."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    """Write a file atomically and durably; only its owner can read it, from the start.
+
+    Each writer has a draft of its own: another process may be writing the same file.
+    """
+    descriptor, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, with those that it is in, durably; only its owner can read it."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 PRIVATE = 0o077
 """The umask with which only the owner can read new files."""
+PRIVATE_DIRECTORY = 0o700
 
 
 def keep_private() -> None:

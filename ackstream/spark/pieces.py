@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ackstream.local.machine import write_file
+from ackstream.local.machine import make_directory, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -109,11 +109,11 @@ class PieceStore:
         self._directory = Path(directory)
 
     def write(self, data: bytes) -> str:
-        """Keep a piece; return its name, which derives from the batch and the content."""
+        """Keep a piece, unless it is kept as a whole; return its name, which derives from the batch and the content."""
         name = f"{max(self.batch, 0)}-{hashlib.blake2b(data, digest_size=12).hexdigest()}"
         path = self._directory / name
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists() or path.stat().st_size != len(data):
+            make_directory(path.parent)
             write_file(path, data)
         return name
 

@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -12,11 +14,11 @@ from ackstream.errors import LocalError
 from ackstream.local import machine
 from ackstream.local.machine import command_line
 from tests.harness.ports import free_ports
+from tests.harness.power import after, recorded, survivors
 from tests.local.programs import java_home, write_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> machine.JavaProgram:
@@ -142,3 +144,42 @@ def test_a_process_that_has_ended_has_no_command_line_even_before_its_parent_tak
     with subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         assert command_line(ended.pid) == ""
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_power_failure_a_file_is_as_it_was_or_new_and_new_once_it_was_written(tmp_path: Path):
+    path = tmp_path / "in" / "file"
+    machine.make_directory(path.parent)
+    path.write_bytes(b"the former content")
+    with recorded(tmp_path) as moments:
+        machine.write_file(path, b"new")
+    assert {files.get("in/file") for files in survivors(moments)} == {b"the former content", b"new"}
+    assert {files.get("in/file") for files in after(moments)} == {b"new"}
+
+
+def test_two_writers_of_one_file_never_see_the_drafts_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, sync, others = tmp_path / "file", os.fsync, [b"other" * 1_000]
+
+    def interrupted(descriptor: int) -> None:
+        sync(descriptor)
+        if others:
+            # the other one is killed before it has written all
+            content = others.pop()
+            with monkeypatch.context() as patched:
+                patched.setattr(Path, "replace", mock.Mock(side_effect=KeyboardInterrupt))
+                patched.setattr(Path, "unlink", mock.Mock())
+                with pytest.raises(KeyboardInterrupt):
+                    machine.write_file(path, content)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    machine.write_file(path, b"own")
+    assert path.read_bytes() == b"own"
+
+
+def test_a_write_that_fails_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        machine.write_file(tmp_path / "file", b"content")
+    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ackstream.spark import pieces
 from ackstream.spark.pieces import Aside, Piece, PieceEntry, PieceList, Pieces, PieceStore, encode
 from tests.harness.pieces import MemoryPieces
+from tests.harness.power import after, recorded, survivors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +86,29 @@ def test_the_same_entries_have_the_same_file_and_a_repeated_batch_writes_it_once
     names = {PieceStore(str(tmp_path), 7, 2).write(encode(entries)) for _ in range(2)}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert [path.stat().st_mode & 0o077 for path in tmp_path.iterdir()] == [0]
+
+
+def test_a_piece_that_was_written_survives_a_power_failure(tmp_path: Path) -> None:
+    data = encode([PieceEntry(1, 2, b"body" * 100)])
+    with recorded(tmp_path) as moments:
+        name = PieceStore(str(tmp_path / "pieces" / "3"), 7, 2).write(data)
+    assert {files.get(f"pieces/3/{name}") for files in survivors(moments)} == {None, data}
+    assert {files.get(f"pieces/3/{name}") for files in after(moments)} == {data}
+
+
+def test_a_repeated_batch_repairs_a_piece_that_is_not_whole(tmp_path: Path) -> None:
+    data, files = encode([PieceEntry(1, 2, b"body" * 100)]), PieceStore(str(tmp_path), 7, 2)
+    path = tmp_path / files.write(data)
+    path.write_bytes(data[:-1])
+    assert path == tmp_path / files.write(data)
+    assert path.read_bytes() == data
+
+
+def test_the_draft_of_an_execution_that_was_killed_goes_with_the_files_of_its_batch(tmp_path: Path) -> None:
+    (tmp_path / "7-00.abc.part").write_bytes(b"half")
+    for batch, left in ((9, 1), (10, 0)):
+        PieceStore(str(tmp_path), batch, 2).clear(set())
+        assert len(list(tmp_path.iterdir())) == left
 
 
 def test_files_are_deleted_when_no_state_that_may_be_read_again_names_them(tmp_path: Path) -> None:
