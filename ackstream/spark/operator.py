@@ -12,7 +12,7 @@ import gc
 import json
 from collections import Counter
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -240,9 +240,9 @@ def operator(
     return call
 
 
-@cache
+@lru_cache(maxsize=1)
 def _log_as(log: str | None) -> None:
-    """Configure the log of a worker like that of the driver."""
+    """Configure the log of a worker like that of the driver; a worker serves the queries of a session in turn."""
     if log is not None:
         fields = json.loads(log)
         logs.configure(Log(**fields.pop("log")), **fields)

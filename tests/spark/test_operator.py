@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import pickle
 from collections import Counter
 from functools import reduce
@@ -13,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.observe.metrics import BATCHES_DONE, OPEN_REQUESTS
+from ackstream.settings import Log
 from ackstream.spark.operator import (
     SHARD_KEYS,
     SHUFFLE_PARTITIONS,
     ShardBatch,
     Told,
     _Latest,
+    _log_as,
     distribute,
     operator,
     shard_keys,
@@ -54,6 +58,19 @@ class State:
 
     def remove(self) -> None:
         self.value = None
+
+
+def test_a_worker_that_serves_several_queries_logs_as_the_one_at_work(capsys: pytest.CaptureFixture[str]) -> None:
+    log = Log(format="json").model_dump()
+    for name in ("correlate", "settle", "correlate"):
+        _log_as(json.dumps({"log": log, "program": name, "query": name}))
+        logging.getLogger("x").error("a line of %s", name)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["query"], line["message"]) for line in lines] == [
+        ("correlate", "a line of correlate"),
+        ("settle", "a line of settle"),
+        ("correlate", "a line of correlate"),
+    ]
 
 
 class Remembering:
