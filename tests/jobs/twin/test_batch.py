@@ -276,6 +276,19 @@ def test_a_defect_in_one_command_is_reported_and_stops_no_other(monkeypatch: pyt
     assert told[1]["value"]["error"] == "internalerror"
 
 
+def test_a_defect_in_reading_one_command_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, commands = batch.decode, records(body("create", value={}), body("modify", value=1), body("delete"))
+
+    def faulty(value: bytes) -> Any:
+        if value == commands[1].value:
+            raise RecursionError
+        return real(value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch, "decode", faulty)
+        assert len(whole(commands).rows) == 2
+
+
 def test_the_correlation_id_is_that_of_the_record_else_of_the_json_else_the_place() -> None:
     def key(record: SignalRecord) -> str:
         return whole([record]).messages[0].correlation_id
