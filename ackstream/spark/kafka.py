@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
 from ackstream.kafka.connection import Outbox
+from ackstream.local.submit import is_local
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 from ackstream.spark import batches
@@ -20,6 +21,7 @@ from ackstream.spark import batches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from ackstream.kafka.connection import OutgoingRecord
@@ -78,7 +80,7 @@ def source(
     """
     starts = {kafka.topic(name): start for name, start in topics.items()}
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
-    return (
+    stream = (
         spark.readStream.format("kafka")
         # the default would delay every almost empty batch by 500 ms
         .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
@@ -88,9 +90,21 @@ def source(
         .option("startingOffsets", _starting_offsets(kafka, starts))
         .option("includeHeaders", str(headers).lower())
         .load()
-        # in a small batch, a task for each partition costs more than reading the partitions one after the other
-        .coalesce(spark.sparkContext.defaultParallelism)
     )
+    tasks = reading_tasks(spark.sparkContext)
+    return stream if tasks is None else stream.coalesce(tasks)
+
+
+def reading_tasks(context: SparkContext) -> int | None:
+    """Return the most tasks that read Kafka; ``None``: one for each partition.
+
+    In a small batch, a task for each partition costs more than reading the partitions one after the other. But a
+    cluster may have more cores later than when the query is built.
+    """
+    if is_local(context.master):
+        return int(context.defaultParallelism)
+    wanted = context.getConf().get("spark.default.parallelism")
+    return None if wanted is None else int(wanted)
 
 
 def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -18,7 +19,7 @@ from ackstream.settings import Kafka
 from ackstream.settings.kafka import KafkaOptions, KafkaSecurity
 from ackstream.settings.security import Secret, Tls
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN
+from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN, reading_tasks
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
 from tests.protocol.ditto.test_correlation_ids import OF_SPRING
@@ -31,6 +32,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIXED = Kafka(topic_prefix="x-")
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "tasks"),
+    [
+        ("local[4]", {}, 4),
+        # its executors may register after the query was built
+        ("spark://host:7077", {}, None),
+        ("yarn", {"spark.default.parallelism": "100"}, 100),
+    ],
+)
+def test_as_many_tasks_read_as_there_are_cores_which_a_cluster_does_not_know(
+    master: str, conf: dict[str, str], tasks: int | None
+) -> None:
+    context: Any = SimpleNamespace(master=master, defaultParallelism=4, getConf=lambda: conf)
+    assert reading_tasks(context) == tasks
 
 
 class Broker:
