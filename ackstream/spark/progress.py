@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.kafka.clients import connect_consumer
+from ackstream.errors import StoppedError
+from ackstream.kafka import topics as kafka_topics
+from ackstream.kafka.clients import connect_admin, connect_consumer
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import (
     AHEAD,
@@ -54,8 +56,8 @@ if TYPE_CHECKING:
     Offsets = Mapping[TopicPartition, int]
 
 log = logging.getLogger(__name__)
-SECONDS, LAG_SECONDS = 1.0, 5.0
-"""The intervals of looks at a query, and of measurements of its lag."""
+SECONDS, LOOK_SECONDS = 1.0, 5.0
+"""The intervals of looks at a query, and of looks at the ids of its topics and at its lag."""
 SIGN_SECONDS = 20.0
 """A job without a sign of life for this time does not reach Kafka."""
 _TOTAL = "triggerExecution"
@@ -138,18 +140,33 @@ def _partitions_of(consumer: Any, topics: Iterable[str]) -> list[TopicPartition]
     return [TopicPartition(name, number) for name in topics for number in consumer.partitions_for_topic(name) or ()]
 
 
+def compare_ids(known: dict[str, str], found: Mapping[str, str], query: str) -> None:
+    """Raise a StoppedError if a topic has another id than before; remember the ids of others in ``known``."""
+    for topic, identity in found.items():
+        if known.setdefault(topic, identity) != identity:
+            raise StoppedError(
+                f"The topic {topic} was created anew while {query} read it: its offsets are those of the former topic."
+                " A restart names the ways out."
+            )
+
+
 def committer(
     kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], *, measures: bool = False
 ) -> AbstractContextManager[None]:
-    """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread."""
+    """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread.
+
+    A query whose topic is created anew is stopped: Spark would go on at the former topic's offset. The block then ends
+    with a StoppedError.
+    """
     # ``topics`` have the job's input, without the prefix; ``measures``: whether to measure the lag
     names = {kafka.topic(topic): topic for topic in topics}
     committed: dict[TopicPartition, int] = {}
-    total, measured = 0, -math.inf
+    known: dict[str, str] = {}
+    total, looked = 0, -math.inf
 
     @contextmanager
     def connect() -> Iterator[Work]:
-        with closing(connect_consumer(kafka, group)) as consumer:
+        with closing(connect_consumer(kafka, group)) as consumer, connect_admin(kafka) as admin:
 
             def first() -> dict[TopicPartition, int]:
                 if kafka.on_data_loss == "stop":
@@ -161,10 +178,12 @@ def committer(
             beginnings = first()
 
             def commit() -> None:
-                nonlocal committed, beginnings, total, measured
+                nonlocal committed, beginnings, total, looked
                 offsets = consumed_offsets(query)
-                if measures and (now := time.monotonic()) >= measured + LAG_SECONDS:
-                    measured, ends = now, consumer.end_offsets(_partitions_of(consumer, names))
+                if (now := time.monotonic()) >= looked + LOOK_SECONDS:
+                    looked = now
+                    compare_ids(known, kafka_topics.ids(admin, names), query.name)
+                    ends = consumer.end_offsets(_partitions_of(consumer, names)) if measures else {}
                     # the first batch may hang
                     for topic, count in lags(offsets or started_offsets(query), ends).items():
                         FIGURES.set(LAG, query.name, names[topic], value=count)
@@ -182,7 +201,7 @@ def committer(
 
             yield commit
 
-    return repeating("committer", SECONDS, connect)
+    return repeating("committer", SECONDS, connect, give_up=query.stop)
 
 
 def take(progress: Mapping[str, Any], tally: Tally) -> None:

@@ -11,7 +11,7 @@ from kafka import TopicPartition
 
 from ackstream.errors import StoppedError
 from ackstream.spark.batches import repeating
-from ackstream.spark.progress import consumed_offsets, first_offsets, lost_records
+from ackstream.spark.progress import compare_ids, consumed_offsets, first_offsets, lost_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +44,15 @@ def test_offsets_are_those_of_the_kafka_sources_of_the_last_batch_and_of_the_fir
 )
 def test_what_was_deleted_before_it_was_read_is_counted(before: Any, after: Any, beginnings: Any, lost: Any) -> None:
     assert lost_records(before, after, beginnings) == lost
+
+
+def test_a_query_whose_topic_is_created_anew_is_stopped() -> None:
+    known: dict[str, str] = {}
+    compare_ids(known, {"signals": "1", "acks": "2"}, "correlate")
+    # a topic that is being created may be missing for a moment
+    compare_ids(known, {"acks": "2"}, "correlate")
+    with pytest.raises(StoppedError, match="The topic signals was created anew while correlate read it"):
+        compare_ids(known, {"signals": "3", "acks": "2"}, "correlate")
 
 
 class Work:
