@@ -31,14 +31,7 @@ from ackstream.jobs.twin.records import (
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import headers_text, write_aggregate, write_text
 from ackstream.protocol.ditto.correlation_ids import is_too_long, of_json
-from ackstream.protocol.ditto.envelopes import (
-    JSON_CONTENT_TYPE,
-    Envelope,
-    decode,
-    error_envelope,
-    json_text,
-    raw,
-)
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope, json_text, raw
 from ackstream.protocol.ditto.errors import twin_failed
 from ackstream.protocol.ditto.headers import (
     CONTENT_TYPE,
