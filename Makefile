@@ -15,6 +15,9 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/d
 # Processes of `make test`, each with a broker and a Spark of its own, for which it needs 3 GB of memory
 WORKERS ?= 3
 
+# Without compiled files each worker of the tests, and each program that they start, would compile all modules again
+unexport PYTHONDONTWRITEBYTECODE
+
 # A virtual environment does not survive that its directory is moved or its Python removed
 $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
 

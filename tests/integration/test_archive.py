@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-REQUESTS = 180
+REQUESTS = 120
 BATCH = 20
 """Requests that one batch of correlate decides."""
 
@@ -40,7 +40,7 @@ BATCH = 20
 def settings(kafka: Kafka, tmp_path: Path) -> Settings:
     settings = Settings(
         kafka=kafka,
-        archive=ArchiveSettings(trigger="0s", max_offsets_per_trigger=90),
+        archive=ArchiveSettings(trigger="0s", max_offsets_per_trigger=75),
         lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")),
     )
     ensure_topics(settings, ["ledger", "audit"])
@@ -105,11 +105,11 @@ def test_a_checkpoint_from_before_is_refused_and_a_new_one_adds_what_is_missing(
     finish(spark, settings)
     checkpoint, copy = settings.lake.checkpoint(job.NAME), tmp_path / "copy"
     shutil.copytree(checkpoint, copy)
-    produce(settings, written[40:150])
+    produce(settings, written[40:100])
     finish(spark, settings)
     shutil.rmtree(checkpoint)
     shutil.copytree(copy, checkpoint)
-    produce(settings, written[150:])
+    produce(settings, written[100:])
     with pytest.raises(
         StartError, match=r"/archive is older than the tables: it ends with batch 0, they have batch \d"
     ):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PORTION = 3_334
+PORTION = 2_000
 """Requests that are sent before the first kill, and about each."""
 RATE = 1_000
 # every so many-th request never gets its second acknowledgement

@@ -151,6 +151,8 @@ def test_everything_adds_up_and_the_tables_can_be_queried_as_it_says(place: Plac
         assert "fleet" in answer.stdout or "acknowledgements" in answer.stdout, (way, answer.stdout)
 
 
+# by default test_secured shows the logins and ACLs of the parties, and test_broker the commands for such a Kafka
+@pytest.mark.long
 def test_everything_adds_up_where_each_party_has_a_login_and_its_acls_alone(place: Place):
     process = place.start("--secure", "--commands", "100", "--rate", "20")
     assert process.wait(timeout=300) == 0, place.said()

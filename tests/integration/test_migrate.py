@@ -46,7 +46,7 @@ def _acknowledge(system: System, label: str, numbers: Iterable[int]) -> None:
     system.producer.flush()
 
 
-@pytest.mark.parametrize("requests", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requests", [7_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_every_open_request_is_decided_once_and_right(
     spark: SparkSession, kafka: Kafka, tmp_path: Path, requests: int
 ) -> None:
