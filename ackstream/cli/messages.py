@@ -158,6 +158,7 @@ def read(
     With --durable it continues after the last message that it acknowledged. Example: ackstream read --topic 'orders*'
     """
     from ackstream import client
+    from ackstream.client.reading.samples import usable_lake
 
     settings = load()
 
@@ -175,7 +176,7 @@ def read(
         writers=publisher or ("*",),
         role=role,
         durable=durable,
-        lake=settings.lake if durable else None,
+        lake=usable_lake(settings.lake) if durable else None,
     )
     _print_all(made, printed, f"Reading as {name}.", count, as_json=as_json)
 

@@ -24,6 +24,7 @@ from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks, text
 from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedError, WouldBlockError
+from ackstream.client.reading.samples import usable_lake
 from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner, backoff
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS
@@ -121,7 +122,7 @@ class Route(Client):
                 writers=route.writers,
                 topics=route.topics,
                 filter=lambda sample: not has_passed(route.name, sample),
-                lake=lake,
+                lake=usable_lake(lake),
                 start_timeout=timeout,
                 on_error=self._life.fail,
             )

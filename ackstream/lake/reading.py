@@ -6,7 +6,7 @@ table cannot be read depends on where it is stored.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "recei
 
 
 def writer_messages(lake: Lake, writer: str, first: int, last: int) -> list[dict[str, Any]]:
-    """Return the accepted messages ``first`` to ``last`` of a writer, in any order."""
+    """Return the accepted messages ``first`` to ``last`` of a writer, in any order; StartError: there is no table."""
     return _messages(lake, (field("client") == writer) & (field("seq") >= first) & (field("seq") <= last))
 
 
@@ -40,6 +40,22 @@ def messages_at(lake: Lake, positions: Iterable[tuple[int, int, int]]) -> list[d
     """Return the accepted messages at positions (batch, partition, offset), and perhaps others, in any order."""
     names = zip(("batch", "partition", "offset"), zip(*positions, strict=True), strict=True)
     return _messages(lake, reduce(and_, [field(name).isin(sorted(set(values))) for name, values in names]))
+
+
+def check(lake: Lake, table: str) -> None:
+    """Open a table, which need not exist yet; raise a StartError if it cannot be read."""
+    with suppress(TableNotFoundError), _readable(lake, table):
+        _open(lake, table)
+
+
+@contextmanager
+def _readable(lake: Lake, table: str) -> Iterator[None]:
+    try:
+        yield
+    except TableNotFoundError:
+        raise
+    except (DeltaError, OSError) as error:
+        raise StartError(f"The table {table} at {lake.table(table)} cannot be read: {error}") from error
 
 
 def dataset(lake: Lake, table: str) -> Dataset:
@@ -76,12 +92,8 @@ def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPy
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")
         connection.execute("CREATE MACRO unix_millis(moment) AS epoch_ms(moment)")
         for name in names:
-            try:
+            with suppress(TableNotFoundError), _readable(lake, name):
                 connection.register(name, _Scan(lake, name) if ALL_TABLES[name].derived else dataset(lake, name))
-            except TableNotFoundError:
-                continue
-            except (DeltaError, OSError) as error:
-                raise StartError(f"The table {name} at {lake.table(name)} cannot be read: {error}") from error
         yield connection
 
 
@@ -114,7 +126,11 @@ def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) 
 
 def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
     condition &= field("reason").is_null()
-    found: list[dict[str, Any]] = (
-        dataset(lake, "messages").to_table(list(MESSAGE_COLUMNS), filter=condition).to_pylist()
-    )
+    try:
+        table = dataset(lake, "messages")
+    except TableNotFoundError as error:
+        raise StartError(
+            f"There is no table messages at {lake.table('messages')}, although messages are stored: correct lake.path."
+        ) from error
+    found: list[dict[str, Any]] = table.to_table(list(MESSAGE_COLUMNS), filter=condition).to_pylist()
     return found

@@ -22,6 +22,7 @@ from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverEr
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
 from ackstream.client.reading.samples import check_name
+from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
@@ -251,7 +252,7 @@ class ReaderLink:
         try:
             if self._positions.recover(self._partitions):
                 self._due["recover"] = now
-        except SamplesGoneError as error:
+        except (SamplesGoneError, StartError) as error:
             self._life.fail(error)
 
     def _close_gaps(self) -> None:

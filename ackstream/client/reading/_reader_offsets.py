@@ -156,7 +156,8 @@ class ReaderPositions:
     def recover(self, partitions: Sequence[Any]) -> bool:
         """Fetch, or read again, samples that were missing earlier, too; return whether more may be fetched at once.
 
-        Raises ``SamplesGoneError`` if Kafka has deleted some and there is no table; other errors are to be retried.
+        Raises ``SamplesGoneError`` if Kafka has deleted some and there is no ``lake``, ``StartError`` if that has no
+        table; other errors are to be retried.
         """
         missing, fetched = self._history.missing(), False
         if self._lake is None and missing and self._reads_on(partitions, missing):
@@ -259,7 +260,7 @@ def read_stored(
 ) -> tuple[list[Sample], list[Interval]]:
     """Return the first ``limit`` samples in ``runs`` (ascending, not empty), in order, and the numbers not stored.
 
-    Any error shows that the table cannot be read; its type depends on the storage.
+    Any error shows that the table cannot be read; its type depends on the storage. ``StartError``: there is none.
     """
     from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 

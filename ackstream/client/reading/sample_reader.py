@@ -21,7 +21,7 @@ from ackstream.client.options import ReaderOptions
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading._sample_cache import FailedSamples
-from ackstream.client.reading.samples import ReaderQos, check_at_least, check_name
+from ackstream.client.reading.samples import ReaderQos, check_at_least, check_lake, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.readers import ReaderStart
 from ackstream.protocol.rql.patterns import matches_any
@@ -103,7 +103,8 @@ class SampleReader(Client):
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
         :param labels: those that it issues for messages that request them
-        :param lake: where the tables are, for samples that Kafka has deleted; ``None``: missing ones end the reader
+        :param lake: where the tables are, for samples that Kafka has deleted; ``None``: missing ones end the reader.
+            It is opened at once
         :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
         :param max_bytes: reading pauses while as many bytes of them do
         :param start_timeout: seconds to wait for the settle job
@@ -113,6 +114,8 @@ class SampleReader(Client):
         :raises InconsistentQosError: settings that contradict each other
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
+        :raises StartError: the table of ``lake`` cannot be read
+        :raises MissingExtraError: the extra is not installed that reads it
         :raises SettleTimeout: the settle job does not answer
         """
         connection = connection_of(options.bootstrap_servers)
@@ -124,6 +127,8 @@ class SampleReader(Client):
         epoch = time.time_ns() // 1_000_000
         writers = names("writers", options.writers)
         start = ReaderStart(options.name, epoch, options.role, options.durable, writers)
+        if options.lake is not None:
+            check_lake(options.lake)
         _check(self._qos, start, labels, max_samples=options.max_samples, max_bytes=options.max_bytes)
         self._history = ReaderHistory(
             self._qos,

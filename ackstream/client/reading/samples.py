@@ -5,17 +5,23 @@ The settings have Connext's names, and its defaults where these lose nothing (br
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from ackstream.client.core.arguments import check_word
 from ackstream.client.core.messages import Message, text
-from ackstream.errors import InconsistentQosError
+from ackstream.errors import AckstreamError, InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
+
+if TYPE_CHECKING:
+    from ackstream.settings import Lake
+
+log = logging.getLogger(__name__)
 
 MAX_NAME_CHARACTERS = 255
 
@@ -94,6 +100,24 @@ def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
         None,
         reader,
     )
+
+
+def check_lake(lake: Lake) -> None:
+    """Open the table that has what Kafka has deleted; raise ``MissingExtraError``, or ``StartError`` with the cause."""
+    from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
+
+    reading.check(lake, "messages")
+
+
+def usable_lake(lake: Lake | None) -> Lake | None:
+    """Return the lake of the settings, ``None`` if it cannot be read: Kafka has most samples, and the log the cause."""
+    try:
+        if lake is not None:
+            check_lake(lake)
+    except AckstreamError as error:
+        log.warning("Samples that Kafka has deleted cannot be read from the table: %s", error)
+        return None
+    return lake
 
 
 Kind: TypeAlias = Literal["protocol", "application-auto", "application-explicit"]

@@ -38,6 +38,7 @@ from tests.client.connections import FakeConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
 
 def _state(shard: int, writer: str, part: int = 0, parts: int = 1, as_of: int = 100) -> ReaderState:
@@ -512,3 +513,11 @@ def test_a_reader_that_cannot_begin_for_a_partition_without_a_leader_names_it() 
     )
     with pytest.raises(UnreachableError, match="Partition 1 of messages has no leader"):
         _session(link, history, []).begin(0.0)
+
+
+def test_a_lake_without_the_table_ends_a_reader_that_needs_it(tmp_path: Path) -> None:
+    answer = _answer(KnownWriter("w", 1, 5, (), ((1, 5),)))
+    world = _World(_all(5, 4), answer, lake=Lake(path=str(tmp_path)))
+    world.run(5, per_turn=0)
+    (error,) = world.errors
+    assert str(error).startswith(f"There is no table messages at {tmp_path}/messages, although messages are stored")

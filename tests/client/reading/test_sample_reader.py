@@ -14,14 +14,15 @@ from ackstream.client.errors import ReaderClosedError
 from ackstream.client.reading import _sample_cache as sample_cache
 from ackstream.client.reading import sample_reader
 from ackstream.client.reading.sample_reader import SampleReader
-from ackstream.client.reading.samples import Kind, ReaderQos, Sample
-from ackstream.errors import InconsistentQosError, UnreachableError
+from ackstream.client.reading.samples import Kind, ReaderQos, Sample, usable_lake
+from ackstream.errors import InconsistentQosError, StartError, UnreachableError
 from ackstream.protocol.messages import StoredRange
-from ackstream.settings import Kafka
+from ackstream.settings import Kafka, Lake
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 PATIENCE_SECONDS = 30.0
 
@@ -278,3 +279,17 @@ def test_there_is_one_handler_and_a_batch_has_messages(
 ) -> None:
     with pytest.raises(InconsistentQosError, match=reason):
         make(batch_handler=print, **options)
+
+
+def test_a_lake_that_cannot_be_read_is_an_error_of_the_constructor_with_its_cause(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "messages" / "_delta_log"
+    make(lake=Lake(path=str(tmp_path))).close()
+    assert usable_lake(Lake(path=str(tmp_path))) is not None
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("these are my notes")
+    lake = Lake(path=str(tmp_path))
+    with pytest.raises(StartError, match=rf"The table messages at {tmp_path}.* cannot be read: "):
+        make(lake=lake)
+    assert usable_lake(lake) is None
