@@ -122,9 +122,9 @@ class PublisherBatch:
             return
         self._reject(message, None)
         if message.command == "logon":
-            self._log_on(message)
+            self._log_on(message, asked)
         elif message.command == "flush":
-            self._flush(message)
+            self._flush(message, asked)
         elif message.command == "withdraw":
             self._withdraw(message, asked)
         else:
@@ -169,13 +169,17 @@ class PublisherBatch:
     def _note_session(self, session: str | None, first: int, last: int) -> None:
         self._sessions.add(first, last, (session or "")[:MAX_SESSION_CHARACTERS])
 
-    def _flush(self, message: MessageMetadata) -> None:
+    def _flush(self, message: MessageMetadata, asked: frozenset[str]) -> None:
         waiting, self.urgent = self._state.flushes, True
+        command = ClientCommand("flush", message.cid, asked)
+        self._send(messages.opening(command, messages.refusal(command)))
         if len(waiting) >= MAX_FLUSHES:
             self._acknowledge_decided()
             self._acknowledge_flushes()
         if len(waiting) < MAX_FLUSHES:
             waiting.append((self._state.highest, message.cid))
+            if messages.completed(command):
+                self._state.completing = [*self._state.completing, message.cid]
         else:
             self._acknowledge("processed", cid=message.cid, reason=SEQUENCE_GAP)
 
@@ -242,10 +246,12 @@ class PublisherBatch:
     def _reject(self, message: MessageMetadata, reason: str | None) -> None:
         self.rejected.append(RejectedRecord(message.partition, message.offset, reason))
 
-    def _log_on(self, message: MessageMetadata) -> None:
+    def _log_on(self, message: MessageMetadata, asked: frozenset[str]) -> None:
         """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps."""
         # A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
         # it. One that keeps nothing cannot fill a hole: it is skipped at once; the session begins behind everything.
+        # that it is processed is reported below, asked or not
+        self._send(messages.opening(ClientCommand("logon", message.cid, asked & {"received"}), None))
         # the decided ones are still for the session before
         self._acknowledge_decided()
         self.urgent = True
@@ -297,6 +303,9 @@ class PublisherBatch:
         """Send at once the requested acks other than ``persisted``."""
         failure = messages.refusal(command) or reason
         acks = messages.opening(command, failure) + (messages.completed(command) if failure is None else [])
+        self._send(acks)
+
+    def _send(self, acks: list[CommandAck]) -> None:
         self.acks += [msgspec.structs.replace(ack, client=self._client) for ack in acks]
 
     def _acknowledge_decided(self) -> None:
@@ -309,7 +318,12 @@ class PublisherBatch:
         done = bisect_right(waiting, watermark, key=itemgetter(0))
         for _, cid in waiting[:done]:
             self._acknowledge("persisted", cid=cid)
+            if cid in self._state.completing:
+                self._acknowledge("completed", cid=cid)
         del waiting[:done]
+        if done and self._state.completing:
+            left = {cid for _, cid in waiting}
+            self._state.completing = [cid for cid in self._state.completing if cid in left]
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ class PublisherState(msgspec.Struct):
     :ivar held: runs of decided, unacknowledged numbers behind a hole; ``absent`` runs of them are not in the table,
         those ``asked`` have a requested acknowledgement, those ``withdrawn`` will never arrive
     :ivar refused: reasons of rejections, by number; up to ``unknown_through`` some may have been forgotten
-    :ivar flushes: pending flush commands: the number each waits for, and its command id
+    :ivar flushes: pending flush commands: the number each waits for, and its command id; ``completing`` are the ids of
+        those that asked for ``completed``, too
     :ivar stored: bytes stored on the UTC ``day``, counted from 1970
     :ivar session: that of the newest logon, empty if it named none; it ``began`` in epoch milliseconds
     :ivar superseded: those before it, of which no message is accepted any more
@@ -74,6 +75,7 @@ class PublisherState(msgspec.Struct):
     single: dict[int, str] = {}
     sessions: list[SessionRun] = []
     takeovers: list[tuple[str, str, int]] = []
+    completing: list[str | None] = []
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
         """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer."""

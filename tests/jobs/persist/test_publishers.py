@@ -125,6 +125,28 @@ def test_behind_a_hole_everything_waits_over_batches() -> None:
     assert second.rejected == []
 
 
+def test_a_logon_and_a_flush_have_the_acks_that_they_ask_for() -> None:
+    """The matrix of docs/amps.md, on the topic of publishers."""
+    ask = "received,processed,persisted,completed"
+    logon = _logon(0, ack="received,processed", session="s")
+    flush = {"command": "flush", "session": "s"}
+    first = _fold([logon, _message(1, 1, session="s"), _message(2, 3, session="s"),
+                   _message(3, None, cid="f", ack=ask, **flush),
+                   _message(4, None, cid="g", ack="none", **flush)])  # fmt: skip
+    assert _told(first) == [
+        ("received", "l", None, None), ("processed", "l", 0, None),
+        ("received", "f", None, None), ("processed", "f", None, None), ("persisted", None, 1, None),
+    ]  # fmt: skip
+    state = msgspec.json.decode(msgspec.json.encode(first.changed["p1"]), type=PublisherState)
+    second = _fold([_message(5, 2, session="s"), _message(6, None, cid="h", ack="stats", **flush)], {"p1": state})
+    assert _told(second) == [
+        ("processed", "h", None, "not supported"), ("persisted", None, 3, None),
+        ("persisted", "f", None, None), ("completed", "f", None, None),
+        ("persisted", "g", None, None), ("persisted", "h", None, None),
+    ]  # fmt: skip
+    assert second.changed["p1"].completing == []
+
+
 def test_flushes_behind_a_hole_are_limited_and_those_before_it_do_not_count() -> None:
     def flushes(first: int, count: int) -> list[MessageMetadata]:
         return [_message(at, None, command="flush", cid=f"f{at}") for at in range(first, first + count)]
@@ -463,7 +485,7 @@ STATE_WITH_SESSIONS = (
 
 def test_a_state_with_sessions_is_continued() -> None:
     state = msgspec.json.decode(STATE_WITH_SESSIONS, type=PublisherState)
-    added = b',"began":0,"conflation":1000,"window":0,"single":{},"sessions":[],"takeovers":[]}'
+    added = b',"began":0,"conflation":1000,"window":0,"single":{},"sessions":[],"takeovers":[],"completing":[]}'
     assert msgspec.json.encode(state) == STATE_WITH_SESSIONS.removesuffix(b"}") + added
     records = [
         MessageMetadata(1, 12, 1012, 10, "p1", "3", ack="persisted"),
