@@ -23,7 +23,7 @@ SCHEMAS = Contract().document["components"]["schemas"]
 TAGS = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}
 MEMBERS = {name for schema in SCHEMAS.values() for name in schema.get("properties", {})}
 VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace("'", '"')))
-OF_OTHERS = {"isolation.level=read_committed", "acks=all", "in", "headers.correlation-id"}
+OF_OTHERS = {"isolation.level=read_committed", "acks=all", "partitioner=murmur2_random", "in", "headers.correlation-id"}
 
 
 def test_the_wire_page_names_what_exists() -> None:

@@ -19,8 +19,9 @@ with JSON Schemas of keys, record headers and values, is [asyncapi.json](asyncap
 `ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
 each other is in [the wire contract](wire.md).
 
-All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. A header in
-*italics* may be left out. Readers ignore members and headers that they do not know: a later release may add some.
+All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. The key
+decides the partition, by the hash of Java's clients, murmur2 ([the wire contract](wire.md)). A header in *italics* may
+be left out. Readers ignore members and headers that they do not know: a later release may add some.
 """
 
 
