@@ -370,9 +370,7 @@ class UnacknowledgedMessages(Awaited):
             return
         with self.changed:
             message, entry = self._messages.get(seq), self._open.get(seq)
-        kept = None if message is None or message.withdrawn else message
-        value, key, headers = (None, None, []) if kept is None else (kept.value, kept.key, kept.headers)
-        failed = FailedMessage(seq, reason, value, key, headers, None if entry is None else entry.context)
+        failed = FailedMessage.of(seq, reason, message, None if entry is None else entry.context)
         call_handler(self._options.on_failed_write, failed)
 
 

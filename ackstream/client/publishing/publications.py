@@ -101,14 +101,37 @@ def described(receipt: Receipt) -> tuple[dict[str, Any], None]:
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
-    """A refused message or a duplicate, with the stored copy, for the failed-write handler."""
+    """A refused message or a duplicate, for the failed-write handler, with the copy in the store, if there is one.
+
+    ``topic``, ``key``, ``headers`` and ``ttl_ms`` are as they were given to ``publish``, which takes them again.
+    """
 
     seq: int
     reason: str
     value: bytes | None
+    topic: str | None
     key: bytes | None
     headers: list[tuple[str, bytes]]
+    ttl_ms: int | None
     context: Any
+
+    @classmethod
+    def of(cls, seq: int, reason: str, kept: KeptMessage | None, context: Any) -> FailedMessage:
+        """Return a message with its copy, if there is one."""
+        if kept is None or kept.withdrawn:
+            return cls(seq, reason, None, None, None, [], None, context)
+        own, ours = dict(kept.headers), [header for header in kept.headers if header[0] not in PUBLISHER]
+        topic, ttl = own.get(TOPIC), own.get(TTL)
+        return cls(
+            seq,
+            reason,
+            kept.value,
+            None if topic is None else topic.decode(),
+            kept.key,
+            ours,
+            None if ttl is None else int(ttl),
+            context,
+        )
 
 
 class PublishStatistics(msgspec.Struct, frozen=True):

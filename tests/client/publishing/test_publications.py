@@ -6,7 +6,7 @@ import pytest
 
 from ackstream.client.core.storage import WITHDRAWN, KeptMessage
 from ackstream.client.errors import MessageTooLargeError
-from ackstream.client.publishing.publications import NewMessage, Publications, check_client, message_of
+from ackstream.client.publishing.publications import FailedMessage, NewMessage, Publications, check_client, message_of
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.record_headers import PUBLISHER
@@ -102,6 +102,32 @@ def test_a_message_may_ask_for_its_ack_at_once(immediately: bool, value: bytes |
 def test_topic_and_time_to_live_are_headers() -> None:
     headers = dict(RECORDS.message(1, make(topic="orders", ttl_ms=500)))
     assert (headers["topic"], headers["ttl"]) == (b"orders", b"500")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"topic": "orders/ü", "key": b"k", "headers": [("colour", b"red"), ("colour", b"blue")], "ttl_ms": 5_000},
+        {"ttl_ms": 0, "acks": ["received"], "cid": "c-1", "ack_immediately": True},
+    ],
+)
+def test_a_failed_message_can_be_published_again(arguments: dict[str, Any]) -> None:
+    first = message_of(NewMessage(b"1", **arguments))
+    failed = FailedMessage.of(7, "queue shutdown", first, "context")
+    names = ("value", "topic", "key", "headers", "ttl_ms")
+    again = message_of(NewMessage(**{name: getattr(failed, name) for name in names}))
+    of_one_call = ("ack", "cid", "ack-immediately")
+    assert (again.value, again.key) == (first.value, first.key)
+    assert again.headers == [header for header in first.headers if header[0] not in of_one_call]
+    assert (failed.seq, failed.reason, failed.context) == (7, "queue shutdown", "context")
+
+
+@pytest.mark.parametrize("kept", [None, WITHDRAWN])
+def test_a_failed_message_that_is_not_kept_has_no_value(kept: KeptMessage | None) -> None:
+    assert FailedMessage.of(7, "bad topic", kept, None) == FailedMessage(
+        7, "bad topic", None, None, None, [], None, None
+    )
 
 
 def test_a_number_without_a_message_is_withdrawn_and_answered() -> None:
