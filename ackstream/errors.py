@@ -6,7 +6,7 @@ Errors that are sent to a requester have another form: ``protocol.errors``.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 
 class AckstreamError(Exception):
     """Root of the tree. The text is a sentence or a few that a person can act on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep text and attributes in a copy, and in another process, whatever the arguments of the kind are."""
+        return _copied, (type(self), self.args), vars(self)
+
+
+def _copied(kind: type[AckstreamError], arguments: tuple[Any, ...]) -> AckstreamError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error
 
 
 class SettingsError(AckstreamError):

@@ -1,8 +1,24 @@
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 
-from ackstream.client.errors import BadFilterError, NoSubscriptionMatchError, RefusedError
+from ackstream.client.errors import (
+    BadFilterError,
+    ClosedError,
+    GapError,
+    NoSubscriptionMatchError,
+    RefusedError,
+    RequestTimeout,
+    StoreError,
+)
+from ackstream.errors import MissingExtraError, UnreachableError
+from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
+from ackstream.protocol.errors import AccessDeniedError, DittoError
 
 
 @pytest.mark.parametrize(
@@ -17,3 +33,27 @@ def test_reasons_are_typed_errors(reason: str, kind: type[RefusedError]) -> None
     error = RefusedError.of(reason)
     assert type(error) is kind
     assert error.reason == reason
+
+
+ERRORS = [
+    RefusedError.of("not entitled", "Message 3", "It lacks a right."),
+    RefusedError.of("sow store failed"),
+    RequestTimeout("There was no reply.", "c-1"),
+    ClosedError("The requester was closed.", "c-1"),
+    GapError(3, 7),
+    StoreError("The store is damaged."),
+    UnreachableError("No Kafka answers."),
+    DittoError(409, "a:b", "text", "description", "href", invalidHeaderKey="timeout"),
+    thing_not_found("org.acme:lamp"),
+    AccessDeniedError(thing_not_found("org.acme:lamp"), "READ"),
+    LabelsTakenError(frozenset({"a:b"}), [Claim(frozenset({"a:b"}), "group")]),
+    MissingExtraError("Install ackstream[lake]."),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy, copy.copy])
+def test_an_error_stays_what_it_is_in_another_process(error: Exception, copied: Any) -> None:
+    again = copied(error)
+    assert type(again) is type(error)
+    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))

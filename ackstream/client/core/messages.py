@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core.connection import ReliableSender, Sending
-from ackstream.errors import ClientError
+from ackstream.errors import ClientError, PreconditionNotMetError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
@@ -40,6 +40,25 @@ _OBJECT_BYTES = 500
 """Memory of a message besides its key, its value and its headers."""
 
 
+class _Elsewhere:
+    """Stands for the client in a copy of a message."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise PreconditionNotMetError(
+            "This is a copy of a message: acknowledge, settle or answer the one that the client has handed out."
+        )
+
+
+def without_client(message: object) -> dict[str, Any]:
+    """Return the attributes of a copy of a message: its client, which is private, cannot be used by it."""
+    return {name: _Elsewhere() if name.startswith("_") else value for name, value in vars(message).items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Message:
     """Base of the messages that readers, consumers and streams receive.
@@ -58,6 +77,10 @@ class Message:
     value: bytes | None
     headers: Mapping[str, bytes | None]
     timestamp_ms: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the client out of a copy, and of what another process gets."""
+        return without_client(self)
 
     @property
     def size(self) -> int:

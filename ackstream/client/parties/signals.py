@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from ackstream.client.core.messages import without_client
 from ackstream.client.requests.commands import json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, write_ack
@@ -238,6 +239,10 @@ class Delivered(Signal):
     """A signal that a subscriber received; it may be answered while its handler runs, and later from any thread."""
 
     _open: OpenDelivery | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the subscriber out of a copy, and of what another process gets."""
+        return without_client(self)
 
     def answer(self, answer: Answer) -> None:
         """Send an answer.

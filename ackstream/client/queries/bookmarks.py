@@ -179,13 +179,13 @@ class LogMessage(Message):
     command: str
     bookmark: str
     sub_id: str | None
-    bookmarks: Bookmarks | None = field(default=None, repr=False, compare=False)
+    _bookmarks: Bookmarks | None = field(default=None, repr=False, compare=False)
     omitted: int = 0
 
     def discard(self) -> None:
         """Mark the message as processed: no resumed subscription repeats it; ``StoreError`` if the file fails."""
-        if self.bookmarks is not None and self.sub_id is not None:
-            self.bookmarks.discard(self.sub_id, self.bookmark)
+        if self._bookmarks is not None and self.sub_id is not None:
+            self._bookmarks.discard(self.sub_id, self.bookmark)
 
 
 def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> LogMessage:
