@@ -7,19 +7,34 @@ waits is a coroutine; iteration is by ``async for``. A twin connects and closes 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING
 
 from ackstream import client as sdk
 from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
-from ackstream.aio._base import apart, aside, coroutine, future, outcome, sliced
+from ackstream.aio._base import Calls, apart, aside, coroutine, future, in_turn, outcome, same, sliced
+from ackstream.client.core.arguments import takes
+from ackstream.client.options import (
+    PublisherOptions,
+    QueryOptions,
+    QueueOptions,
+    ReaderOptions,
+    RequesterOptions,
+    ResponderOptions,
+    SubscriberOptions,
+)
+from ackstream.client.publishing.publications import AwaitedMessage, NewMessage
+from ackstream.client.reading.sample_reader import ANY
+from ackstream.kafka.clients import CLOSE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
+    from ackstream.client.parties.signals import Answer
     from ackstream.protocol.messages import CommandAck
 
 
@@ -27,6 +42,10 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
     """The twin of :class:`Requester`. A request whose wait is cancelled is answered, and the reply is dropped."""
 
     _kind = sdk.Requester
+
+    @takes(RequesterOptions, awaits=True)
+    def __init__(self, options: RequesterOptions) -> None:
+        super().__init__(**vars(options))
 
     send = future(sdk.Requester.send)
     request = coroutine(sdk.Requester.send, outcome)
@@ -42,11 +61,15 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
 
     _kind = sdk.Publisher
 
+    @takes(PublisherOptions, awaits=True)
+    def __init__(self, options: PublisherOptions) -> None:
+        super().__init__(**vars(options))
+
     async def _one(self, call: Callable[[], Future[sdk.Receipt]]) -> asyncio.Future[sdk.Receipt]:
-        return asyncio.wrap_future(await self.after_others(call))
+        return _receipt(await self.after_others(call))
 
     async def _many(self, call: Callable[[], list[Future[sdk.Receipt]]]) -> list[asyncio.Future[sdk.Receipt]]:
-        return [asyncio.wrap_future(one) for one in await self.after_others(call)]
+        return [_receipt(one) for one in await self.after_others(call)]
 
     publish = coroutine(sdk.Publisher.publish, _one)
     publish_many = coroutine(sdk.Publisher.publish_many, _many)
@@ -54,17 +77,44 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
     wait_for_acknowledgments = sliced(sdk.Publisher.wait_for_acknowledgments, sdk.ReaderTimeout, "max_wait")
     waiting_for = coroutine(sdk.Publisher.waiting_for, apart)
 
-    async def publish_await_acknowledgement(
-        self, value: bytes, timeout: float | None = None, **options: Any
-    ) -> sdk.Receipt:
+    async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Close the publisher, as :meth:`Publisher.close` does; called by a handler it does not wait for that."""
+        await self._close(timeout)
+
+    @takes(AwaitedMessage)
+    async def publish_await_acknowledgement(self, message: AwaitedMessage) -> sdk.Receipt:
         """Publish and wait for the receipt; errors are those of ``Publisher.publish_await_acknowledgement``."""
-        receipt = await self.publish(value, **{"ack_immediately": True, **options})
-        done, _ = await asyncio.wait([receipt], timeout=timeout)
+        receipt = await self.publish(**{each.name: getattr(message, each.name) for each in fields(NewMessage)})
+        done, _ = await asyncio.wait([receipt], timeout=message.timeout)
         if not done:
             raise sdk.AcknowledgementTimeout(
-                f"No acknowledgement within {timeout:g} s; the message is kept, and may be stored already or later."
+                f"No acknowledgement within {message.timeout:g} s; the message is kept, and may be stored already or "
+                f"later."
             )
         return await receipt
+
+
+def _receipt(given: Future[sdk.Receipt]) -> asyncio.Future[sdk.Receipt]:
+    """Return the future of a receipt, which a program need not look at: ``on_failed_write`` gets what is refused."""
+    found = asyncio.wrap_future(given)
+    found.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return found
+
+
+@dataclass(frozen=True)
+class AsyncResponderOptions(ResponderOptions):
+    """The options of an ``AsyncResponder``."""
+
+    _: KW_ONLY
+    handler: Callable[[sdk.Signal], Answer | Awaitable[Answer]]  # type: ignore[assignment]  # awaits, too
+
+
+@dataclass(frozen=True)
+class AsyncSubscriberOptions(SubscriberOptions):
+    """The options of an ``AsyncSubscriber``."""
+
+    _: KW_ONLY
+    handler: Callable[[sdk.Delivered], Answer | Awaitable[Answer]]  # type: ignore[assignment]  # a subscriber's signals
 
 
 class AsyncResponder(AsyncClient[sdk.Responder]):
@@ -72,11 +122,19 @@ class AsyncResponder(AsyncClient[sdk.Responder]):
 
     _kind = sdk.Responder
 
+    @takes(AsyncResponderOptions, awaits=True)
+    def __init__(self, options: AsyncResponderOptions) -> None:
+        super().__init__(**vars(options))
+
 
 class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
     """The twin of :class:`Subscriber`; its ``handler`` is a coroutine function that returns the answer to a signal."""
 
     _kind = sdk.Subscriber
+
+    @takes(AsyncSubscriberOptions, awaits=True)
+    def __init__(self, options: AsyncSubscriberOptions) -> None:
+        super().__init__(**vars(options))
 
 
 class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader]):
@@ -89,7 +147,32 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
     _kind = sdk.SampleReader
     _lent: AbstractContextManager[list[sdk.Sample]] | None = None
 
+    @takes(ReaderOptions, awaits=True)
+    def __init__(self, options: ReaderOptions) -> None:
+        super().__init__(**vars(options))
+
+    take = coroutine(sdk.SampleReader.take, in_turn)
+    read = coroutine(sdk.SampleReader.read, in_turn)
+    acknowledge_sample = same(sdk.SampleReader.acknowledge_sample)
+    acknowledge_all = same(sdk.SampleReader.acknowledge_all)
+    reject_sample = same(sdk.SampleReader.reject_sample)
     unregister = coroutine(sdk.SampleReader.unregister, apart)
+
+    async def close(self, *, leave: bool = True) -> None:
+        """Close the reader, as :meth:`SampleReader.close` does; called by a handler it does not wait for that."""
+        await self._close(leave=leave)
+
+    @asynccontextmanager
+    async def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> AsyncIterator[list[sdk.Sample]]:
+        """Lend samples for an ``async with`` block, as :meth:`SampleReader.loan` does."""
+        lent = self.client.loan(max_samples, timeout)
+        samples = await self.after_others(lent.__enter__)
+        try:
+            yield samples
+        except BaseException as error:
+            lent.__exit__(type(error), error, error.__traceback__)
+            raise
+        lent.__exit__(None, None, None)
 
     def _at_hand(self) -> sdk.Sample | None:
         return self._next(0)
@@ -121,6 +204,13 @@ class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.Queue
 
     _kind = sdk.QueueConsumer
 
+    @takes(QueueOptions, awaits=True)
+    def __init__(self, options: QueueOptions) -> None:
+        super().__init__(**vars(options))
+
+    stop = same(sdk.QueueConsumer.stop)
+    start = same(sdk.QueueConsumer.start)
+
     def _ask(self) -> asyncio.Future[sdk.QueueMessage | None]:
         return self.after_others(self.client.receive)
 
@@ -130,7 +220,7 @@ class AsyncMessageStream(AsyncIteration[sdk.LogMessage]):
 
     def __init__(self, stream: sdk.MessageStream) -> None:
         self.stream = self.client = stream
-        self._thread = ThreadPoolExecutor(1, "ackstream-aio-stream")
+        self._thread = Calls("ackstream-aio-stream")
 
     wait = sliced(sdk.MessageStream.wait, sdk.CommandTimeout)
 
@@ -142,7 +232,7 @@ class AsyncMessageStream(AsyncIteration[sdk.LogMessage]):
         return self.stream.receive(0)
 
     def _ask(self) -> asyncio.Future[sdk.LogMessage | None]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, self.stream.receive)
+        return self._thread.make(self.stream.receive)
 
 
 class AsyncQueryClient(AsyncClient[sdk.QueryClient]):
@@ -150,12 +240,17 @@ class AsyncQueryClient(AsyncClient[sdk.QueryClient]):
 
     _kind = sdk.QueryClient
 
+    @takes(QueryOptions, awaits=True)
+    def __init__(self, options: QueryOptions) -> None:
+        super().__init__(**vars(options))
+
     async def _stream(self, call: Callable[[], sdk.MessageStream]) -> AsyncMessageStream:
         return AsyncMessageStream(await aside(call))
 
     sow = coroutine(sdk.QueryClient.sow, _stream)
     sow_and_subscribe = coroutine(sdk.QueryClient.sow_and_subscribe, _stream)
     subscribe = coroutine(sdk.QueryClient.subscribe, _stream)
+    execute = coroutine(sdk.QueryClient.execute, _stream)
     sow_delete = coroutine(sdk.QueryClient.sow_delete, apart)
     flush = coroutine(sdk.QueryClient.flush, apart)
 

@@ -11,10 +11,11 @@ import inspect
 import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from functools import cached_property, partial, wraps
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from ackstream.client.core.lifetime import Client
@@ -23,12 +24,9 @@ from ackstream.errors import PreconditionNotMetError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
-    from concurrent.futures import Future
     from types import TracebackType
 
     from typing_extensions import Self
-
-    from ackstream.client.core.connection import Brokers
 
 C = TypeVar("C", bound=Client)
 M = TypeVar("M")
@@ -45,16 +43,45 @@ _HANDLING: ContextVar[AsyncClient[Any] | None] = ContextVar("_HANDLING", default
 """The twin whose handler runs."""
 
 
+class Calls:
+    """A thread that makes calls one after the other; it ends with its object, and the exit of Python waits for none."""
+
+    def __init__(self, name: str) -> None:
+        self._waiting: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=_make_calls, args=(self._waiting,), name=name, daemon=True)
+
+    def make(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Make a call after all earlier ones, in the context of the caller."""
+        if self._thread.ident is None:
+            self._thread.start()
+        outcome: Future[T] = Future()
+        self._waiting.put((outcome, partial(copy_context().run, function, *arguments)))
+        return asyncio.wrap_future(outcome)
+
+    def __del__(self) -> None:
+        self._waiting.put(None)
+
+
+def _make_calls(waiting: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    while (call := waiting.get()) is not None:
+        outcome, function = call
+        if not outcome.set_running_or_notify_cancel():
+            continue
+        try:
+            found = function()
+        except BaseException as error:  # noqa: BLE001 - it is that of the caller
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(found)
+        del call, outcome, function
+
+
 def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """Call a function that may wait for long in a thread of its own.
 
     A cancelled call keeps its thread: with enough of them in the few of the loop the client could not be closed.
     """
-    thread = ThreadPoolExecutor(1, "ackstream-aio-aside")
-    try:
-        return asyncio.get_running_loop().run_in_executor(thread, copy_context().run, function, *arguments)
-    finally:
-        thread.shutdown(wait=False)
+    return Calls("ackstream-aio-aside").make(function, *arguments)
 
 
 # -- methods of twins, made from those of clients ----------------------------------------------------------------------
@@ -110,6 +137,21 @@ def apart(_twin: Any, call: Callable[[], T]) -> asyncio.Future[T]:
     return aside(call)
 
 
+async def in_turn(twin: Any, call: Callable[[], T]) -> T:
+    """Make a call in the thread of the twin."""
+    return await twin.after_others(call)  # type: ignore[no-any-return]  # of any client
+
+
+def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that does not wait: that of the client."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return getattr(self.client, method.__name__)(*arguments, **named)  # type: ignore[no-any-return]
+
+    return call
+
+
 async def outcome(_twin: Any, call: Callable[[], Future[T]]) -> T:
     """Make a call, and wait for the outcome of its future."""
     return await asyncio.wrap_future(call())
@@ -129,24 +171,13 @@ class AsyncClient(Generic[C]):
     _closing: asyncio.Future[None] | None = None
     _ended = False
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if kind := vars(cls).get("_kind"):
-            # for help() and editors
-            cls.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
-
-    def __init__(self, bootstrap_servers: Brokers, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         """Take the arguments of the client; the awaitable that a handler returns is awaited in the loop.
 
         Signals and messages are handled one after the other, as they are by a plain function. A callback that is one,
         such as ``on_error``, is called in a thread of the client.
-
-        :param bootstrap_servers: the brokers, ``host:port`` with commas between, or the Kafka of the settings
-        :param options: as of the client that it is the twin of
-        :raises TypeError: the client has no such option, or one is missing
         """
-        inspect.signature(self._kind).bind(bootstrap_servers, **options)
-        self._arguments: tuple[Brokers, dict[str, Any]] = bootstrap_servers, options
+        self._options = options
         self._begin()
 
     @classmethod
@@ -158,7 +189,7 @@ class AsyncClient(Generic[C]):
 
     def _begin(self, client: C | None = None) -> None:
         self._client, self._entered = client, threading.Event()
-        self._thread = ThreadPoolExecutor(1, "ackstream-aio")
+        self._thread = Calls("ackstream-aio")
         if client is not None:
             self._entered.set()
 
@@ -181,20 +212,18 @@ class AsyncClient(Generic[C]):
             pass
         return closed
 
-    async def close(self, **options: Any) -> None:
-        """Close the client; may be called twice. Called by a handler it does not wait for that handler's end.
+    async def close(self) -> None:
+        """Close the client; may be called twice. Called by a handler it does not wait for that handler's end."""
+        await self._close()
 
-        :param options: as of the client's own, such as ``timeout``
-        """
+    async def _close(self, *arguments: Any, **named: Any) -> None:
+        """Close the client with the arguments of its own ``close``."""
         self._ended = True
-        try:
-            if self._client is not None:
-                if self._closing is None:
-                    self._closing = aside(partial(self._client.close, **options))
-                if _HANDLING.get() is not self:
-                    await asyncio.shield(self._closing)
-        finally:
-            self._thread.shutdown(wait=False)
+        if self._client is not None:
+            if self._closing is None:
+                self._closing = aside(partial(self._client.close, *arguments, **named))
+            if _HANDLING.get() is not self:
+                await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Self:
         if self._client is None:
@@ -219,12 +248,11 @@ class AsyncClient(Generic[C]):
             await self.close()
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> C:
-        bootstrap_servers, options = self._arguments
+        options = self._options
         for name, option in options.items():
             if option is not None and (name in _HANDLERS or inspect.iscoroutinefunction(option)):
                 options = options | {name: partial(self._handle, loop, option)}
-        client: C = self._kind(bootstrap_servers, **options)
-        return client
+        return self._kind(**options)  # type: ignore[no-any-return]
 
     def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any) -> Any:
         """Call a handler in the client's thread; an awaitable that it returns is awaited in the loop."""
@@ -242,10 +270,7 @@ class AsyncClient(Generic[C]):
 
     def after_others(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Call a function that may wait in the thread of this twin, after all earlier ones."""
-        if self._ended:
-            # that thread takes no calls any more; the client says what has become of it
-            return aside(function, *arguments)
-        return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        return self._thread.make(function, *arguments)
 
 
 def _close_made(making: asyncio.Future[Any]) -> None:
@@ -274,11 +299,21 @@ class AsyncIteration(AsyncIterator[M], Generic[M]):
     def _ask(self) -> asyncio.Future[M | None]:
         """Wait for the next message in a thread; ``None``: there are no more."""
 
-    async def receive(self) -> M | None:
-        """Return the next message; ``None`` after the last. Raises the error that has ended the client, or the stream.
+    async def receive(self, timeout: float | None = None) -> M | None:
+        """Return the next message; ``None`` after the last, or after ``timeout`` seconds.
 
-        Limit the wait with ``asyncio.wait_for``, or ``asyncio.timeout`` from Python 3.11 on.
+        Raises the error that has ended the client, or the stream. ``asyncio.wait_for`` limits the wait, too.
         """
+        if timeout is None:
+            return await self._next_message()
+        waiting = asyncio.ensure_future(self._next_message())
+        try:
+            await asyncio.wait([waiting], timeout=timeout)
+            return await waiting if waiting.done() else None
+        finally:
+            waiting.cancel()
+
+    async def _next_message(self) -> M | None:
         async with self._turn:
             if self._coming is None:
                 # other tasks have their turn, and a cancellation comes before a message is taken

@@ -46,7 +46,7 @@ class RequesterOptions:
     default_timeout: float = 60.0
     grace: float = 10.0
     delivery_timeout: float = DELIVERY_SECONDS
-    on_error: Callable[[Exception], None] | None = None
+    on_error: Callable[[Exception], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ResponderOptions:
     labels: Iterable[str] = (LIVE_RESPONSE,)
     group: str | None = None
     start: Start = "latest"
-    on_error: Callable[[Exception], None] | None = None
+    on_error: Callable[[Exception], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class PublisherOptions:
     conflation_ms: int | None = None
     error_on_gap: bool = False
     logon_timeout: float = 60.0
-    on_receipt: Callable[[Receipt], None] | None = None
-    on_failed_write: Callable[[FailedMessage], None] | None = None
-    on_ack: Callable[[CommandAck], None] | None = None
+    on_receipt: Callable[[Receipt], object] | None = None
+    on_failed_write: Callable[[FailedMessage], object] | None = None
+    on_ack: Callable[[CommandAck], object] | None = None
     writer_qos: WriterQos | None = None
-    on_application_acknowledgment: Callable[[Callback], None] | None = None
-    on_error: Callable[[Exception], None] | None = None
-    on_connection: Callable[[ConnectionState], None] | None = None
+    on_application_acknowledgment: Callable[[Callback], object] | None = None
+    on_error: Callable[[Exception], object] | None = None
+    on_connection: Callable[[ConnectionState], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class ReaderOptions:
     max_samples: int = MAX_SAMPLES
     max_bytes: int = MAX_BYTES
     start_timeout: float = 60.0
-    on_error: Callable[[Exception], None] | None = None
-    on_connection: Callable[[ConnectionState], None] | None = None
+    on_error: Callable[[Exception], object] | None = None
+    on_connection: Callable[[ConnectionState], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class QueueOptions:
     ack_timeout: float = 1.0
     flow: FlowQos | None = None
     bind_timeout: float = 60.0
-    on_refused: Callable[[NotSettled], None] | None = None
-    on_error: Callable[[Exception], None] | None = None
+    on_refused: Callable[[NotSettled], object] | None = None
+    on_error: Callable[[Exception], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,6 @@ class QueryOptions:
     timeout: float = 60.0
     heartbeat: float = 30.0
     conflation_ms: int | None = None
-    on_ack: Callable[[CommandAck], None] | None = None
-    on_error: Callable[[Exception], None] | None = None
-    on_connection: Callable[[ConnectionState], None] | None = None
+    on_ack: Callable[[CommandAck], object] | None = None
+    on_error: Callable[[Exception], object] | None = None
+    on_connection: Callable[[ConnectionState], object] | None = None

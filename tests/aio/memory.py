@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class Obliging(Connection):
 class Answering(Client):
     """Calls its handler for one signal in a thread of its own, as a responder does."""
 
-    def __init__(self, _bootstrap_servers: object, *, handler: Callable[[Any], Ack], **_: Any) -> None:
+    def __init__(self, *, handler: Callable[[Any], Ack], **_: Any) -> None:
         self.counts, self.answers = Counter[str](), []
         self._handler = handler
         self._life = Lifetime()
@@ -56,14 +57,14 @@ class Answering(Client):
         self._life.close()
 
 
-def requester(_bootstrap_servers: object, **_: Any) -> Any:
+def requester(**_: Any) -> Any:
     system = RequestSystem()
     system.responder(handler=lambda _: Ack(204), labels=["fleet:done"])
     return system.requester()
 
 
-def publisher(_bootstrap_servers: Any, **options: Any) -> Publisher:
-    return Publisher(Brokers(Obliging), **options)
+def publisher(**options: Any) -> Publisher:
+    return Publisher(**options | {"bootstrap_servers": Brokers(Obliging)})
 
 
 def reader(bootstrap_servers: Any, **options: Any) -> SampleReader:
@@ -74,7 +75,8 @@ def reader(bootstrap_servers: Any, **options: Any) -> SampleReader:
 
 def consumer(service: Service, **options: Any) -> QueueConsumer:
     # the one that the service knows
-    made = QueueConsumer(FakeConnection(link=service), **options | {"queue": "q", "name": "A"})
+    connection = FakeConnection(link=service)
+    made = QueueConsumer(**options | {"bootstrap_servers": connection, "queue": "q", "name": "A"})
     service.deliver(2, 3, 4)
     return made
 
@@ -87,9 +89,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Service:
     monkeypatch.setattr(AsyncRequester, "_kind", staticmethod(requester))
     monkeypatch.setattr(AsyncPublisher, "_kind", staticmethod(publisher))
     monkeypatch.setattr(AsyncSampleReader, "_kind", staticmethod(reader))
-    monkeypatch.setattr(
-        AsyncQueueConsumer, "_kind", staticmethod(lambda _brokers, **options: consumer(service, **options))
-    )
+    monkeypatch.setattr(AsyncQueueConsumer, "_kind", staticmethod(partial(consumer, service)))
     monkeypatch.setattr(AsyncResponder, "_kind", Answering)
     return service
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,13 +22,16 @@ from ackstream.aio import (
     AsyncSampleReader,
     AsyncSubscriber,
 )
+from ackstream.aio._base import Calls
 from ackstream.client import (
+    BadParameterError,
     ClosedError,
     CommandTimeout,
     FlushTimeout,
     PreconditionNotMetError,
     PublisherClosedError,
     QueryClient,
+    ReaderQos,
     SampleReader,
     StreamClosedError,
 )
@@ -57,7 +64,7 @@ class Slow(Client):
 
     made: list[Slow] = []  # noqa: RUF012 - one test at a time
 
-    def __init__(self, _bootstrap_servers: object, may: threading.Event, began: threading.Event) -> None:
+    def __init__(self, may: threading.Event, began: threading.Event) -> None:
         began.set()
         assert may.wait(PATIENCE_SECONDS)
         self._life = Lifetime()
@@ -81,7 +88,7 @@ def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[Async
     first, *options = inspect.signature(twin._kind).parameters.values()
     given = {option.name: "x" for option in options if option.default is inspect.Parameter.empty}
     twin("localhost:9092", **given)
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(BadParameterError, match=f"{twin.__name__} has no option 'colour'"):
         twin("localhost:9092", **given, colour="red")
     for name in given:
         with pytest.raises(TypeError, match=name):
@@ -91,16 +98,38 @@ def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[Async
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
 def test_a_twin_and_its_methods_have_the_signatures_of_the_client(twin: type[AsyncClient[Any]]) -> None:
-    assert inspect.signature(twin) == inspect.signature(twin._kind)
+    assert _parameters(twin) == _parameters(twin._kind)
     for name, method in vars(twin).items():
-        if hasattr(method, "__wrapped__"):
-            assert inspect.signature(method) == inspect.signature(method.__wrapped__)
-            assert getattr(twin._kind, name)
+        if hasattr(method, "__wrapped__") and name not in ("__init__", "request"):
+            assert _parameters(method) == _parameters(getattr(twin._kind, name)), name
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
+def test_a_type_checker_knows_the_arguments_of_a_twin_and_what_its_block_gives(twin: type[AsyncClient[Any]]) -> None:
+    assert {twin.__aenter__.__annotations__["return"], twin._kind.__enter__.__annotations__["return"]} == {"Self"}
+    for kind in (twin, twin._kind):
+        functions = [value for name, value in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"]
+        for function in (kind.__init__, *functions):
+            for each in inspect.signature(function).parameters.values():
+                # those of a query are the headers of a command
+                assert each.kind is not each.VAR_KEYWORD or function.__name__ == "execute"
+
+
+def _parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
+def test_a_twin_has_the_methods_of_its_client(twin: type[AsyncClient[Any]]) -> None:
+    methods = {name for name, value in inspect.getmembers(twin._kind, inspect.isfunction) if not name.startswith("_")}
+    without_waiting = {"is_sample_app_acknowledged", "first_unacknowledged"}
+    assert methods - set(dir(twin)) <= without_waiting
 
 
 def test_a_callback_that_is_a_coroutine_function_runs_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Client):
-        def __init__(self, _bootstrap_servers: str, *, on_error: Any) -> None:
+        def __init__(self, bootstrap_servers: str, *, on_error: Any, **_: Any) -> None:
+            assert bootstrap_servers == "b"
             self._life = Lifetime(on_error=on_error)
             self._life.thread(lambda: 1 / 0, "failing").start()
 
@@ -114,7 +143,7 @@ def test_a_callback_that_is_a_coroutine_function_runs_in_the_loop(monkeypatch: p
         async def note(error: Exception) -> None:
             await errors.put(error.__cause__)
 
-        async with AsyncResponder("b", on_error=note):
+        async with AsyncResponder("b", handler=print, on_error=note):
             return await asyncio.wait_for(errors.get(), PATIENCE_SECONDS)
 
     assert isinstance(asyncio.run(main()), ZeroDivisionError)
@@ -129,7 +158,7 @@ def test_the_loop_goes_on_while_a_client_connects_and_an_entry_that_is_cancelled
     may, began = threading.Event(), threading.Event()
 
     async def main() -> Slow:
-        entering = asyncio.ensure_future(AsyncSlow("b", may=may, began=began).__aenter__())
+        entering = asyncio.ensure_future(AsyncSlow(may=may, began=began).__aenter__())
         assert await asyncio.to_thread(began.wait, PATIENCE_SECONDS)
         entering.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -153,6 +182,46 @@ def test_a_block_that_raises_closes_the_client() -> None:
     with pytest.raises(LookupError):
         asyncio.run(main())
     assert not requester.alive
+
+
+ENDS_WITHOUT_CLOSING = """
+import asyncio, threading
+from ackstream.aio import AsyncMessageStream, AsyncRequester
+from ackstream.aio._base import aside
+from ackstream.client.queries.message_stream import MessageStream
+from ackstream.testing import RequestSystem
+
+async def main():
+    twin = AsyncRequester.over(RequestSystem().requester())
+    stream = AsyncMessageStream(MessageStream("c", "s", {"completed"}, live=False, bookmarks=None, handler=None))
+    never = threading.Event()
+    for waiting in (stream.receive(), twin.after_others(never.wait), aside(never.wait)):
+        try:
+            await asyncio.wait_for(waiting, 0.05)
+        except asyncio.TimeoutError:
+            pass
+    print("ends", flush=True)
+    raise SystemExit(7)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_forgets_to_close_ends() -> None:
+    command = [sys.executable, "-c", ENDS_WITHOUT_CLOSING]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert (ended.stdout, ended.returncode) == ("ends\n", 7), ended.stderr
+
+
+def test_a_thread_for_calls_ends_with_what_used_it() -> None:
+    async def main() -> threading.Thread:
+        calls = Calls("passing")
+        assert [await calls.make(int, text) for text in ("1", "2")] == [1, 2]
+        with pytest.raises(ValueError, match="invalid literal"):
+            await calls.make(int, "x")
+        return calls._thread
+
+    asyncio.run(main()).join(PATIENCE_SECONDS)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -238,6 +307,21 @@ def test_a_publisher_that_loses_messages_at_its_end_says_so_and_hides_no_other_e
 
     with pytest.raises(error or FlushTimeout, match=None if error else "within 0.1 s"):
         asyncio.run(main())
+
+
+def test_receipts_that_nobody_awaits_print_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with AsyncPublisher(brokers, name="p1") as publisher:
+            brokers[0].pending, brokers[0].away = [], True
+            await publisher.publish(b"1")
+            await publisher.publish_many([b"2", b"3"])
+            await publisher.close(timeout=0.1)
+
+    brokers = Brokers()
+    with suppress(FlushTimeout):
+        asyncio.run(main())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def _silenced(answer: Any, silent: threading.Event) -> Any:
@@ -341,6 +425,41 @@ def test_a_sample_is_acknowledged_when_the_next_one_is_asked_for_and_not_if_its_
     assert acknowledged == [0, 1, 2]
 
 
+def test_a_reader_takes_reads_and_lends_samples_as_its_client_does(service: Service) -> None:
+    assert service
+
+    async def main() -> None:
+        async with AsyncSampleReader("b", name="r1", qos=ReaderQos(kind="application-explicit")) as twin:
+            (first,) = await twin.take(1, None)
+            (second,) = await twin.read(1, None)
+            assert (first.seq, second.seq) == (1, 2)
+            twin.acknowledge_sample(first)
+            async with twin.loan(1) as samples:
+                assert [each.seq for each in samples] == [2]
+            with pytest.raises(LookupError):
+                async with twin.loan(1, None):
+                    raise LookupError
+            twin.acknowledge_all()
+            assert twin.client.statistics.acknowledged == 3
+
+    asyncio.run(main())
+
+
+def test_a_wait_for_a_message_may_have_a_limit(service: Service) -> None:
+    assert service
+
+    async def main() -> list[str]:
+        async with AsyncQueueConsumer("b", queue="q", name="A") as consumer:
+            found = [await consumer.receive(PATIENCE_SECONDS) for _ in range(2)]
+            consumer.stop()
+            assert await consumer.receive(0.01) is None
+            consumer.start()
+            found.append(await consumer.receive())
+        return [message.id for message in found if message is not None]
+
+    assert asyncio.run(main()) == ["m2", "m3", "m4"]
+
+
 def test_closing_a_reader_or_a_consumer_ends_its_iteration(service: Service) -> None:
     assert service
 
@@ -437,7 +556,7 @@ def test_a_handler_that_is_called_before_the_client_is_there_may_close_it(monkey
     class Eager(Client):
         """Calls its handler at once, and is made only when that has begun."""
 
-        def __init__(self, _bootstrap_servers: str, *, handler: Any) -> None:
+        def __init__(self, *, handler: Any, **_: Any) -> None:
             self._life = Lifetime()
             called = threading.Event()
 
@@ -532,7 +651,7 @@ def test_a_client_is_closed_however_many_waits_of_it_were_cancelled() -> None:
     async def run() -> None:
         may = threading.Event()
         may.set()
-        async with AsyncSlow("localhost:9092", may=may, began=threading.Event()) as twin:
+        async with AsyncSlow(may=may, began=threading.Event()) as twin:
             # more than the loop has threads of its own
             waits = [asyncio.ensure_future(twin.wait_closed()) for _ in range(40)]
             await asyncio.sleep(0)

@@ -20,10 +20,15 @@ R = TypeVar("R")
 M = TypeVar("M")
 
 
-def takes(options: Callable[P, O]) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
-    """Let a method be called with the fields of a struct, its signature; fields of type ``Callable`` are checked."""
+def takes(
+    options: Callable[P, O], *, awaits: bool = False
+) -> Callable[[Callable[[S, O], R]], Callable[Concatenate[S, P], R]]:
+    """Let a method be called with the fields of a struct, its signature; fields of type ``Callable`` are checked.
+
+    With ``awaits`` they may be coroutine functions.
+    """
     known = inspect.signature(options).parameters
-    functions = [name for name, field in known.items() if str(field.annotation).startswith("Callable")]
+    functions = [name for name, field in known.items() if str(field.annotation).startswith("Callable") and not awaits]
 
     def decorate(method: Callable[[S, O], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)

@@ -59,8 +59,8 @@ class Lifetime:
     def __init__(
         self,
         end: Callable[[Exception], None] | None = None,
-        on_error: Callable[[Exception], None] | None = None,
-        on_connection: Callable[[ConnectionState], None] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        on_connection: Callable[[ConnectionState], object] | None = None,
         name: str = "The client",
     ) -> None:
         """Begin; ``end`` fails the futures and waits of the client, before the application's ``on_error`` is called.

@@ -153,7 +153,7 @@ class Worker(Closing):
         *,
         turn: Callable[[float], None] | None = None,
         labels: Labels | None = None,
-        on_error: Callable[[Exception], None] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
     ) -> None:
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 

@@ -53,7 +53,7 @@ class WriterAcknowledgements(Awaited):
         qos: WriterQos,
         writer: str,
         ask: Callable[[WriterStateRequest], None],
-        handler: Callable[[Callback], None] | None,
+        handler: Callable[[Callback], object] | None,
     ) -> None:
         super().__init__()
         # the number of the last sample

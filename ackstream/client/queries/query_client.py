@@ -182,7 +182,7 @@ class QueryClient(Client):
         answer.wait("persisted", self._link.timeout if timeout is None else timeout)
 
     def execute(
-        self, command: str, requested: Iterable[str], *, timeout: float | None = None, **headers: str | int
+        self, /, command: str, requested: Iterable[str], *, timeout: float | None = None, **headers: str | int
     ) -> MessageStream:
         """Send any command with record ``headers`` such as ``topic`` or ``seq``; prefer the other methods."""
         return self._link.execute(command, {*requested, "processed"}, _headers(**headers), timeout)
