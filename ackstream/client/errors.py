@@ -44,6 +44,10 @@ class ThreadDiedError(ClientError):
     """A thread of the client died of an unexpected error, its cause; the client has ended."""
 
 
+class ForkedError(ClientError):
+    """A client is used in a child of its process, which has none of its threads; a child makes clients of its own."""
+
+
 class PublisherClosedError(ClientError):
     """The publisher was closed before the acknowledgement arrived; a store in a file keeps the message."""
 

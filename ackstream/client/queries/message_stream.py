@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.lifetime import AGAIN_SECONDS, call_handler
+from ackstream.client.core.lifetime import AGAIN_SECONDS, OfOneProcess, call_handler
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.queries.bookmarks import LogMessage
 from ackstream.protocol import queries, record_headers
@@ -30,7 +30,7 @@ Location = tuple[int, int]
 """Partition and offset of a record with an answer."""
 
 
-class MessageStream(Iterator[LogMessage]):
+class MessageStream(OfOneProcess, Iterator[LogMessage]):
     """The answer to a command as it arrives; to be iterated over by one thread.
 
     The iteration of a query ends with its last record, that of a subscription with the subscription. It holds a limited

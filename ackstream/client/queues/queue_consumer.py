@@ -107,7 +107,11 @@ class QueueConsumer(Client):
         self._life = Lifetime(lambda _: self._link.stop(), options.on_error)
         self._ending = Ending(self._life, self._finish)
         link = connection.queue_link or partial(QueueLink, connection)
-        self._link: QueueLink = link(options, self._life, self._settle_call)
+        self._link: QueueLink = link(
+            options,
+            self._life,
+            lambda *call: self._settle_call(*call),  # noqa: PLW0108 - after a fork it is another method
+        )
         self._handling: Loop | None = None
         try:
             self._link.start(options.bind_timeout)
