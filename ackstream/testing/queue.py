@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.jobs import QueueSettings
 
+AT_ONCE = 10
+BATCH_MS = 1_000
+"""A message that comes back is delivered so often at one time; after that, its next delivery takes a batch."""
+
 
 class QueueSystem(VirtualTime):
     """One work queue, its messages and its consumers; for one thread.
@@ -51,6 +55,9 @@ class QueueSystem(VirtualTime):
         self._connection = VirtualConnection(self)
         self._connection.queue_link = partial(QueueLinkInMemory, self)
         self._busy = False
+        # how often each message was delivered at this time, and when one goes on that came back too often
+        self._delivered: Counter[str] = Counter()
+        self._again_at: int | None = None
 
     def consumer(
         self,
@@ -118,7 +125,7 @@ class QueueSystem(VirtualTime):
         ]
 
     def settle(self) -> None:
-        """Deliver messages, and let the handlers work, until nothing moves."""
+        """Deliver messages, and let the handlers work, until nothing moves, or a message has come back too often."""
         if self._busy:
             # a handler settles, or publishes: the loop below goes on
             return
@@ -131,8 +138,11 @@ class QueueSystem(VirtualTime):
                 for event in self.events[before:]:
                     if event.event == "delivered" and event.consumer is not None:
                         self._queue.receive(event.consumer, event.message, self.now)
+                        self._delivered[event.message] += 1
+                        if self._delivered[event.message] >= AT_ONCE:
+                            self._again_at = self.now + BATCH_MS
                 self.turn()
-                moved = len(self.events) > before
+                moved = len(self.events) > before and self._again_at is None
         finally:
             self._busy = False
 
@@ -177,10 +187,13 @@ class QueueSystem(VirtualTime):
             link.take_back(event.message)
 
     def _due(self) -> int | None:
-        deadline = self._queue.deadline
-        return None if deadline is None else max(self.now, deadline)
+        times = [time for time in (self._queue.deadline, self._again_at) if time is not None]
+        return max(self.now, min(times)) if times else None
 
     def _step(self, now: int) -> None:
+        if now > self.now:
+            self._delivered.clear()
+            self._again_at = None
         self.now = now
         self._queue.advance(now)
         self.settle()

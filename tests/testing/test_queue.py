@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ackstream.client import NotConnectedError, OutcomeNotEnabledError, QueueConsumer
 from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import QueueSystem
+from ackstream.testing.queue import AT_ONCE
 
 if TYPE_CHECKING:
     from ackstream.client import QueueMessage
@@ -41,6 +42,33 @@ def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() 
     message.settle()
     again = next(iter(consumer))
     assert (again.id, again.count, system.depth) == (identity, 2, 1)
+
+
+def test_a_message_whose_handler_always_fails_comes_back_with_time_and_publish_returns() -> None:
+    system, seen = _system(), []
+
+    def handle(message: QueueMessage) -> None:
+        seen.append((system.now, message.value))
+        if message.value == b"poison":
+            raise LookupError
+
+    system.consumer(name="a", handler=handle, mode="auto-cancel")
+    system.publish(b"poison")
+    assert (len(seen), system.depth) == (AT_ONCE, 1)
+    system.publish(b"good")
+    assert (seen[-1], system.depth) == ((0, b"good"), 1)
+    seen.clear()
+    system.advance(3)
+    assert {time for time, _ in seen} == {1_000, 2_000, 3_000}
+    assert 3 * AT_ONCE <= len(seen) < 4 * AT_ONCE
+
+
+def test_any_number_of_messages_is_handled_at_once_one_by_one() -> None:
+    system, seen = _system(), []
+    for number in range(10 * AT_ONCE):
+        system.publish(b"%d" % number)
+    system.consumer(name="a", handler=lambda message: seen.append(message.value), mode="auto", backlog=1)
+    assert (len(seen), system.depth, system.now) == (10 * AT_ONCE, 0, 0)
 
 
 @pytest.mark.parametrize(
