@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION = 4
-READABLE_VERSIONS = (1, 2, 3, 4)
+STATE_VERSION = 5
+READABLE_VERSIONS = (1, 2, 3, 4, 5)
 """Sessions and consumers of version 1 lack their last fields, which then have their defaults. Before version 3 there
-are no segments; before version 4 leases began with the delivery, and every delivery counted."""
+are no segments; before version 4 leases began with the delivery, and every delivery counted; before version 5 a message
+did not wait for a consumer that can read it."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 MAX_EARLY = 10_000
 """The most settlements that are remembered because their message has not arrived yet; the oldest are forgotten."""
 
+UNREADABLE_MS = 300_000
+MAX_UNREADABLE = 10_000
+"""How long a message that no bound consumer can read waits for one that can (a rolling deployment), and how many do."""
+
 
 class Queue:
     """The messages of one queue and its consumers."""
@@ -50,6 +54,7 @@ class Queue:
         self._timers: list[tuple[int, str]] = []
         """When leases and delays end, and messages expire."""
         self._early: dict[str, int] = {}
+        self._unreadable: set[str] = set()
         self._segments = Segments({}) if segments is None else segments
 
     # -- messages and consumers ----------------------------------------------------------------------------------------
@@ -122,6 +127,9 @@ class Queue:
         for message in self.messages.values():
             # it may have what it lacked
             message.unreadable -= {consumer}
+            if message.given_up_at and message.not_before == message.given_up_at:
+                message.not_before = 0
+                self._wait(message)
         self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *outcomes}))
 
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
@@ -143,7 +151,7 @@ class Queue:
         passed: list[tuple[int, str]] = []
         while (message := self._next()) is not None:
             if self.consumers and self.consumers.keys() <= message.unreadable:
-                self._give_up(message, Cause(now, "unavailable"), "unavailable")
+                self._wait_for_readers(message, now)
                 continue
             consumers = list(self.consumers.values()) if message.barrier else self._chosen(message)
             if not consumers and message.unreadable and len(passed) < PREFETCH:
@@ -161,6 +169,16 @@ class Queue:
                 self._report(message, now, "left", outcome="settled", reason="sent")
         for place in passed:
             heapq.heappush(self._waiting, place)
+
+    def _wait_for_readers(self, message: QueuedMessage, now: int) -> None:
+        """Keep a message that no bound consumer can read for a while, then give it up."""
+        self._unreadable.add(message.id)
+        message.given_up_at = message.given_up_at or now + UNREADABLE_MS
+        if message.given_up_at <= now or len(self._unreadable) > MAX_UNREADABLE:
+            self._give_up(message, Cause(now, "unavailable"), "unavailable")
+        else:
+            message.not_before = message.given_up_at
+            heapq.heappush(self._timers, (message.not_before, message.id))
 
     def _next(self) -> QueuedMessage | None:
         while self._waiting or self._segments.first is not None:
@@ -189,6 +207,8 @@ class Queue:
     def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> None:
         message.holders[consumer.name] = None
         message.deliveries += 1
+        message.given_up_at = 0
+        self._unreadable.discard(message.id)
         consumer.held[message.id] = None
         self._turn = consumer.name
         self._report(message, now, "delivered", consumer.name)
@@ -295,6 +315,7 @@ class Queue:
 
     def _leave(self, message: QueuedMessage, cause: Cause, how: MessageDisposition, reason: ExitReason) -> None:
         del self.messages[message.id]
+        self._unreadable.discard(message.id)
         for holder in message.holders:
             self._release(holder, message.id)
         self._report(message, cause.at, "left", cause.consumer, outcome=how, reason=reason)
@@ -363,6 +384,7 @@ class Queue:
         self.messages = {message.id: message for message in state.messages}
         self.consumers = {consumer.name: consumer for consumer in state.consumers}
         self._early, self._order, self._turn = state.early, state.order, state.turn
+        self._unreadable = {message.id for message in state.messages if message.given_up_at}
         for message in state.messages:
             ends = [*message.holders.values(), message.expires_at, message.not_before]
             self._timers += [(end, message.id) for end in ends if end]

@@ -34,6 +34,7 @@ class QueuedMessage(msgspec.Struct, array_like=True):
     :ivar deliveries: those that the application of a consumer got, or may still get
     :ivar holders: its consumers, with the ends of the leases that have begun
     :ivar unreadable: the consumers that cannot read it
+    :ivar given_up_at: when it is given up, if no consumer that can read it comes by then; 0: one is bound
     """
 
     id: str
@@ -46,6 +47,7 @@ class QueuedMessage(msgspec.Struct, array_like=True):
     not_before: int = 0
     holders: dict[str, int | None] = {}
     unreadable: frozenset[str] = frozenset()
+    given_up_at: int = 0
 
 
 class MessageLocation(msgspec.Struct, array_like=True):

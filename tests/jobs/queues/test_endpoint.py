@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import MAX_TTL_MS, Endpoint
-from ackstream.jobs.queues.queue import Queue
+from ackstream.jobs.queues.endpoint import MAX_TTL_MS, STATE_VERSION, Endpoint
+from ackstream.jobs.queues.queue import UNREADABLE_MS, Queue
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
 from ackstream.protocol import queues
@@ -288,6 +288,10 @@ def test_a_message_that_a_consumer_cannot_read_is_for_others_and_a_dead_letter_i
     assert service.told((2, _bind("B")), (3, unavailable(consumer="A"))) == [("B", "1", 1)], "B may be able to"
     assert service.told((4, Bind("q", "A", 2)), (5, unavailable(consumer="B"))) == [("A", "1", 1)], "A is another one"
     service.batch((6, unavailable(consumer="A", session=2)))
+    assert service.happened("event", "reason")[-1] == ("returned", "unavailable"), "C may come"
+    alive = [Alive("q", name, session) for name, session in (("A", 2), ("B", 1))]
+    for at in range(SESSION // 2, UNREADABLE_MS + SESSION, SESSION // 2):
+        service.batch(*((at, each) for each in alive))
     assert service.happened("event", "outcome", "reason")[-1] == ("left", "dead-letter", "unavailable")
 
 
@@ -351,31 +355,39 @@ def _state(blob: bytes) -> Any:
 
 
 def _now(state: Any) -> Any:
-    """Return a state of version 3 as of this version: which consumers cannot read a message is known."""
+    """Return a state of version 3 as of this version: who cannot read a message is known, and how long it waits."""
     for message in state[3][0]:
-        message.append([])
+        message += [[], 0]
     return state
 
 
-def test_a_checkpoint_of_version_1_is_written_as_version_4() -> None:
+def test_a_checkpoint_of_version_1_is_written_as_version_5() -> None:
     version, blob = _written(1, VERSION_1)
     expected = _state(VERSION_1)
     # nothing was delivered whose receipt is to be reported, nobody is stopped, and there are no segments
     expected[1]["A"].append({})
     expected[3][1][0].append(False)
     expected.append([])
-    assert (version, _state(blob)) == (4, _now(expected))
+    assert (version, _state(blob)) == (STATE_VERSION, _now(expected))
 
 
-def test_a_checkpoint_of_version_2_is_written_as_version_4() -> None:
+def test_a_checkpoint_of_version_2_is_written_as_version_5() -> None:
     version, blob = _written(2, VERSION_2)
-    assert (version, _state(blob)) == (4, _now([*_state(VERSION_2), []]))
+    assert (version, _state(blob)) == (STATE_VERSION, _now([*_state(VERSION_2), []]))
+
+
+def test_a_checkpoint_of_version_4_is_written_as_version_5() -> None:
+    _, now = _written(2, VERSION_2)
+    state = msgspec.msgpack.decode(now)
+    state[3][0] = [message[:-1] for message in state[3][0]]
+    version, blob = _written(4, msgspec.msgpack.encode(state))
+    assert (version, _state(blob)) == (STATE_VERSION, _state(now))
 
 
 def test_a_checkpoint_of_this_version_is_written_as_it_was_read() -> None:
     written = _written(2, VERSION_2)
     version, again = _written(*written)
-    assert (version, _state(again)) == (4, _state(written[1]))
+    assert (version, _state(again)) == (STATE_VERSION, _state(written[1]))
 
 
 @pytest.mark.parametrize("written", [(1, VERSION_1), (2, VERSION_2), _written(2, VERSION_2)], ids=["1", "2", "4"])
@@ -487,7 +499,7 @@ def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> 
 
 
 def test_the_state_of_a_newer_release_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 9; this release reads up to 4"):
+    with pytest.raises(ValueError, match="version 9; this release reads up to 5"):
         Endpoint(solace(), SESSION).load(9, b"")
 
 

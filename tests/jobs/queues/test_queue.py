@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.jobs.queues import queue as queue_module
+from ackstream.jobs.queues.queue import UNREADABLE_MS
 from ackstream.jobs.queues.records import Event
 from ackstream.jobs.queues.state import QueueState
 from ackstream.protocol.queues import PREFETCH
@@ -453,8 +455,62 @@ def test_what_a_consumer_cannot_read_goes_to_another_and_never_to_it_again(exclu
     queue.enqueue("2", 2)
     assert _sent(queue, 2) == [("1", "B"), ("2", "A")]
     queue.unbind("B", 3, "lost")
-    assert _sent(queue, 3) == []
+    assert _sent(queue, 3) == _sent(queue, 2 + UNREADABLE_MS) == queue.exits == []
+    assert _sent(queue, 3 + UNREADABLE_MS) == []
     assert [(exit_.message, exit_.reason) for exit_ in queue.exits] == [("1", "unavailable")]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_no_bound_consumer_can_read_waits_for_one_that_can(saved: bool) -> None:  # noqa: FBT001
+    queue = _refused()
+    assert (_sent(queue, 1), queue.deadline) == ([], 1 + UNREADABLE_MS)
+    if saved:
+        state, queue = queue.dump(), RecordingQueue(solace())
+        assert state is not None
+        queue.load(msgspec.convert(msgspec.to_builtins(state), QueueState))
+    # another one that cannot read it changes nothing
+    queue.bind("B", 100)
+    assert _sent(queue, 100) == [("1", "B")]
+    queue.settle("B", "1", "rejected", 101, unavailable=True)
+    assert _sent(queue, 101) == []
+    queue.bind("C", 101 + UNREADABLE_MS - 1)
+    assert _sent(queue, 101 + UNREADABLE_MS - 1) == [("1", "C")]
+    queue.settle("C", "1", "accepted", 101 + UNREADABLE_MS)
+    assert [(exit_.outcome, exit_.reason) for exit_ in queue.exits] == [("settled", "accepted")]
+
+
+def test_a_consumer_that_is_bound_anew_may_read_what_it_could_not() -> None:
+    queue = _refused()
+    assert _sent(queue, 1) == []
+    queue.bind("A", 2)
+    assert _sent(queue, 2) == [("1", "A")]
+
+
+def test_what_waits_for_a_consumer_that_can_read_it_expires_as_any_other() -> None:
+    queue = _refused(max_ttl_ms=1_000)
+    assert _sent(queue, 1) == _sent(queue, 1_000) == []
+    assert [exit_.reason for exit_ in queue.exits] == ["expired"]
+
+
+def test_only_so_many_wait_for_a_consumer_that_can_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "MAX_UNREADABLE", 2)
+    queue = _queue(solace(), "1", "2", "3", "4")
+    _sent(queue)
+    for message in "1234":
+        queue.settle("A", message, "rejected", 1, unavailable=True)
+    _sent(queue, 1)
+    assert [exit_.message for exit_ in queue.exits] == ["3", "4"]
+    queue.settle("A", "1", "accepted", 2)
+
+
+def _refused(**rules: Any) -> RecordingQueue:
+    """Return a queue whose only consumer cannot read its only message."""
+    queue = RecordingQueue(solace(**rules))
+    queue.enqueue("1", 0)
+    queue.bind("A", 0)
+    _sent(queue)
+    queue.settle("A", "1", "rejected", 1, unavailable=True)
+    return queue
 
 
 @pytest.mark.parametrize("behind", [1, PREFETCH + 1], ids=["one", "too many"])
