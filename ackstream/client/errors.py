@@ -115,6 +115,10 @@ class UnknownQueueError(ClientError):
     """No work queue has this name."""
 
 
+class MissingCodecError(ClientError):
+    """Messages have a compression that this Python has no package for; others get what the client was given."""
+
+
 class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
     """A command was not acknowledged in time; a subscription that it might have started is cancelled."""
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnsupportedCodecError
 
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 POLL_MS = 100
 BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
+PACKAGES = {"zstd": "zstandard", "snappy": "python-snappy", "lz4": "lz4"}
+"""The packages that kafka-python needs for the compressions of Kafka; gzip is Python's own."""
 
 
 class TopicReader(Closing):
@@ -39,6 +41,7 @@ class TopicReader(Closing):
 
     :ivar stop: ends :meth:`follow` and a wait for the broker
     :ivar unreadable: the number of records that could not be unpacked
+    :ivar codec: the compression of one of them that this Python has no package for; ``None``: none
     :ivar skipped: the number of records that could not be handled
     """
 
@@ -46,6 +49,7 @@ class TopicReader(Closing):
         self.consumer = consumer
         self.stop = stop or threading.Event()
         self.unreadable = self.skipped = 0
+        self.codec: str | None = None
         self.thread: threading.Thread | None = None
         self._last_skipped: tuple[Any, int] | None = None
 
@@ -163,6 +167,8 @@ class TopicReader(Closing):
         # the rest of the same batch fails likewise: log it once
         if self._last_skipped != (partition, offset - 1):
             log.error("Skipped an unreadable record (%s, offset %s): %s", partition, offset, error)
+        if isinstance(error, UnsupportedCodecError):
+            self.codec = next((codec for codec in PACKAGES if codec in str(error)), None)
         self._last_skipped = (partition, offset)
         self.unreadable += 1
         return True

@@ -14,7 +14,7 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.core.lifetime import call_handler
-from ackstream.client.errors import BindTimeout, UnknownQueueError
+from ackstream.client.errors import BindTimeout, MissingCodecError, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
 from ackstream.errors import NotConnectedError
@@ -273,6 +273,9 @@ class QueueLink:
         self._delivered[: len(taken)] = deliveries
         try:
             contents = self._fetcher.fetch(deliveries) if deliveries else {}
+        except MissingCodecError as error:
+            self._life.fail(error)
+            return
         except Exception as error:  # noqa: BLE001 - errors of a lake depend on where it is
             log.warning("Fetching messages failed and will be retried: %s", error)
             self._closing.wait(BACKOFF_SECONDS)

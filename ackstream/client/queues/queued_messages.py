@@ -12,9 +12,10 @@ from kafka.errors import KafkaTimeoutError
 
 from ackstream.client.core.arguments import names
 from ackstream.client.core.messages import Message
+from ackstream.client.errors import MissingCodecError
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
-from ackstream.kafka.reader import TopicReader
+from ackstream.kafka.reader import PACKAGES, TopicReader
 from ackstream.protocol.readers import SampleOutcome
 
 if TYPE_CHECKING:
@@ -161,15 +162,24 @@ class MessageFetcher:
         self._reader.close()
 
     def fetch(self, deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
-        """Return the messages by id, without those that cannot be read (:attr:`absence`); an error is to be retried."""
+        """Return the messages by id, without those that cannot be read (:attr:`absence`).
+
+        An error is to be retried, but a ``MissingCodecError``, which no other attempt mends.
+        """
         wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
         found = self._from_kafka(wanted)
         if self._lake is not None and len(found) < len(wanted):
             found |= self._from_table(self._lake, [one for location, one in wanted.items() if location not in found])
+        elif self._reader.codec is not None and len(found) < len(wanted):
+            codec = self._reader.codec
+            raise MissingCodecError(
+                f"Messages are compressed with {codec}, which this Python cannot read: pip install {PACKAGES[codec]}, "
+                f"or give the consumer the lake of the settings, whose table messages has them."
+            )
         return {delivery.message: found[location] for location, delivery in wanted.items() if location in found}
 
     def _from_kafka(self, wanted: Mapping[Location, Any]) -> dict[Location, Sample]:
-        consumer = self._reader.consumer
+        consumer, self._reader.codec = self._reader.consumer, None
         pending: dict[Any, list[int]] = {}
         for topic, partition, offset in sorted(wanted, reverse=True):
             pending.setdefault(TopicPartition(topic, partition), []).append(offset)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizationFailedError
 
+from ackstream.client.errors import MissingCodecError
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import FlowQos
@@ -140,6 +141,23 @@ def test_a_failing_fetch_is_retried(service: Service, consume: Callable[..., Que
     message = consumer.receive(PATIENCE_SECONDS)
     assert message is not None
     assert (message.id, service.settled("rejected")) == ("m2", [])
+
+
+def test_a_consumer_without_the_codec_of_its_messages_ends_and_gives_none_of_them_up(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    def fetch(_deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        raise MissingCodecError("Messages are compressed with zstd.")
+
+    service.fetch = fetch
+    errors: list[Exception] = []
+    consumer = consume(on_error=errors.append)
+    service.deliver(2)
+    with pytest.raises(MissingCodecError):
+        consumer.receive(PATIENCE_SECONDS)
+    eventually(lambda: errors, "it is reported")
+    consumer.close()
+    assert [type(record).__name__ for record in service.sent if not isinstance(record, (Alive, Bind))] == ["Unbind"]
 
 
 def test_signs_of_life_are_sent_while_a_fetch_waits(service: Service, consume: Callable[..., QueueConsumer]) -> None:

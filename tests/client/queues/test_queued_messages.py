@@ -10,8 +10,9 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError, UnsupportedCodecError
+from kafka.errors import CorruptRecordError, KafkaTimeoutError, UnsupportedCodecError
 
+from ackstream.client.errors import MissingCodecError
 from ackstream.client.queues import queued_messages
 from ackstream.client.queues.queued_messages import MessageFetcher
 from ackstream.lake import reading
@@ -35,6 +36,7 @@ class Consumer:
         self.readable, self.unreadable = set(readable), set(unreadable)
         self.beginning, self.end = beginning, end
         self.at: int | None = None
+        self.error: Exception = CorruptRecordError("a wrong checksum")
         self._coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
         self._fetcher = SimpleNamespace(_next_partition_records=None)
 
@@ -57,10 +59,9 @@ class Consumer:
         assert timeout_ms
         return self.at
 
-    @staticmethod
-    def take() -> None:
+    def take(self) -> None:
         """Fail as the library's function of that name does."""
-        raise UnsupportedCodecError("zstd")
+        raise self.error
 
     def poll(self, timeout_ms: int, max_records: int) -> dict[Any, list[Any]]:
         assert timeout_ms
@@ -116,6 +117,18 @@ def test_what_kafka_has_is_fetched_and_nothing_else_holds_it_up(
     }
 
 
+@pytest.mark.parametrize(("codec", "package"), [("zstd", "zstandard"), ("snappy", "python-snappy"), ("lz4", "lz4")])
+def test_a_compression_that_python_lacks_names_its_package(codec: str, package: str) -> None:
+    consumer = Consumer([2], unreadable=[3])
+    # in the words of kafka-python
+    consumer.error = UnsupportedCodecError(f"Libraries for {codec} compression codec not found")
+    fetcher = _fetcher(consumer)
+    with pytest.raises(MissingCodecError, match=rf"compressed with {codec}, .*: pip install {package}, or give"):
+        fetcher.fetch([_delivered(2), _delivered(3)])
+    # messages that it can read are no fault
+    assert list(fetcher.fetch([_delivered(2)])) == ["m-0-2"]
+
+
 def test_what_cannot_be_read_from_kafka_is_read_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
@@ -124,7 +137,9 @@ def test_what_cannot_be_read_from_kafka_is_read_from_the_table(monkeypatch: pyte
         return [_row(0, 1), _row(0, 3), _row(9, 1)]
 
     monkeypatch.setattr(reading, "messages_at", stored)
-    found = _fetcher(Consumer([2], unreadable=[3]), Lake()).fetch([_delivered(offset) for offset in (1, 2, 3, 4)])
+    consumer = Consumer([2], unreadable=[3])
+    consumer.error = UnsupportedCodecError("Libraries for zstd compression codec not found")
+    found = _fetcher(consumer, Lake()).fetch([_delivered(offset) for offset in (1, 2, 3, 4)])
     assert {name: sample.value for name, sample in found.items()} == {"m-0-1": b"row", "m-0-2": b"2", "m-0-3": b"row"}
     assert asked == [(7, 0, 1), (7, 0, 3), (7, 0, 4)]
 
