@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ackstream.client.core.lifetime import ConnectionState
     from ackstream.client.core.storage import Synchronous
     from ackstream.client.core.worker import Start
-    from ackstream.client.parties.signals import Answer, Delivered, Signal
+    from ackstream.client.parties.signals import Answer, Delivered, Expired, Signal
     from ackstream.client.publishing._reader_acks import Callback
     from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
     from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
@@ -59,6 +59,7 @@ class ResponderOptions:
     labels: Iterable[str] = (LIVE_RESPONSE,)
     group: str | None = None
     start: Start = "latest"
+    expired: Expired = "skip"
     on_error: Callable[[Exception], object] | None = None
 
 

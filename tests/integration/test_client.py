@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import wait
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -419,6 +421,50 @@ def test_the_handlers_exceptions_become_nacks_and_silence_nothing(topics: Kafka,
     assert {key.decode(): ack.status for key, ack in found.items()} == {"0": 500, "1": 404, "2": 500, "4": 204}
     assert b"the lamp is broken" in bytes(found[b"0"].value)
     assert b"Traceback" not in bytes(found[b"0"].value)
+
+
+def test_members_that_join_a_busy_group_have_work_within_seconds(kafka: Kafka):
+    topics = kafka.model_copy(update={"partitions": 10})
+    ensure_topics(Settings(kafka=topics), ("signals", "acks", "replies", "declarations"))
+    # of each call: the member, the command, and when it began in epoch milliseconds
+    calls: list[tuple[int, int, float]] = []
+    stored: dict[int, int] = {}
+
+    def member(name: int) -> Responder:
+        def handle(signal: Any) -> Ack:
+            calls.append((name, signal.value, time.time() * 1000))
+            time.sleep(2)
+            return Ack()
+
+        return Responder(topics, handler=handle, labels=["meter"], group="devices")
+
+    with ExitStack() as stack:
+        requester = stack.enter_context(Requester(topics))
+        members = [stack.enter_context(member(0))]
+        sent = [
+            requester.publish(
+                Command.modify_attribute(f"org.acme:lamp-{number}", "x", number), acks=["meter"], timeout="10s"
+            )
+            for number in range(60)
+        ]
+        stored |= {number: future.result(PATIENCE_SECONDS).timestamp for number, future in enumerate(sent)}
+        eventually(lambda: calls, "the first one has work")
+        began = time.time() * 1000
+        with ThreadPoolExecutor(4) as pool:
+            members += map(stack.enter_context, pool.map(member, range(1, 5)))
+        eventually(lambda: {name for name, _, _ in calls} == {0, 1, 2, 3, 4}, "each has work")
+        first = {name: min(when for each, _, when in calls if each == name) for name in range(1, 5)}
+        assert {name: when - began for name, when in first.items() if when - began > 5_000} == {}
+
+        def done() -> int:
+            return sum(each.statistics.handled + each.statistics.expired for each in members)
+
+        eventually(lambda: done() == 60, "all are handled, or their deadline is over")
+        assert sum(each.statistics.expired for each in members) > 0
+        closing = time.monotonic()
+    assert time.monotonic() - closing < 5
+    assert [number for number, times in Counter(number for _, number, _ in calls).items() if times > 1] == []
+    assert [number for _, number, when in calls if when > stored[number] + 10_000 + 100] == []
 
 
 def test_signals_that_cannot_be_read_are_skipped(topics: Kafka, sender: Callable[..., None]):

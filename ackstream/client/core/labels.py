@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
-    from ackstream.client.core.connection import Brokers
+    from ackstream.client.core.connection import Brokers, Producer
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +147,7 @@ class Declarer(Closing):
         partition = TopicPartition(self._topic, 0)
         consumer.assign([partition])
         try:
-            stored: Future[Any] = Future()
-            self._producer.put(
-                stored.set_result, stored.set_exception, self._topic, key=b"clock", value=None, partition=0
-            )
-            now = stored.result(DELIVERY_SECONDS)
+            now = ask_time(self._producer, self._topic)
             found = consumer.offsets_for_times({partition: now.timestamp - MAX_LEASE_MS})[partition]
         except (KafkaError, ValueError, FutureTimeout) as error:
             self._producer.close(0)
@@ -204,6 +200,17 @@ class Declarer(Closing):
     def _failed(self, own: Declaration, error: BaseException) -> None:
         log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.labels)), error)
         own.send_at = time.monotonic() + RETRY_SECONDS
+
+
+def ask_time(producer: Producer, topic: str) -> Any:
+    """Store a harmless record in the topic of declarations; return its metadata, which have the broker's time.
+
+    Raises KafkaError, ValueError or a FutureTimeout: it is not stored.
+    """
+    stored: Future[Any] = Future()
+    record: dict[str, Any] = {"key": b"clock", "value": None, "headers": [], "partition": 0}
+    producer.put(stored.set_result, stored.set_exception, topic, **record)
+    return stored.result(DELIVERY_SECONDS)
 
 
 class Labels:

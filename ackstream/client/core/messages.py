@@ -16,6 +16,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core.connection import ReliableSender, Sending
+from ackstream.client.core.labels import TOPIC as DECLARATIONS
+from ackstream.client.core.labels import ask_time
 from ackstream.errors import ClientError, PreconditionNotMetError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
@@ -209,6 +211,28 @@ MAX_WAITING = 10_000
 """As many acknowledgements wait for a lapsed lease at most; of the others the requester's deadline is the answer."""
 
 
+_TIMES = 16
+"""The number of records that show the broker's time; a correction of its clock is believed after as many."""
+
+
+class BrokerTime:
+    """The broker's time by the records that it has stored for this client: it is as late, or later. Thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Know nothing; ``now`` returns monotonic seconds."""
+        self._now = now
+        self._ahead: deque[float] = deque(maxlen=_TIMES)
+
+    def note(self, metadata: Any) -> None:
+        """Note a record that has just been stored."""
+        self._ahead.append(metadata.timestamp / 1000 - self._now())
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The time of the epoch; ``None``: not known yet."""
+        return (max(self._ahead) + self._now()) * 1000 if self._ahead else None
+
+
 class Answers(ReliableSender):
     """The answers of a client to its records. ``send``, ``hold``, ``release``: from any thread; the rest from one."""
 
@@ -217,6 +241,7 @@ class Answers(ReliableSender):
         super().__init__(producer)
         self.stored = self.lost = 0
         self._connection, self._labels = connection, labels
+        self.broker = BrokerTime(connection.now)
 
     @property
     def full(self) -> bool:
@@ -227,6 +252,11 @@ class Answers(ReliableSender):
     def ready(self) -> bool:
         """Whether answers may be sent: the labels are held, or another client has them."""
         return self._labels is None or self._labels.ready
+
+    def ask_time(self) -> None:
+        """Look at the broker's clock; raise the errors of :func:`~ackstream.client.core.labels.ask_time`."""
+        self.prepare(DECLARATIONS)
+        self.broker.note(ask_time(self._producer, self._connection.kafka.topic(DECLARATIONS)))
 
     def prepare(self, topic: str) -> None:
         """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait."""
@@ -241,7 +271,7 @@ class Answers(ReliableSender):
             "headers": [(CORRELATION_ID, correlation_id.encode())],
         }
         self.hold(work)
-        sending = Sending(record, partial(self._finish, correlation_id, work))
+        sending = Sending(record, partial(self._finish, correlation_id, work), self.broker.note)
         if message.topic.criterion == "acks":
             sending.withdrawn = self._labels_taken
         self.submit(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)

@@ -6,21 +6,24 @@ import heapq
 import logging
 from abc import abstractmethod
 from collections import Counter
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from kafka.errors import KafkaError
 
-from ackstream.client.core.arguments import names, takes
+from ackstream.client.core.arguments import check_word, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
-from ackstream.client.parties.signals import Ack, Delivered, OpenDelivery
+from ackstream.client.parties.signals import Ack, Delivered, Expired, OpenDelivery
+from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
@@ -48,15 +51,16 @@ TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signa
 class ResponderStatistics(msgspec.Struct, frozen=True):
     """Signals and answers by outcome.
 
-    ``received`` is the sum of ``handled`` and ``skipped`` (invalid requests); of the handled ones ``failed`` ended in
-    an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time or for the lease of the
-    labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or are under labels that another client
-    has. ``unreadable`` records could not be unpacked.
+    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests) and ``expired`` (their deadline was over); of
+    the handled ones ``failed`` ended in an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for
+    their time or for the lease of the labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or
+    are under labels that another client has. ``unreadable`` records could not be unpacked.
     """
 
     received: int
     handled: int
     skipped: int
+    expired: int
     failed: int
     answers: int
     delayed: int
@@ -92,10 +96,12 @@ class _Receiver(Client):
     def __init__(self, options: ResponderOptions) -> None:
         self._connection = connection_of(options.bootstrap_servers)
         self._handler: Callable[[Any], Answer] = options.handler
+        self._skips = options.expired == "skip"
         self._counts: Counter[str] = Counter()
 
     def _start(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
         connection, group = self._connection, options.group
+        check_word("expired", options.expired, Expired)
         connected = ExitStack()
         try:
             labels = self._labels = Labels(connected, connection, declared, group)
@@ -104,6 +110,8 @@ class _Receiver(Client):
             self._life = self._worker.life
             # lets others have the labels
             self._worker.release = connected.close
+            if "signals" in topics:
+                self._worker.begin = self._ask_time
             self._worker.run()
         except BaseException:
             connected.close()
@@ -113,8 +121,19 @@ class _Receiver(Client):
     def _handle(self, record: Any, work: Work) -> None:
         """Handle a record."""
 
+    def _ask_time(self) -> None:
+        try:
+            self._worker.outbox.ask_time()
+        except (KafkaError, ValueError, UnreachableError, FutureTimeout) as error:
+            log.warning(
+                "The time of the broker is not known: commands are handled after their deadline, too: %s", error
+            )
+
     def _turn(self, now: float) -> None:
         self._labels.keep(now)
+        if number := self._counts["expired"] - self._counts["reported"]:
+            self._counts["reported"] += number
+            log.warning("%d commands were not handled, as their deadline was over; expired='handle' does.", number)
 
     def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
         """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
@@ -128,7 +147,7 @@ class _Receiver(Client):
             opened.send(signals.failure(signal, error), missing=True)
 
     def close(self) -> None:
-        """Stop after the signals already read, store their answers (for at most 5 s), commit, release the labels.
+        """Stop after the signal at hand, store the answers (for at most 5 s), commit, release the labels.
 
         The group handles signals with delayed answers again. May be called twice; a handler's call returns at once.
         """
@@ -142,7 +161,7 @@ class _Receiver(Client):
     def _statistics(self, kind: type[AnyStatistics]) -> AnyStatistics:
         counts, outbox = self._counts, self._worker.outbox
         others = {
-            "received": counts["handled"] + counts["dropped"] + self._worker.skipped,
+            "received": counts["handled"] + counts["dropped"] + counts["expired"] + self._worker.skipped,
             "skipped": self._worker.skipped,
             "answers": outbox.stored,
             "delayed": outbox.waiting,
@@ -158,8 +177,11 @@ class Responder(_Receiver):
 
     Commands and messages are handled in the order of each partition, which keeps the signals of one thing in order. The
     handler returns ``Ack``, ``Response`` (if live), a ``DittoError``, ``After`` one of these, several in a list, or
-    ``None``. It should be quick: answer slow work with ``After``, or add responders to the group. An exception becomes
-    a nack with status 500 (a ``DittoError``: its own) and the error's text.
+    ``None``. While it works, the other signals of its partitions wait: add responders to the group for slow work. An
+    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
+
+    A command whose timeout is over is not handled, as its sender has been answered, but counted (``expired``) and
+    logged; with ``expired="handle"`` it is handled, and ``signal.expired`` is true. The clock is that of the broker.
 
     The labels belong to this responder, or to its group, as long as it runs and reaches the broker. If their lease
     could not be renewed in time, signals wait until it is. Invalid requests are skipped with a warning; the service
@@ -177,6 +199,7 @@ class Responder(_Receiver):
             the others are declared. The handler does not see a signal's other labels
         :param group: its members share the work and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
+        :param expired: ``skip`` or ``handle`` commands whose timeout is over
         :param on_error: called with the error that ends the responder, if one does
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
@@ -192,10 +215,14 @@ class Responder(_Receiver):
         return self._statistics(ResponderStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
-        issued = self._labels.issued
-        signal = signals.read_signal(record, issued | self._responds, self._worker.originator_key)
+        issued, worker = self._labels.issued, self._worker
+        now_ms = worker.outbox.broker.milliseconds
+        signal = signals.read_signal(record, issued | self._responds, worker.originator_key, now_ms)
+        if signal.expired and self._skips:
+            self._counts["expired"] += 1
+            return
         self._counts["handled"] += 1
-        self._answer(signal, OpenDelivery(self._worker, work, signal.correlation_id, issued))
+        self._answer(signal, OpenDelivery(worker, work, signal.correlation_id, issued))
 
 
 class Subscriber(_Receiver):
@@ -222,6 +249,7 @@ class Subscriber(_Receiver):
         :param labels: those that this subscriber issues
         :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
+        :param expired: ``skip`` or ``handle`` live commands and messages whose timeout is over, as a ``Responder``
         :param automatic: acknowledge when the handler returns; otherwise the application calls ``signal.ack(…)``, in
             any thread, and signals that it has not acknowledged are handled again after a crash
         :param visible: the access rules; signals for which it returns false are hidden
@@ -250,6 +278,12 @@ class Subscriber(_Receiver):
         signal = signals.read_publication(record, self._worker.originator_key)
         if signal is None:
             return
+        asks = signal.stream in ("live-commands", "messages") and (signal.response_required or signal.labels)
+        now_ms = self._worker.outbox.broker.milliseconds if asks else None
+        expired = signals.is_over(record, signal.timeout_ms, now_ms)
+        if expired and self._skips:
+            self._counts["expired"] += 1
+            return
         try:
             decision = self._decide(signal, record.timestamp)
         except Exception as error:
@@ -260,7 +294,7 @@ class Subscriber(_Receiver):
             acks = [issued_ack(label, error, signal.envelope.headers) for label in labels]
         else:
             if not isinstance(decision, Drop):
-                self._deliver(signal, decision, record, work)
+                self._deliver(signal, decision, record, work, expired=expired)
                 return
             acks = weak_acks(signal, decision)
             self._counts["weak"] += len(acks)
@@ -278,7 +312,9 @@ class Subscriber(_Receiver):
         moment = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
         return decide(who, signal, visible=visible, extra=extra, time=moment)
 
-    def _deliver(self, publication: Publication, decision: SignalDelivery, record: Any, work: Work) -> None:
+    def _deliver(
+        self, publication: Publication, decision: SignalDelivery, record: Any, work: Work, *, expired: bool
+    ) -> None:
         self._counts["handled"] += 1
         held = not self._automatic
         opened = OpenDelivery(self._worker, work, publication.correlation_id, decision.labels, held=held)
@@ -295,6 +331,7 @@ class Subscriber(_Receiver):
             record.partition,
             record.offset,
             opened,
+            expired=expired,
         )
         if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000

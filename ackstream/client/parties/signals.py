@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings.security import Secret
 
+Expired = Literal["skip", "handle"]
+"""What becomes of a command whose deadline is over."""
+
 
 @dataclass(frozen=True)
 class Signal:
@@ -52,6 +55,8 @@ class Signal:
     :ivar response_wanted: whether this receiver is to respond to a live command or message
     :ivar timeout_ms: how long answers count; ``None`` if that is unknown (an event)
     :ivar timestamp: the broker's time in epoch milliseconds, from which the timeout of a command or message runs
+    :ivar expired: whether it was awaited, and its timeout was over, when the handler was called: its sender has been
+        answered, mostly with 408
     """
 
     correlation_id: str
@@ -65,6 +70,7 @@ class Signal:
     topic: str
     partition: int
     offset: int
+    expired: bool = field(default=False, kw_only=True)
 
     @property
     def thing_id(self) -> str:
@@ -82,8 +88,11 @@ class Signal:
         return decoded(self.envelope.value)
 
 
-def read_signal(record: Any, labels: Collection[str], key: Secret | None = None) -> Signal:
-    """Return a record as a command or message to a responder of ``labels``; the service answers a ``DittoError``."""
+def read_signal(record: Any, labels: Collection[str], key: Secret | None = None, now_ms: float | None = None) -> Signal:
+    """Return a record as a command or message to a responder of ``labels``; the service answers a ``DittoError``.
+
+    ``now_ms`` is the broker's time; ``None``: it is not known.
+    """
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
     envelope = _decode(record, key)
@@ -102,7 +111,13 @@ def read_signal(record: Any, labels: Collection[str], key: Secret | None = None)
         record.topic,
         record.partition,
         record.offset,
+        expired=request.awaits and is_over(record, request.timeout_ms, now_ms),
     )
+
+
+def is_over(record: Any, timeout_ms: int | None, now_ms: float | None) -> bool:
+    """Return whether the timeout of a record is known to be over at the broker's time."""
+    return timeout_ms is not None and now_ms is not None and record.timestamp + timeout_ms < now_ms
 
 
 def read_publication(record: Any, key: Secret | None = None) -> Publication | None:

@@ -27,8 +27,8 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
+from ackstream.client.core.group import SESSION_MS, GroupMember
 from ackstream.client.core.messages import Deliveries, Work
-from ackstream.client.core.worker import SESSION_MS, GroupMember
 from ackstream.connectivity.transports.transport import (
     OF_RECORD,
     ExternalMessage,

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,38 +19,77 @@ from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.parties.signals import Ack
+from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
+from tests.harness.waiting import eventually
 
 
 class Consumer:
-    """Has no records, or those that it gives from an offset on, unless it is paused."""
+    """Has records of partitions; a test gives it others than the first, and each change takes effect in a poll."""
 
     def __init__(self) -> None:
-        self.closed = self.is_paused = False
+        self.closed = False
         self.records: list[Any] = []
-        self.polls = self.position = 0
+        self.polls = 0
+        self.asked: list[int] = []
+        self.given: list[Any] = []
+        self.commits: list[dict[int, int]] = []
+        self._owned: set[TopicPartition] = set()
+        self._paused: set[TopicPartition] = set()
+        self._next: set[TopicPartition] | None = None
+        self._listener: Any = None
         self._coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
         self._fetcher = SimpleNamespace(_next_partition_records=None)
 
-    def poll(self, **_: Any) -> dict[Any, Any]:
+    def subscribe(self, _topics: Any, listener: Any) -> None:
+        self._listener = listener
+        self.give(0)
+
+    def give(self, *partitions: int) -> None:
+        """Have the group assign partitions with the next poll."""
+        self._next = {TopicPartition("signals", each) for each in partitions}
+
+    def poll(self, timeout_ms: int, max_records: int) -> dict[Any, Any]:
         self.polls += 1
-        if self.is_paused:
-            return {}
-        records, self.position = self.records[self.position :], len(self.records)
-        return {TopicPartition("signals", 0): records} if records else {}
+        time.sleep(min(timeout_ms, 1) / 1000)
+        if self._next is not None:
+            owned, self._next = self._next, None
+            self._listener.on_partitions_revoked(self._owned)
+            self._owned = owned
+            self._paused &= owned
+            self._listener.on_partitions_assigned(owned)
+        found: dict[Any, list[Any]] = {}
+        self.asked.append(max_records)
+        for record in [each for each in self.records if each not in self.given][:max_records]:
+            partition = TopicPartition("signals", record.partition)
+            if self._listener is None or partition in self._owned - self._paused:
+                self.given.append(record)
+                found.setdefault(partition, []).append(record)
+        return found
 
-    def seek(self, _partition: TopicPartition, offset: int) -> None:
-        self.position = offset
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._owned)
 
-    def pause(self, _partition: TopicPartition) -> None:
-        self.is_paused = True
+    def position(self, partition: TopicPartition, **_: Any) -> int:
+        offsets = [each.offset for each in self.records if each.partition == partition.partition]
+        return min(offsets, default=0)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        assert self._owned.issuperset(partitions)
+        self._paused.update(partitions)
 
     def paused(self) -> set[TopicPartition]:
-        return {TopicPartition("signals", 0)} if self.is_paused else set()
+        return set(self._paused)
 
-    def resume(self, _partition: TopicPartition) -> None:
-        self.is_paused = False
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._paused.difference_update(partitions)
+
+    def commit(self, offsets: dict[Any, Any], **_: Any) -> None:
+        self.commits.append({partition.partition: offset.offset for partition, offset in offsets.items()})
+
+    def commit_async(self, offsets: dict[Any, Any], **_: Any) -> None:
+        self.commit(offsets)
 
     def close(self, **_: Any) -> None:
         self.closed = True
@@ -70,9 +111,15 @@ def consumer() -> Consumer:
     return Consumer()
 
 
-def worker_of(consumer: Consumer, handle: Any = lambda *_: None, producer: Any = None, **options: Any) -> Worker:
+def worker_of(
+    consumer: Consumer,
+    handle: Any = lambda *_: None,
+    producer: Any = None,
+    group: str | None = None,
+    **options: Any,
+) -> Worker:
     connection = FakeConnection(consumer, producer or Closed())
-    return Worker(connection, ["signals"], handle, None, "latest", **options)
+    return Worker(connection, ["signals"], handle, group, "latest", **options)
 
 
 def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
@@ -102,8 +149,8 @@ def test_a_handler_may_close_its_worker(consumer):
     running.release = lambda: released.append(consumer.closed)
     running.run()
     assert running.life.wait(10)
-    # what was read with it is handled, and the labels are others' once all is done
-    assert (handled, released) == ([0, 1, 2], [True])
+    # it ends after the record at hand, and the labels are others' once all is done
+    assert (handled, released) == ([0], [True])
     running.close()
     assert released == [True]
 
@@ -152,9 +199,10 @@ def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypa
     assert consumer.closed
 
 
-def signals(number: int) -> list[Any]:
+def signals(number: int, partition: int = 0) -> list[Any]:
     return [
-        SimpleNamespace(topic="signals", partition=0, offset=offset, value=b"", headers=()) for offset in range(number)
+        SimpleNamespace(topic="signals", partition=partition, offset=offset, value=b"", headers=())
+        for offset in range(number)
     ]
 
 
@@ -165,9 +213,10 @@ class _Lease:
         self.ready, self.taken = ready, False
 
 
-def test_records_wait_for_a_lease_while_polling_goes_on(consumer, caplog):
+@pytest.mark.parametrize("group", [None, "g"])
+def test_records_wait_for_a_lease_while_the_group_is_polled(consumer, group, caplog):
     consumer.records = signals(3)
-    labels, handled = _Lease(), []
+    labels, handled, turns = _Lease(), [], count()
 
     def handle(record: Any, _work: Any) -> None:
         handled.append(record.offset)
@@ -176,13 +225,16 @@ def test_records_wait_for_a_lease_while_polling_goes_on(consumer, caplog):
             running.life.close()
 
     def turn(_now: float) -> None:
-        labels.ready = labels.ready or consumer.polls > 5
+        labels.ready = labels.ready or next(turns) > 5
 
-    running = worker_of(consumer, handle, turn=turn, labels=labels)
+    # the second and the third one are read at once, and wait both
+    running = worker_of(consumer, handle, group=group, turn=turn, labels=labels)
+    running._limit = 3
     running.run()
     assert running.life.wait(10)
     running.close()
-    assert (handled, consumer.polls > 6, consumer.is_paused) == ([0, 1, 2], True, False)
+    assert (handled, consumer.paused()) == ([0, 1, 2], set())
+    assert (consumer.polls > 6) == (group is not None)
     assert [record.getMessage() for record in caplog.records] == [
         "The labels are not held: records and answers wait until they are, or are taken.",
         "The labels are held again, or another client has them: records are handled.",
@@ -191,26 +243,143 @@ def test_records_wait_for_a_lease_while_polling_goes_on(consumer, caplog):
 
 def test_a_worker_that_is_closed_before_its_lease_is_renewed_leaves_the_records_to_others(consumer):
     consumer.records = signals(2)
-    waits, handled = threading.Event(), []
-    consumer.pause = lambda _partition: waits.set()
+    handled: list[int] = []
     labels = _Lease(ready=False)
-    running = worker_of(consumer, lambda record, _: handled.append(record), labels=labels)
+    running = worker_of(consumer, lambda record, _: handled.append(record.offset), group="g", labels=labels)
     running.run()
-    assert waits.wait(10)
+    eventually(consumer.paused, "they wait")
     running.close()
-    assert (handled, running._progress.positions()) == ([], {})
+    assert (handled, consumer.commits[-1]) == ([], {0: 0})
 
 
-def test_records_of_a_partition_that_another_member_has_by_now_are_not_read_again(consumer):
-    running = worker_of(consumer, labels=_Lease(ready=False))
+# -- slow handlers -----------------------------------------------------------------------------------------------------
 
-    def seek(*_: Any) -> None:
-        raise ValueError("Unassigned partition")
 
-    consumer.seek = seek
-    running._put_back(signals(2))
+class _Slow:
+    """A handler that works until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.handled: list[tuple[int, int]] = []
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, record: Any, _work: Work) -> None:
+        self.handled.append((record.partition, record.offset))
+        self.begun.set()
+        assert self.goes_on.wait(10)
+
+
+def test_the_group_rebalances_while_a_handler_works(consumer, monkeypatch):
+    monkeypatch.setattr(worker, "KEEP_SECONDS", 0.01)
+    consumer.records = [*signals(3), *signals(3, 1)]
+    slow = _Slow()
+    running = worker_of(consumer, slow, group="g")
+    running._limit = 6
+    consumer.give(0, 1)
+    running.run()
+    assert slow.begun.wait(10)
+    busy = slow.handled[0]
+    # the other partition goes to another member, and its records with it, although they are read
+    consumer.give(busy[0])
+    eventually(lambda: consumer.assignment() == {TopicPartition("signals", busy[0])}, "the group has rebalanced")
+    # what is being handled is not done
+    assert consumer.commits[-1] == {busy[0]: 0}
+    slow.goes_on.set()
+    eventually(lambda: len(slow.handled) == 3, "the rest of its own is handled")
     running.close()
-    assert not consumer.is_paused
+    assert slow.handled == [(busy[0], offset) for offset in range(3)]
+    assert consumer.commits[-1] == {busy[0]: 3}
+
+
+def test_a_member_that_is_given_partitions_while_its_handler_works_loses_no_record(consumer, monkeypatch):
+    monkeypatch.setattr(worker, "KEEP_SECONDS", 0.01)
+    consumer.records = [*signals(2), *signals(2, 1)]
+    slow = _Slow()
+    running = worker_of(consumer, slow, group="g")
+    running.run()
+    assert slow.begun.wait(10)
+    consumer.give(0, 1)
+    eventually(lambda: len(consumer.assignment()) == 2, "the group has rebalanced")
+    slow.goes_on.set()
+    eventually(lambda: len(slow.handled) == 4, "all are handled")
+    running.close()
+    assert sorted(slow.handled) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert consumer.commits[-1] == {0: 2, 1: 2}
+
+
+def test_close_ends_after_the_record_at_hand(consumer):
+    consumer.records = signals(5)
+    slow = _Slow()
+    running = worker_of(consumer, slow, group="g")
+    running._limit = 5
+    running.run()
+    assert slow.begun.wait(10)
+    closing = threading.Thread(target=running.close)
+    closing.start()
+    eventually(running._closing.is_set, "it is closing")
+    slow.goes_on.set()
+    closing.join(10)
+    assert (slow.handled, consumer.commits[-1]) == ([(0, 0)], {0: 1})
+
+
+def test_a_record_that_ends_its_thread_is_not_done(consumer):
+    consumer.records = signals(2)
+
+    def handle(_record: Any, _work: Work) -> None:
+        raise SystemExit
+
+    running = worker_of(consumer, handle, group="g")
+    running.run()
+    with pytest.raises(ThreadDiedError):
+        running.life.wait(10)
+    assert {each[0] for each in consumer.commits} == {0}
+
+
+def test_a_member_that_its_group_has_ruled_out_handles_nothing_that_it_has_read(consumer):
+    consumer.records = signals(4)
+    slow = _Slow()
+    running = worker_of(consumer, slow, group="g")
+    running._limit = 4
+    running.run()
+    assert slow.begun.wait(10)
+    with running._lock:
+        consumer._listener.on_partitions_lost(consumer.assignment())
+        consumer.give(1)
+    slow.goes_on.set()
+    eventually(lambda: consumer.assignment() == {TopicPartition("signals", 1)}, "it has joined again")
+    running.close()
+    assert slow.handled == [(0, 0)]
+
+
+def test_what_is_read_ahead_is_handled_in_about_a_second(consumer):
+    consumer.records = signals(400)
+    running = worker_of(consumer)
+    clock = FakeConnection()
+    clock.time = 0.0
+    running.now = clock.now
+
+    def handle(record: Any, _work: Work) -> None:
+        clock.time += 0.01 if record.offset < 200 else 0.5
+        if record.offset == 211:
+            running.life.close()
+
+    running._handle = handle
+    running.run()
+    assert running.life.wait(10)
+    running.close()
+    # nothing is known of the first one
+    assert consumer.asked[:3] == [1, 100, 100]
+    assert consumer.asked[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("handled", "seconds", "records"),
+    [(1, 2.5, 1), (1, 0.0, 1_000), (10, 1.0, 10), (100, 0.5, 200), (2_000, 0.1, MAX_RECORDS), (3, 1e9, 1)],
+)
+def test_as_many_records_are_read_as_are_handled_in_a_second(handled, seconds, records):
+    assert worker.ahead(handled, seconds) == records
+
+
+# -- receivers ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_receiver_and_its_answers_wait_for_the_lease_of_its_labels(monkeypatch):
@@ -238,7 +407,10 @@ def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
         "_handler": lambda _signal: Ack(204),
         "_worker": SimpleNamespace(
             originator_key=None,
-            outbox=SimpleNamespace(send=lambda _id, message, *_: sent.append(message.topic.subject)),
+            outbox=SimpleNamespace(
+                send=lambda _id, message, *_: sent.append(message.topic.subject),
+                broker=SimpleNamespace(milliseconds=None),
+            ),
         ),
     }
     command = {

@@ -1,0 +1,120 @@
+"""Commands whose deadline is over, as receivers see them; the rest of receivers is in ``tests/testing``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ackstream.client import Ack, Responder, Subscriber, subscription
+from ackstream.client.core.messages import Work
+from ackstream.errors import BadParameterError
+from ackstream.testing import RequestSystem
+
+NOW = 1_000_000
+TWIN, LIVE = "org.acme/lamp/things/twin/commands/modify", "org.acme/lamp/things/live/commands/modify"
+MESSAGE, EVENT = "org.acme/lamp/things/live/messages/dim", "org.acme/lamp/things/twin/events/modified"
+
+
+def record(topic: str, seconds_ago: float, **headers: Any) -> Any:
+    named = {name.replace("_", "-"): value for name, value in headers.items()} | {"correlation-id": "c"}
+    value = json.dumps({"topic": topic, "headers": named, "path": "/attributes/x", "value": 1}).encode()
+    stored = NOW - round(seconds_ago * 1000)
+    return SimpleNamespace(topic="signals", partition=0, offset=0, timestamp=stored, headers=[], key=b"", value=value)
+
+
+class Receiver:
+    """A responder or a subscriber of a system in memory, and what its handler saw."""
+
+    def __init__(self, kind: str = "responder", **options: Any) -> None:
+        self.seen: list[bool] = []
+        system = RequestSystem(start_ms=NOW)
+        if kind == "responder":
+            self.client = Responder(system.connection, handler=self._handle, labels=["door:open"], **options)
+        else:
+            wanted = [subscription("events"), subscription("live-commands"), subscription("messages")]
+            self.client = Subscriber(
+                system.connection, handler=self._handle, labels=["door:open"], subscriptions=wanted, **options
+            )
+
+    def _handle(self, signal: Any) -> Ack:
+        self.seen.append(signal.expired)
+        return Ack()
+
+    def receive(self, *records: Any) -> None:
+        for offset, each in enumerate(records):
+            self.client._handle(each, Work(offset))
+
+
+DOOR = {"requested_acks": ["door:open"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "seconds_ago", "headers", "handled"),
+    [
+        # what arrives at a deadline is in time
+        ("responder", TWIN, 2.0, {"timeout": "2s", **DOOR}, True),
+        ("responder", TWIN, 2.001, {"timeout": "2s", **DOOR}, False),
+        # its default
+        ("responder", TWIN, 59, DOOR, True),
+        ("responder", TWIN, 61, DOOR, False),
+        # its response alone is awaited
+        ("responder", LIVE, 3, {"timeout": "2s"}, False),
+        # no one was told that it was not carried out
+        ("responder", LIVE, 3, {"timeout": "2s", "response_required": False}, True),
+        ("responder", TWIN, 3, {"timeout": "2s", "response_required": False, "requested_acks": []}, True),
+        ("subscriber", MESSAGE, 1, {"timeout": "2s"}, True),
+        ("subscriber", MESSAGE, 3, {"timeout": "2s"}, False),
+        ("subscriber", LIVE, 3, {"timeout": "2s", **DOOR}, False),
+        ("subscriber", MESSAGE, 3, {"timeout": "2s", "response_required": False}, True),
+        # it has happened, whoever waits for acknowledgements
+        ("subscriber", EVENT, 3, {"timeout": "2s", **DOOR}, True),
+    ],
+)
+def test_a_command_is_handled_as_long_as_it_is_awaited(kind, topic, seconds_ago, headers, handled):
+    receiver = Receiver(kind)
+    receiver.receive(record(topic, seconds_ago, **headers))
+    counts = receiver.client.statistics
+    assert receiver.seen == [False] * handled
+    assert (counts.handled, counts.expired, counts.received, counts.answers) == (
+        handled,
+        not handled,
+        1,
+        counts.answers,
+    )
+    if not handled:
+        assert counts.answers == 0
+
+
+@pytest.mark.parametrize("kind", ["responder", "subscriber"])
+def test_a_program_may_ask_for_commands_whose_deadline_is_over(kind):
+    receiver = Receiver(kind, expired="handle")
+    receiver.receive(record(MESSAGE, 3, timeout="2s"), record(MESSAGE, 1, timeout="2s"))
+    assert receiver.seen == [True, False]
+    assert receiver.client.statistics.expired == 0
+
+
+def test_commands_that_are_not_handled_are_logged_in_one_line(caplog):
+    receiver = Receiver()
+    receiver.receive(*[record(LIVE, 3, timeout="2s")] * 5)
+    with caplog.at_level(logging.WARNING):
+        receiver.client._turn(0.0)
+        receiver.client._turn(1.0)
+    assert [each.getMessage() for each in caplog.records] == [
+        "5 commands were not handled, as their deadline was over; expired='handle' does."
+    ]
+
+
+def test_an_unknown_word_for_expired_commands_is_refused():
+    with pytest.raises(BadParameterError, match="expired is 'drop': choose among skip, handle"):
+        Receiver(expired="drop")
+
+
+def test_without_the_time_of_the_broker_every_command_is_handled():
+    receiver = Receiver()
+    receiver.client._worker.outbox.broker._ahead.clear()
+    receiver.receive(record(LIVE, 1_000, timeout="2s"))
+    assert receiver.seen == [False]
