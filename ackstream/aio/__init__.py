@@ -27,7 +27,6 @@ from ackstream.client.options import (
 )
 from ackstream.client.publishing.publications import AwaitedMessage, NewMessage
 from ackstream.client.reading.sample_reader import ANY
-from ackstream.kafka.clients import CLOSE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -77,7 +76,7 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
     wait_for_acknowledgments = sliced(sdk.Publisher.wait_for_acknowledgments, sdk.ReaderTimeout, "max_wait")
     waiting_for = coroutine(sdk.Publisher.waiting_for, apart)
 
-    async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    async def close(self, timeout: float = 5.0) -> None:
         """Close the publisher, as :meth:`Publisher.close` does; called by a handler it does not wait for that."""
         await self._close(timeout)
 
@@ -95,7 +94,7 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
 
 
 def _receipt(given: Future[sdk.Receipt]) -> asyncio.Future[sdk.Receipt]:
-    """Return the future of a receipt, which a program need not look at: ``on_failed_write`` gets what is refused."""
+    """Return the future of a receipt, which need not be awaited: ``on_failed_write`` gets each refused message."""
     found = asyncio.wrap_future(given)
     found.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return found

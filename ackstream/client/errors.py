@@ -116,7 +116,7 @@ class UnknownQueueError(ClientError):
 
 
 class MissingCodecError(ClientError):
-    """Messages have a compression that this Python has no package for; others get what the client was given."""
+    """Messages have a compression that this Python has no package for; others get those that the client had."""
 
 
 class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field

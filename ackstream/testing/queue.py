@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 10
 BATCH_MS = 1_000
-"""A message that comes back is delivered so often at one time; after that, its next delivery takes a batch."""
+"""How often a message is delivered at one time; after that, its next delivery takes a batch."""
 
 
 class QueueSystem(VirtualTime):

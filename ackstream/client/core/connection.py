@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import inspect
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -12,9 +15,11 @@ from dataclasses import dataclass
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakSet
 
 from kafka.errors import KafkaError
 
+from ackstream.client.errors import ForkedError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, DELIVERY_SECONDS, RESEND_SECONDS, may_pass
 from ackstream.kafka.connection import ClientConnection
@@ -23,6 +28,8 @@ from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from typing_extensions import Self
 
 Guard: TypeAlias = "Callable[[Callable[[], None]], None]"
 """Runs the loop of a thread, and handles the error that ends it."""
@@ -71,6 +78,45 @@ class Loop:
         """Wait for the end; return at once if it never began."""
         if self._thread.ident is not None:
             self._thread.join()
+
+
+class OfOneProcess:
+    """Base of objects with threads, which a child of their process does not have: there each use is an error."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Note the object, for the time after a fork."""
+        made = super().__new__(cls)
+        _THREADED.add(made)
+        return made
+
+
+_THREADED: WeakSet[OfOneProcess] = WeakSet()
+
+
+def _refuse(self: object, *_: Any, **__: Any) -> Any:
+    raise ForkedError(
+        f"This {type(self).__name__} belongs to the process that has forked this one: make one after the fork."
+    )
+
+
+def _after_fork() -> None:
+    """Replace the methods of all objects in a child: they would wait for threads, or for locks, for ever."""
+    for each in list(_THREADED):
+        kind = type(each)
+        members: dict[str, Any] = {"alive": False, "close": lambda *_, **__: None}
+        for name in dir(kind):
+            value = inspect.getattr_static(kind, name)
+            if name in members or (name.startswith("__") and name not in ("__iter__", "__next__")):
+                continue
+            if inspect.isfunction(value):
+                members[name] = _refuse
+            elif isinstance(value, property):
+                members[name] = property(_refuse)
+        each.__class__ = type(kind.__name__, (kind,), members)
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Connection:

@@ -1,4 +1,4 @@
-"""A member of a consumer group: which partitions it has, what it commits, and how the group spreads its partitions."""
+"""A member of a consumer group: its partitions, its commits, and how the group spreads its partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spread(
 ) -> dict[str, list[TopicPartition]]:
     """Return the partitions of each member by its topics, and those that it holds, in the order of its preference.
 
-    All have about as many. What a member holds stays with it as far as that is fair, and its first one in any case.
+    All have about as many. A member keeps those that it holds as far as that is fair, and its first one in any case.
     """
     given: dict[str, list[TopicPartition]] = {name: [] for name in sorted(members)}
     share, larger = divmod(len(partitions), len(members))
@@ -75,7 +75,7 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python
         self.held: list[TopicPartition] = []
 
     def metadata(self, topics: Iterable[str]) -> Any:
-        """Return the record of this member for the one that assigns: its topics, and what it holds."""
+        """Return the record of this member for the one that assigns: its topics, and its partitions."""
         held = sorted(self.held, key=lambda each: (each != self.busy, each.partition, each.topic))
         return ConsumerProtocolSubscription(self.version, sorted(topics), msgspec.json.encode(held))
 
@@ -98,7 +98,7 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python
         return found
 
     def on_assignment(self, assignment: Any, generation: int) -> None:  # noqa: ARG002
-        """Note what this member holds."""
+        """Note the partitions of this member."""
         self.held = assignment.partitions()
 
 
@@ -132,7 +132,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
     ) -> None:
         """Subscribe; ``start`` is called with each new partition and its first offset, and may raise KafkaError.
 
-        ``settle`` is called before partitions may go to others: it notes in ``progress`` what is done by now.
+        ``settle`` is called before partitions may go to others: it notes in ``progress`` the work that is done.
         """
         self.partitions: set[TopicPartition] = set()
         self.rebalancing = self.expelled = False
@@ -147,7 +147,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         consumer.subscribe(list(topics), listener=self)
 
     def on_partitions_revoked(self, revoked: Any) -> None:  # noqa: ARG002
-        """Commit what is done: the next owner handles the records behind it, and no other one again."""
+        """Commit the finished work: the next owner handles the records behind it, and no other one again."""
         self.rebalancing = True
         if self._left:
             return

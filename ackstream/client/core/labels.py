@@ -7,6 +7,7 @@ import math
 import threading
 import time
 import uuid
+from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -200,6 +201,28 @@ class Declarer(Closing):
     def _failed(self, own: Declaration, error: BaseException) -> None:
         log.warning("Kafka did not store a declaration of %s: %s", ", ".join(sorted(own.labels)), error)
         own.send_at = time.monotonic() + RETRY_SECONDS
+
+
+_TIMES = 16
+"""The number of records that show the broker's time; a correction of its clock is believed after as many."""
+
+
+class BrokerTime:
+    """The broker's time by the records that it has stored for this client: it is as late, or later. Thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Know nothing; ``now`` returns monotonic seconds."""
+        self._now = now
+        self._ahead: deque[float] = deque(maxlen=_TIMES)
+
+    def note(self, metadata: Any) -> None:
+        """Note a record that has just been stored."""
+        self._ahead.append(metadata.timestamp / 1000 - self._now())
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The time of the epoch; ``None``: not known yet."""
+        return (max(self._ahead) + self._now()) * 1000 if self._ahead else None
 
 
 def ask_time(producer: Producer, topic: str) -> Any:

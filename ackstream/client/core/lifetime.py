@@ -8,17 +8,14 @@ only goes forward.
 
 from __future__ import annotations
 
-import inspect
 import logging
-import os
-import sys
 import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
-from weakref import WeakSet
 
-from ackstream.client.errors import ForkedError, ThreadDiedError
+from ackstream.client.core.connection import OfOneProcess
+from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 
@@ -189,45 +186,6 @@ class Ending:
         with self._lock:
             self.closing.set()
             return self._handles
-
-
-class OfOneProcess:
-    """Base of what works with threads, which a child of its process does not have: there each use is an error."""
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Note the object, for the time after a fork."""
-        made = super().__new__(cls)
-        _THREADED.add(made)
-        return made
-
-
-_THREADED: WeakSet[OfOneProcess] = WeakSet()
-
-
-def _refuse(self: object, *_: Any, **__: Any) -> Any:
-    raise ForkedError(
-        f"This {type(self).__name__} belongs to the process that has forked this one: make one after the fork."
-    )
-
-
-def _after_fork() -> None:
-    """Replace the methods of all objects in a child: they would wait for threads, or for locks, for ever."""
-    for each in list(_THREADED):
-        kind = type(each)
-        members: dict[str, Any] = {"alive": False, "close": lambda *_, **__: None}
-        for name in dir(kind):
-            value = inspect.getattr_static(kind, name)
-            if name in members or (name.startswith("__") and name not in ("__iter__", "__next__")):
-                continue
-            if inspect.isfunction(value):
-                members[name] = _refuse
-            elif isinstance(value, property):
-                members[name] = property(_refuse)
-        each.__class__ = type(kind.__name__, (kind,), members)
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Client(OfOneProcess, Closing):

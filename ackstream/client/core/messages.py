@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.client.core import labels as declared
 from ackstream.client.core.connection import ReliableSender, Sending
-from ackstream.client.core.labels import TOPIC as DECLARATIONS
-from ackstream.client.core.labels import ask_time
 from ackstream.errors import ClientError, PreconditionNotMetError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import encode, raw
@@ -51,9 +50,7 @@ class _Elsewhere:
         return self
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise PreconditionNotMetError(
-            "This is a copy of a message: acknowledge, settle or answer the one that the client has handed out."
-        )
+        raise PreconditionNotMetError("This is a copy of a message: settle or answer the one that the client gave.")
 
 
 def without_client(message: object) -> dict[str, Any]:
@@ -81,7 +78,7 @@ class Message:
     timestamp_ms: int
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the client out of a copy, and of what another process gets."""
+        """Leave the client out of a copy, which another process may get."""
         return without_client(self)
 
     @property
@@ -211,28 +208,6 @@ MAX_WAITING = 10_000
 """As many acknowledgements wait for a lapsed lease at most; of the others the requester's deadline is the answer."""
 
 
-_TIMES = 16
-"""The number of records that show the broker's time; a correction of its clock is believed after as many."""
-
-
-class BrokerTime:
-    """The broker's time by the records that it has stored for this client: it is as late, or later. Thread-safe."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        """Know nothing; ``now`` returns monotonic seconds."""
-        self._now = now
-        self._ahead: deque[float] = deque(maxlen=_TIMES)
-
-    def note(self, metadata: Any) -> None:
-        """Note a record that has just been stored."""
-        self._ahead.append(metadata.timestamp / 1000 - self._now())
-
-    @property
-    def milliseconds(self) -> float | None:
-        """The time of the epoch; ``None``: not known yet."""
-        return (max(self._ahead) + self._now()) * 1000 if self._ahead else None
-
-
 class Answers(ReliableSender):
     """The answers of a client to its records. ``send``, ``hold``, ``release``: from any thread; the rest from one."""
 
@@ -241,7 +216,7 @@ class Answers(ReliableSender):
         super().__init__(producer)
         self.stored = self.lost = 0
         self._connection, self._labels = connection, labels
-        self.broker = BrokerTime(connection.now)
+        self.broker = declared.BrokerTime(connection.now)
 
     @property
     def full(self) -> bool:
@@ -255,8 +230,8 @@ class Answers(ReliableSender):
 
     def ask_time(self) -> None:
         """Look at the broker's clock; raise the errors of :func:`~ackstream.client.core.labels.ask_time`."""
-        self.prepare(DECLARATIONS)
-        self.broker.note(ask_time(self._producer, self._connection.kafka.topic(DECLARATIONS)))
+        self.prepare(declared.TOPIC)
+        self.broker.note(declared.ask_time(self._producer, self._connection.kafka.topic(declared.TOPIC)))
 
     def prepare(self, topic: str) -> None:
         """Look up the partitions of a further topic (its name without the prefix): the first answer does not wait."""

@@ -47,7 +47,7 @@ Start = Literal["latest", "earliest"]
 
 
 def ahead(handled: int, seconds: float) -> int:
-    """Return how many records to read at once, if so many were handled in this time: those of a second."""
+    """Return how many records to read at once, by those that were handled in a time: as many as in a second."""
     return max(1, min(MAX_RECORDS, round(handled * AHEAD_SECONDS / max(seconds, 0.001))))
 
 
@@ -238,7 +238,7 @@ class Worker(Closing):
             self.outbox.settle(self.now())
 
     def _take_turn(self, *, beside: bool = False) -> None:
-        """Let the client act, unless its handler works beside; send and commit what is due."""
+        """Let the client act, unless its handler works beside; send the answers that are due, and commit."""
         now = self.now()
         try:
             if self._turn is not None and not beside:

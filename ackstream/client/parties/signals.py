@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ackstream.settings.security import Secret
 
 Expired = Literal["skip", "handle"]
-"""What becomes of a command whose deadline is over."""
+"""Whether a command whose deadline is over is handled."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Delivered(Signal):
     _open: OpenDelivery | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the subscriber out of a copy, and of what another process gets."""
+        """Leave the subscriber out of a copy, which another process may get."""
         return without_client(self)
 
     def answer(self, answer: Answer) -> None:

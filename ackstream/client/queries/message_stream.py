@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.lifetime import AGAIN_SECONDS, OfOneProcess, call_handler
+from ackstream.client.core.connection import OfOneProcess
+from ackstream.client.core.lifetime import AGAIN_SECONDS, call_handler
 from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.queries.bookmarks import LogMessage
 from ackstream.protocol import queries, record_headers

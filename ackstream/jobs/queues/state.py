@@ -33,8 +33,7 @@ class QueuedMessage(msgspec.Struct, array_like=True):
 
     :ivar deliveries: those that the application of a consumer got, or may still get
     :ivar holders: its consumers, with the ends of the leases that have begun
-    :ivar unreadable: the consumers that cannot read it
-    :ivar given_up_at: when it is given up, if no consumer that can read it comes by then; 0: one is bound
+    :ivar unreadable: the consumers that cannot read it; ``given_up_at``: the end of its wait for one that can, 0: none
     """
 
     id: str

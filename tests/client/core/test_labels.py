@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.client.core import labels, messages
-from ackstream.client.core.labels import REDECLARE_SECONDS, Declaration, Declarer, Labels
+from ackstream.client.core.labels import REDECLARE_SECONDS, BrokerTime, Declaration, Declarer, Labels
 from ackstream.client.core.messages import Answers, LabelAcks
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import UnreachableError
@@ -330,3 +330,29 @@ def test_what_the_application_rejects_and_what_fails_are_nacks() -> None:
         (500, "description"),
         (404, "description"),
     ]
+
+
+# -- the time of the broker --------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_the_broker_is_that_of_the_records_that_it_stores():
+    now = 50.0
+    broker = BrokerTime(lambda: now)
+    assert broker.milliseconds is None
+    broker.note(SimpleNamespace(timestamp=1_000_000))
+    now = 52.0
+    assert broker.milliseconds == 1_002_000
+    # a report that comes late shows less
+    broker.note(SimpleNamespace(timestamp=1_001_500))
+    assert broker.milliseconds == 1_002_000
+    # this machine has slept
+    broker.note(SimpleNamespace(timestamp=9_000_000))
+    assert broker.milliseconds == 9_000_000
+
+
+def test_a_correction_of_the_broker_s_clock_is_believed():
+    broker = BrokerTime(lambda: 0.0)
+    broker.note(SimpleNamespace(timestamp=9_000_000))
+    for _ in range(16):
+        broker.note(SimpleNamespace(timestamp=1_000_000))
+    assert broker.milliseconds == 1_000_000

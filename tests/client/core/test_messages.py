@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from kafka.future import Future
 
 from ackstream.client.core import connection as connection_module
 from ackstream.client.core import messages
-from ackstream.client.core.messages import Answers, BrokerTime, OffsetProgress, Work
+from ackstream.client.core.messages import Answers, OffsetProgress, Work
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import raw
 from tests.client.connections import FakeConnection
@@ -228,29 +227,3 @@ def test_work_that_is_held_remains_until_it_is_released(outbox, producer):
     assert work.remaining == 1
     outbox.release(work)
     assert work.remaining == 0
-
-
-# -- the time of the broker --------------------------------------------------------------------------------------------
-
-
-def test_the_time_of_the_broker_is_that_of_the_records_that_it_stores():
-    now = 50.0
-    broker = BrokerTime(lambda: now)
-    assert broker.milliseconds is None
-    broker.note(SimpleNamespace(timestamp=1_000_000))
-    now = 52.0
-    assert broker.milliseconds == 1_002_000
-    # a report that comes late shows less
-    broker.note(SimpleNamespace(timestamp=1_001_500))
-    assert broker.milliseconds == 1_002_000
-    # this machine has slept
-    broker.note(SimpleNamespace(timestamp=9_000_000))
-    assert broker.milliseconds == 9_000_000
-
-
-def test_a_correction_of_the_broker_s_clock_is_believed():
-    broker = BrokerTime(lambda: 0.0)
-    broker.note(SimpleNamespace(timestamp=9_000_000))
-    for _ in range(16):
-        broker.note(SimpleNamespace(timestamp=1_000_000))
-    assert broker.milliseconds == 1_000_000
