@@ -80,6 +80,21 @@ def test_a_module_that_a_page_names_without_its_directory_exists(path: Path) -> 
     assert not set(BARE_FILE.findall(path.read_text("utf-8"))) - KNOWN_FILES
 
 
+CHANGES = (ROOT / "docs/contributing.md").read_text("utf-8").partition("## Where a change goes")[2]
+NAMED_IN = re.findall(r"`(\w+(?:/\w+)*\.py)` \(((?:`\w+`(?:, )?)+)\)", CHANGES)
+"""Files of that table, and the names in parentheses behind them."""
+
+
+@pytest.mark.parametrize(("file", "names"), NAMED_IN, ids=lambda text: text.replace("`", ""))
+def test_a_name_that_a_row_of_where_a_change_goes_gives_is_in_its_file(file: str, names: str) -> None:
+    texts = [
+        path.read_text("utf-8")
+        for path in (ROOT / "ackstream").rglob(file.rpartition("/")[2])
+        if str(path).endswith(file)
+    ]
+    assert [name for name in names.replace("`", "").split(", ") if not any(name in text for text in texts)] == []
+
+
 TARGETS = dict(re.findall(r"(?m)^([a-z-]+):.*?  ## (.*)$", (ROOT / "Makefile").read_text("utf-8")))
 """The targets that ``make help`` lists, with their texts."""
 
