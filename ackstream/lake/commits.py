@@ -92,6 +92,13 @@ def known_snapshot(spark: SparkSession, path: str) -> Any:
     return log_and_snapshot(spark, path)[1]
 
 
+def empty_commit(spark: SparkSession, path: str) -> str | None:
+    """Return the newest commit of a table if it is an empty file, which Delta takes for a commit without changes."""
+    commits = log_and_snapshot(spark, path)[1].logSegment().deltas()
+    newest = commits.last() if commits.size() else None
+    return str(newest.getPath()) if newest is not None and not newest.getLen() else None
+
+
 def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
     """Return the newest version of each application in a snapshot.
 

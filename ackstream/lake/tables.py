@@ -275,6 +275,12 @@ def _described(column: str, types: Mapping[str, str]) -> str:
 
 
 def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
+    if (empty := commits.empty_commit(spark, path)) is not None:
+        raise StartError(
+            f"The newest commit of the table {table.name}, {empty}, is empty: the power failed before it was on the"
+            " disk, and its rows are missing. Put tables and checkpoints back from one backup; without a backup, see"
+            ' "After a power failure" in docs/operations.md.'
+        )
     delta = DeltaTable.forPath(spark, path)
     columns = {field.name: field.dataType.simpleString() for field in delta.toDF().schema}
     missing = new_columns(table, columns, path)

@@ -1,14 +1,14 @@
 package ackstream;
 
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.file.CopyOption;
-import java.nio.file.FileSystemException;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.StandardCopyOption;
 
-import com.globalmentor.apache.hadoop.fs.NakedLocalFileSystem;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.DelegateToFileSystem;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
@@ -20,14 +20,22 @@ import org.apache.hadoop.fs.Path;
  *
  * Hadoop's own class starts a process for each permission that it sets and each link that it may find, several for a
  * file; and between its look whether a name is taken and its rename, another process can take the name, so that one of
- * two commits is lost. Here a new name is a hard link, which the operating system makes only where nothing has the name.
+ * two commits is lost. Here a new name is a hard link, which the operating system makes only where nothing has the name;
+ * on a disk without hard links that fails. A new name is on the disk when the rename returns.
  *
  * Compiled by `python -m tests.harness.local_files`.
  */
-public final class LocalFiles extends DelegateToFileSystem {
+public class LocalFiles extends DelegateToFileSystem {
+
+    private final LocalDisk disk;
 
     public LocalFiles(URI uri, Configuration configuration) throws IOException, URISyntaxException {
-        super(uri, new NakedLocalFileSystem(), configuration, "file", false);
+        this(uri, configuration, new LocalDisk());
+    }
+
+    protected LocalFiles(URI uri, Configuration configuration, LocalDisk disk) throws IOException, URISyntaxException {
+        super(uri, disk, configuration, "file", false);
+        this.disk = disk;
     }
 
     /** Leaves it to the operating system. */
@@ -45,29 +53,28 @@ public final class LocalFiles extends DelegateToFileSystem {
         java.nio.file.Path target = local(to);
         if (!Files.isRegularFile(source)) {
             super.renameInternal(from, to, overwrite);
-        } else if (overwrite) {
+            return;
+        }
+        if (overwrite) {
             // a checksum that something else wrote with the former content
             Files.deleteIfExists(target.resolveSibling("." + target.getFileName() + ".crc"));
             Files.move(source, target, new CopyOption[] {StandardCopyOption.ATOMIC_MOVE});
-        } else if (link(source, target)) {
-            Files.delete(source);
         } else {
-            super.renameInternal(from, to, false);
+            try {
+                link(target, source);
+            } catch (java.nio.file.FileAlreadyExistsException taken) {
+                throw new FileAlreadyExistsException("The file " + target + " exists.");
+            } catch (NoSuchFileException missing) {
+                throw new FileNotFoundException(missing.getMessage());
+            }
+            Files.delete(source);
         }
+        disk.syncName(target.toFile());
     }
 
-    /** Gives a file a second name; false where that is not possible, as on a disk without hard links. */
-    private static boolean link(java.nio.file.Path source, java.nio.file.Path target) throws IOException {
-        try {
-            Files.createLink(target, source);
-            return true;
-        } catch (java.nio.file.FileAlreadyExistsException taken) {
-            throw new FileAlreadyExistsException("The file " + target + " exists.");
-        } catch (FileSystemException impossible) {
-            return false;
-        } catch (UnsupportedOperationException impossible) {
-            return false;
-        }
+    /** Gives a file a second name, unless something has that name. */
+    protected void link(java.nio.file.Path target, java.nio.file.Path source) throws IOException {
+        Files.createLink(target, source);
     }
 
     private static java.nio.file.Path local(Path path) {

@@ -12,18 +12,28 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
 
 /**
- * Local files for everybody else, with a listing of a Delta table's log that has no gaps and costs little.
+ * Local files for all others, with a listing of a Delta table's log that has no gaps and costs little.
  *
  * A directory is read piece by piece. Of two commits that are made meanwhile the listing may have the later one alone,
  * which Delta takes for a damaged log. And Hadoop asks the system three times about each file of the log, of which Delta
  * lists all to use the last few.
  */
-public final class LocalTables extends BareLocalFileSystem {
+public class LocalTables extends BareLocalFileSystem {
 
     private static final String LOG = "_delta_log";
     private static final String COMMIT = ".json";
     private static final int DIGITS = 20;
     private static final int MOST = 1 << 24;
+
+    public LocalTables() {
+        this(new LocalDisk());
+    }
+
+    /** Writes no checksums: a power failure could leave one that does not belong to its file. */
+    protected LocalTables(LocalDisk disk) {
+        super(disk);
+        setWriteChecksum(false);
+    }
 
     public FileStatus[] listStatus(Path directory) throws IOException {
         File place = pathToFile(directory);

@@ -11,9 +11,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from ackstream.errors import StoppedError
+from ackstream.errors import StartError, StoppedError
 from ackstream.lake import commits, files, schemas, tables
 from tests.harness.calls import spark_jobs
+from tests.harness.local_files import recorded
+from tests.harness.power import after, survivors
 from tests.harness.waiting import eventually
 from tests.lake.changes import change, table
 
@@ -85,6 +87,53 @@ def test_an_append_of_rows_of_the_driver_starts_no_spark_job(spark: SparkSession
         assert tables.transactions(spark, lake, JOURNAL) == {"q": 2}
         assert started() == []
     assert tables.read(spark, lake, JOURNAL).count() == 6
+
+
+def test_after_a_power_failure_a_commit_has_all_its_data_and_one_that_was_made_is_there(
+    spark: SparkSession, lake: Lake
+) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake, 1)
+    append(spark, lake, 2)
+    directory = Path(lake.table(JOURNAL))
+    with recorded(spark._jvm, spark._jsc.hadoopConfiguration(), directory) as moments:
+        append(spark, lake, 3)
+    newest = max((directory / "_delta_log").glob("*.json")).relative_to(directory).as_posix()
+    for left in survivors(moments):
+        actions = [json.loads(line) for line in left.get(newest, b"").splitlines()]
+        adds = [action["add"] for action in actions if "add" in action]
+        assert [len(left[add["path"]]) for add in adds] == [add["size"] for add in adds]
+    assert {len(left[newest].splitlines()) > 2 for left in after(moments)} == {True}
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_a_checksum_that_a_power_failure_has_cut_off_is_ignored(spark: SparkSession, lake: Lake, left: int) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake, 1)
+    newest = max((Path(lake.table(JOURNAL)) / "_delta_log").glob("*.crc"))
+    newest.write_bytes(newest.read_bytes()[:left])
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert tables.transactions(spark, lake, JOURNAL) == {"q": 1}
+    append(spark, lake, 1)
+    append(spark, lake, 2)
+    assert tables.read(spark, lake, JOURNAL).count() == 6
+
+
+def test_an_empty_newest_commit_is_refused_at_the_start(spark: SparkSession, lake: Lake) -> None:
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake)
+    newest = max((Path(lake.table(JOURNAL)) / "_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    with pytest.raises(StartError, match=f"commit of the table {JOURNAL}, file:{newest}, is empty: the power"):
+        tables.create(spark, lake, [JOURNAL])
+    newest.unlink()
+    newest.with_suffix(".crc").unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    # the batch is repeated then
+    tables.create(spark, lake, [JOURNAL])
+    append(spark, lake)
+    assert tables.read(spark, lake, JOURNAL).count() == 3
 
 
 def test_what_the_driver_writes_can_be_read_by_its_owner_alone(spark: SparkSession, lake: Lake) -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import StartError
-from ackstream.spark.checkpoint import TOPIC_ID, Checkpoint, Planned, compare_batches, compare_topics
+from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, Planned, compare_batches, compare_topics
+from tests.harness.local_files import recorded
+from tests.harness.power import after, survivors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +63,18 @@ def test_a_checkpoint_is_as_far_as_the_newest_batch_that_it_has_planned(spark: S
     (tmp_path / "commits").mkdir()
     (tmp_path / "commits" / "10").write_text("v1")
     assert Checkpoint(spark, location).planned == Planned("q", 10)
+
+
+def test_after_a_power_failure_what_a_checkpoint_remembers_is_as_it_was_or_new(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    former, new = {"shards": 8, "runs": {"1": None}}, {"shards": 8, "runs": {"2": None}}
+    Checkpoint(spark, str(tmp_path)).remember(former)
+    with recorded(spark._jvm, spark._jsc.hadoopConfiguration(), tmp_path) as moments:
+        Checkpoint(spark, str(tmp_path)).remember(new)
+    written = [json.dumps(one).encode() for one in (former, new)]
+    assert {files.get(REMEMBERED) for files in survivors(moments)} == set(written)
+    assert {files.get(REMEMBERED) for files in after(moments)} == {written[1]}
 
 
 def test_a_checkpoint_keeps_the_last_batches_alone(spark: SparkSession, tmp_path: Path) -> None:

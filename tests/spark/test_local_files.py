@@ -12,6 +12,8 @@ from py4j.protocol import Py4JJavaError
 from ackstream.local.submit import LOCAL_FILES, LOCAL_LOG, LOCAL_TABLES
 from ackstream.spark.session import locate
 from tests.harness import local_files
+from tests.harness.local_files import UNLINKED, recorded
+from tests.harness.power import after, survivors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,12 +103,60 @@ def test_a_file_replaces_another_one_with_its_checksum(spark: SparkSession, tmp_
     stream = files.create(name)
     stream.write(1)
     stream.close()
-    assert (tmp_path / ".name.crc").exists()
+    # of an earlier release: a power failure could leave one that does not belong to its file
+    assert not (tmp_path / ".name.crc").exists()
+    (tmp_path / ".name.crc").write_bytes(b"of the former content")
     (tmp_path / "own-0").write_bytes(b"another")
     source, target = _paths(spark, tmp_path, 0)
     _context(spark, target).rename(source, target, _options(spark, "OVERWRITE"))
     assert files.open(name).read() == ord("a")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["name"]
+
+
+def test_after_a_power_failure_a_commit_is_missing_or_whole_and_it_is_there_once_it_was_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    conf = spark._jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    store, line = getattr(spark._jvm, LOCAL_LOG)(conf), '{"commitInfo":{}}'
+    with recorded(spark._jvm, conf, tmp_path) as moments:
+        _, path = locate(spark, f"file:{tmp_path}/table/_delta_log/{0:020}.json")
+        path.getFileSystem(conf).mkdirs(path.getParent())
+        store.write(path, spark._jvm.java.util.Collections.singletonList(line).iterator(), False, conf)  # noqa: FBT003
+    name, whole = f"table/_delta_log/{0:020}.json", f"{line}\n".encode()
+    assert {files.get(name) for files in survivors(moments)} == {None, whole}
+    assert {files.get(name) for files in after(moments)} == {whole}
+
+
+def test_a_data_file_is_on_the_disk_once_it_is_closed(spark: SparkSession, tmp_path: Path) -> None:
+    conf = spark._jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    with recorded(spark._jvm, conf, tmp_path) as moments:
+        _, path = locate(spark, f"file:{tmp_path}/table/day=2026-01-01/part.parquet")
+        stream = path.getFileSystem(conf).create(path)
+        stream.write(b"rows" * 100)
+        stream.close()
+    assert {files.get("table/day=2026-01-01/part.parquet") for files in after(moments)} == {b"rows" * 100}
+
+
+def test_syncing_can_be_switched_off(spark: SparkSession, tmp_path: Path) -> None:
+    conf = spark._jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    conf.set("ackstream.sync", "false")
+    with recorded(spark._jvm, conf, tmp_path) as moments:
+        _, path = locate(spark, f"file:{tmp_path}/in/part.parquet")
+        path.getFileSystem(conf).create(path).close()
+    assert len(moments) == 2
+
+
+def test_on_a_disk_without_hard_links_no_commit_is_made_that_another_one_could_replace(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    conf = spark._jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    store = getattr(spark._jvm, LOCAL_LOG)(conf)
+    lines = spark._jvm.java.util.Collections.singletonList("{}")
+    with recorded(spark._jvm, conf, tmp_path, UNLINKED):
+        _, path = locate(spark, f"file:{tmp_path}/{0:020}.json")
+        with pytest.raises(Py4JJavaError, match="Operation not permitted"):
+            store.write(path, lines.iterator(), False, conf)  # noqa: FBT003 - Java's signature
+    assert not (tmp_path / f"{0:020}.json").exists()
 
 
 def test_a_directory_is_renamed(spark: SparkSession, tmp_path: Path) -> None:
