@@ -67,7 +67,7 @@ def maintain(
     :param journal_ms: the highest age of a change in the journal of things, in milliseconds; ``None``: any age
     :raises SettingsError: the retention is dangerously short; nothing is done, as for each of these errors
     :raises InputError: a name is unknown
-    :raises StartError: a named table, or every table, is missing; or only the jobs may write, as in S3
+    :raises StartError: a named table, or every table, is missing; or only the jobs may write
     """
     lake = settings.lake
     check(lake, names)
@@ -131,7 +131,7 @@ def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
 def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
     """Remove all changes of a deleted thing but its deletion, which has no content; the jobs may run meanwhile.
 
-    :raises StartError: the thing exists, or its deletion may still be replayed; or in S3, where only the job may write
+    :raises StartError: the thing exists, or its deletion may still be replayed; or only the job may write
     """
     tables.check_log_store(spark, lake, things.JOURNAL)
     own = F.col("thing_id") == thing_id

@@ -32,8 +32,8 @@ WRITER_VERSION = 2
 SHORTEST_RETENTION_HOURS = 24
 """The shortest time to keep removed files: longer than any query or transaction should run."""
 MILLISECONDS_AN_HOUR = 3_600_000
-_UNSAFE_STORES = ("s3", "s3a", "s3n")
-"""Stores where Delta's default log store lets two processes write the same version, and the later one wins."""
+_EXCLUSIVE_STORES = ("hdfs", "abfs", "abfss", "gs")
+"""Stores where Delta's default log store gives a commit's name to one process only."""
 
 
 def location(lake: Lake, name: str) -> str:
@@ -65,8 +65,8 @@ def properties(lake: Lake, table: Table) -> dict[str, str]:
 def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> None:
     """Create the missing tables; add new columns to the others, and update their properties to the settings.
 
-    :raises StartError: a table has a column of another type, a directory holds something else, or a table in S3 would
-        have to be altered without a log store for several writers
+    :raises StartError: a table has a column of another type or an empty commit, a directory holds something else, or a
+        table would have to be altered that may have one writer only
     """
     for name in names:
         # another job may be at the same table
@@ -308,22 +308,28 @@ def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
 
 
 def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: str = "") -> None:
-    """Refuse a second writer in S3 without a log store for several writers: a commit would be lost silently.
+    """Refuse a second writer where two could take one commit's name: a commit would be lost silently.
+
+    On a local disk that is so unless the product started the driver (``local[…]``), with a log store of its own.
 
     :param conf: returns the value of a key of Spark's conf, or the given default
     :param otherwise: another remedy, as a sentence
     :raises StartError: with the key to set
     """
-    scheme = path.partition("://")[0]
-    if scheme not in _UNSAFE_STORES:
-        return
+    scheme = "file" if path.startswith("/") else path.partition(":")[0]
     key = f"spark.delta.logStore.{scheme}.impl"
-    if not (conf(key, "") or conf("spark.delta.logStore.class", "")):
-        raise StartError(
-            f"The table at {path} may be written by one process only, and this would be a second one: commits would be"
-            f" lost in silence. Set {key} in [spark.conf] of all jobs, for example to"
-            f" io.delta.storage.S3DynamoDBLogStore with its jar.{otherwise}"
-        )
+    if scheme in _EXCLUSIVE_STORES or conf(key, "") or conf("spark.delta.logStore.class", ""):
+        return
+    example = (
+        "io.delta.storage.S3DynamoDBLogStore with its jar" if scheme.startswith("s3") else "one that names it once"
+    )
+    remedy = f"Set {key} in [spark.conf] of all jobs, for example to {example}."
+    if scheme == "file":
+        remedy = "Run all jobs with spark.master = local[…], or set lake.path to HDFS or to an object store."
+    raise StartError(
+        f"The table at {path} may be written by one process only, and this would be a second one: commits would be"
+        f" lost in silence. {remedy}{otherwise}"
+    )
 
 
 def _quoted(text: str) -> str:

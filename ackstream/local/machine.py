@@ -218,6 +218,20 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def link_error(directory: Path) -> OSError | None:
+    """Return why the disk of a directory makes no hard links; ``None`` if it makes them, or nothing can be written."""
+    with suppress(OSError):
+        directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=directory) as own:
+            draft = Path(own) / "draft"
+            draft.touch()
+            try:
+                draft.with_name("name").hardlink_to(draft)
+            except OSError as error:
+                return error
+    return None
+
+
 PRIVATE = 0o077
 """The umask with which only the owner can read new files."""
 PRIVATE_DIRECTORY = 0o700

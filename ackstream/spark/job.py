@@ -34,7 +34,7 @@ from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN, disconnect
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, observed, planned_offsets
-from ackstream.spark.session import driver, run_with_settings
+from ackstream.spark.session import check_disks, driver, run_with_settings
 
 if TYPE_CHECKING:
     import threading
@@ -118,6 +118,7 @@ class Job:
         own.conf.set(LOG, json.dumps({"log": settings.log.model_dump(), "program": self.name, "query": self.name}))
         if clock is not None:
             own.conf.set(RUN, clock.run)
+        check_disks(own, settings.lake)
         self.check(own, settings)
         checkpoint = Checkpoint(own, settings.lake.checkpoint(self.name))
         topics = topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))

@@ -152,13 +152,11 @@ class Aside(NamedTuple):
     def of(cls, spark: SparkSession, location: str) -> Aside:
         """Return the place beside a checkpoint."""
         # shards also run without Spark
-        from ackstream.spark.session import locate  # noqa: PLC0415
+        from ackstream.spark.session import local_directory  # noqa: PLC0415
 
-        files, path = locate(spark, f"{location}/{_DIRECTORY}")
-        if files.getScheme() != "file":
-            return cls()
-        # executors have their own working directory
-        return cls(files.makeQualified(path).toUri().getPath(), int(spark.conf.get(RETAINED)))
+        # absolute: executors have their own working directory
+        directory = local_directory(spark, f"{location}/{_DIRECTORY}")
+        return cls() if directory is None else cls(str(directory), int(spark.conf.get(RETAINED)))
 
     def store(self, shard: Any, batch: int = 0) -> PieceStore | None:
         """Return the pieces of a shard; reading does not need the batch."""

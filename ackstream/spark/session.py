@@ -19,12 +19,13 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from ackstream.errors import AckstreamError, LocalError
+from ackstream.errors import AckstreamError, LocalError, StartError
 from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.local import jars as jvm_jars
-from ackstream.local.machine import find_java, keep_private
+from ackstream.local.machine import find_java, keep_private, link_error
 from ackstream.local.submit import (
     JAVA_OPTIONS,
+    LOCAL_FILES,
     MERGED,
     check_settings,
     defaults,
@@ -40,7 +41,7 @@ from ackstream.settings import Log, load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ackstream.settings import Settings
+    from ackstream.settings import Lake, Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -105,6 +106,25 @@ def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:
     """Return Hadoop's file system and path of a file."""
     path = spark._jvm.org.apache.hadoop.fs.Path(name)  # noqa: SLF001 - there is no public way
     return path.getFileSystem(spark._jsc.hadoopConfiguration()), path  # noqa: SLF001
+
+
+def local_directory(spark: SparkSession, name: str) -> Path | None:
+    """Return the absolute path of a local directory; ``None`` in another file system."""
+    files, path = locate(spark, name)
+    return Path(files.makeQualified(path).toUri().getPath()) if files.getScheme() == "file" else None
+
+
+def check_disks(spark: SparkSession, lake: Lake) -> None:
+    """Refuse tables and checkpoints on a disk without hard links (StartError): see ``local/LocalFiles.java``."""
+    own = spark.sparkContext.getConf().get("spark.hadoop.fs.AbstractFileSystem.file.impl", "") == LOCAL_FILES
+    for key in ("path", "checkpoints") if own else ():
+        directory = local_directory(spark, getattr(lake, key))
+        if directory is not None and (error := link_error(directory)) is not None:
+            raise StartError(
+                f"lake.{key} = {getattr(lake, key)} is on a disk without hard links ({error.strerror}), by which a name"
+                f" is given to one writer only. Set lake.{key} to a disk that has them (ext4, XFS, APFS, NFS, but"
+                " neither FAT nor SMB), or to an object store."
+            )
 
 
 class _Handler:

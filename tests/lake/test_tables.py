@@ -167,15 +167,19 @@ def test_a_job_adds_a_column_and_writes_beside_one_that_it_does_not_know(spark: 
     assert row == {"reply_topic": "replies", "shade": None}
 
 
-# -- S3 ----------------------------------------------------------------------------------------------------------------
+# -- two writers -------------------------------------------------------------------------------------------------------
 
 STORE = "spark.delta.logStore.s3a.impl"
+OWN = {"spark.delta.logStore.file.impl": "ackstream.LocalLog"}
 
 
 @pytest.mark.parametrize(
     ("path", "conf"),
     [
-        ("/lake", {}),
+        ("/lake", OWN),
+        ("file:/lake", OWN),
+        ("hdfs://namenode/lake", {}),
+        ("gs://bucket/lake", {}),
         ("abfss://c@a.dfs.core.windows.net/lake", {}),
         ("s3a://bucket/lake", {STORE: "io.delta.storage.S3DynamoDBLogStore"}),
         ("s3a://bucket/lake", {"spark.delta.logStore.class": "com.example.Store"}),
@@ -185,12 +189,18 @@ def test_a_table_may_have_two_writers_where_delta_keeps_them_apart(path: str, co
     tables.refuse_writer(conf.get, path)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_a_second_writer_in_s3_is_refused_without_a_log_store_for_several(scheme: str) -> None:
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "oss", "cosn", "obs"])
+def test_a_second_writer_is_refused_where_a_commits_name_may_be_given_twice(scheme: str) -> None:
     with pytest.raises(StartError, match=f"one process only.* Set spark.delta.logStore.{scheme}.impl in .spark.conf. "):
         tables.refuse_writer({}.get, f"{scheme}://bucket/lake")
-    with pytest.raises(StartError, match=r"with its jar\. Or do it by hand\.$"):
+    with pytest.raises(StartError, match=r"\. Or do it by hand\.$"):
         tables.refuse_writer({}.get, f"{scheme}://bucket/lake", " Or do it by hand.")
+
+
+@pytest.mark.parametrize("path", ["/lake", "file:/lake"])
+def test_a_second_writer_on_a_disk_is_refused_beside_drivers_of_a_cluster(path: str) -> None:
+    with pytest.raises(StartError, match=r"one process only.* Run all jobs with spark.master = local\[…\], or"):
+        tables.refuse_writer({}.get, path)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

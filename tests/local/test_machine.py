@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -183,3 +184,15 @@ def test_a_write_that_fails_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="No space"):
         machine.write_file(tmp_path / "file", b"content")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_is_tried_for_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert machine.link_error(tmp_path / "lake") is None
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "Operation not permitted")))
+    assert "Operation not permitted" in str(machine.link_error(tmp_path / "lake"))
+    assert list((tmp_path / "lake").iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_made_is_left_to_its_writer(tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert machine.link_error(tmp_path / "file" / "lake") is None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
+from ackstream.errors import StartError
 from ackstream.local import jars
 from ackstream.local.submit import SECRET
+from ackstream.settings import Lake
+from ackstream.spark.session import check_disks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,3 +132,17 @@ def test_options_win_over_the_settings_and_these_over_the_defaults_of_the_user(t
         check=False,
     )
     assert "found 1 2 3" in finished.stdout.splitlines(), finished.stderr
+
+
+def test_a_lake_on_a_disk_without_hard_links_is_refused_with_the_key_to_set(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    check_disks(spark, lake)
+    refused = OSError(errno.EPERM, "Operation not permitted")
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=refused))
+    with pytest.raises(StartError, match=rf"^lake.path = {lake.path} is on a disk without hard links \(Operation not"):
+        check_disks(spark, lake)
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=[None, refused]))
+    with pytest.raises(StartError, match=r"Set lake.checkpoints to a disk that has them \(ext4, XFS, APFS, NFS"):
+        check_disks(spark, lake)
