@@ -120,8 +120,7 @@ def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
     Rows from which things are restored stay: the last state of each thing, and rows that are not merged or may be
     replayed; likewise the last command of each partition, after which a new checkpoint starts.
     """
-    merged = tables.newest_batch(tables.read(spark, lake, "things"))
-    events = tables.read(spark, lake, things.JOURNAL).where(F.col("batch") < merged)
+    events = tables.read(spark, lake, things.JOURNAL).where(F.col("batch") < things.merged(spark, lake))
     state = F.max(F.when(F.col("last"), F.col("revision"))).over(Window.partitionBy("thing_id"))
     old = events.withColumn("state", state).where(F.col("revision") < F.col("state"))
     old = old.where(F.col("modified_at") < F.timestamp_millis(F.lit(before_ms)))

@@ -1,7 +1,8 @@
 """The twin's journal, its things and their search index: changes are appended first, the others are merged later.
 
 ``thing_events`` is the truth: one row per change, with the whole thing at its last change in a batch. ``things`` is the
-present state, merged from the journal. A restart restores the things before a given batch from both.
+present state, merged from the journal. A restart restores the things before a given batch from both; ``things`` says up
+to which batch it lacks nothing, as a new checkpoint of the index merges the journal in the order of its files.
 
 ``things_search`` has one row for every value within every thing, for SQL and for searches. Paths are those of RQL
 (``attributes/location/city``, ``features/lamp/properties/on``): the values of an array, and of the objects in it, share
@@ -35,6 +36,8 @@ JOURNAL = "thing_events"
 _THINGS = ALL_TABLES["things"].names
 ORIGIN, BEGIN = "ackstream.origin", "ackstream.begin"
 """Properties of the journal: the id of the topic of its offsets, and the first batch that has read that topic."""
+_MERGED = "merged"
+"""The application whose version in ``things`` is the batch of :func:`merged`."""
 
 
 def first_batch(spark: SparkSession, lake: Lake, query_id: str) -> int:
@@ -96,19 +99,52 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
 
     The tables may already have the batch, if it will be replayed.
     """
-    place = tables.location(lake, "things")
+    since, place = merged(spark, lake), tables.location(lake, "things")
     version = commits.log_and_snapshot(spark, place)[1].version()
     # the index merges meanwhile: without a version, each query could see another table
     things = spark.read.format("delta").option("versionAsOf", version).load(place)
     last = F.col("last") & (F.col("batch") < batch)
     events = tables.read(spark, lake, JOURNAL).where(last)
-    # the newest batch may be merged in part
-    parts = [things.where(F.col("batch") < batch), events.where(F.col("batch") >= tables.newest_batch(things))]
+    parts = [things.where(F.col("batch") < batch), events.where(F.col("batch") >= since)]
     # things that the batch has already changed are restored from the whole journal
     ahead = things.where(F.col("batch") >= batch).select("thing_id")
     if not ahead.isEmpty():
         parts.append(events.join(ahead, "thing_id", "left_semi"))
     return latest(reduce(lambda one, other: one.union(other), [part.select(*_THINGS) for part in parts]))
+
+
+def merged(spark: SparkSession, lake: Lake) -> int:
+    """Return the batch of the journal before which ``things`` lacks no change, a lower bound; 0 if it is unknown.
+
+    The batch itself may be merged in part.
+    """
+    return tables.transactions(spark, lake, "things").get(_MERGED, 0)
+
+
+def remember_merged(spark: SparkSession, lake: Lake, batch: int) -> None:
+    """Commit the batch of :func:`merged`, unless a later one is known."""
+    commits.commit(
+        spark, tables.location(lake, "things"), f"{_MERGED}/things", batch, lambda _: commits.added(spark, [])
+    )
+
+
+def complete(spark: SparkSession, lake: Lake, batch: int) -> None:
+    """Merge what ``things`` lacks up to a batch: it is of an earlier release, or was made anew beside a checkpoint."""
+    # the merge changes the rows that are lacking
+    rows = unmerged(spark, lake, batch).localCheckpoint()
+    merge(spark, lake, rows)
+    merge_values(spark, lake, rows)
+
+
+def unmerged(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
+    """Return the last state, up to a batch of the journal, of each thing that is older or missing in ``things``."""
+    events = tables.read(spark, lake, JOURNAL).where(F.col("last") & (F.col("batch") <= batch))
+    newest = events.groupBy("thing_id").agg(F.max("revision").alias("revision"))
+    same = (F.col("known.thing_id") == F.col("new.thing_id")) & (F.col("known.revision") >= F.col("new.revision"))
+    known = tables.read(spark, lake, "things")
+    return events.join(
+        newest.alias("new").join(known.alias("known"), same, "left_anti"), ["thing_id", "revision"], "left_semi"
+    )
 
 
 def latest(rows: DataFrame) -> DataFrame:

@@ -168,9 +168,12 @@ class Checkpoint:
 
     def planned_end(self, batch: int, topic: str) -> int:
         """Return the offset after the last record that a batch reads from a topic with one partition; 0 without one."""
+        return max((source.get(topic, {}).get("0", 0) for source in self.planned_ends(batch)), default=0)
+
+    def planned_ends(self, batch: int) -> list[dict[str, Any]]:
+        """Return the offsets at which a batch ends, of each source that has any, in the source's own form."""
         _, _, *sources = self.read(f"offsets/{batch}").splitlines()
-        ends = [json.loads(source).get(topic, {}).get("0", 0) for source in sources if source.startswith("{")]
-        return max(ends, default=0)
+        return [json.loads(source) for source in sources if source.startswith("{")]
 
     def _path(self, name: str = "") -> Any:
         return locate(self._spark, self.path(name))[1]

@@ -95,6 +95,7 @@ def test_maintenance_beside_a_job_loses_nothing_and_stops_neither(spark: SparkSe
                 events = tables.read(spark, lake, things.JOURNAL).where(f"batch = {batch}")
                 things.merge(spark, lake, events)
                 things.merge_values(spark, lake, events)
+                things.remember_merged(spark, lake, batch)
         finally:
             ended.set()
 

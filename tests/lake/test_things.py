@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from threading import Event
@@ -13,6 +14,7 @@ from delta.exceptions import ConcurrentAppendException
 from delta.tables import DeltaTable
 
 from ackstream.errors import StartError
+from ackstream.jobs.twin import job
 from ackstream.jobs.twin.job import build_index
 from ackstream.lake import commits, maintenance, tables, things
 from ackstream.settings import Lake, Settings
@@ -139,6 +141,8 @@ def test_things_are_told_as_they_were_before_any_batch_however_far_the_merge_is(
     spark: SparkSession, lake: Lake, merged: int
 ) -> None:
     things.merge(spark, lake, journal(spark, lake, merged))
+    if merged:
+        things.remember_merged(spark, lake, merged - 1)
     assert [found(spark, lake, batch) for batch in range(len(BATCHES) + 1)] == BEFORE
 
 
@@ -217,6 +221,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
     for batch, rows in enumerate(HISTORY):
         things.append(spark, lake, table(*rows), QUERY, batch)
     things.merge(spark, lake, journal(spark, lake, 9))
+    things.remember_merged(spark, lake, 3)
     return lake.path
 
 
@@ -308,6 +313,79 @@ def test_what_cannot_be_erased_today_is_told(spark: SparkSession, old: Lake, mon
     monkeypatch.setattr(commits, "retried", conflict)
     with pytest.raises(StartError, match=r"changes of a:3 of today could not be erased; .* Erase it again tomorrow"):
         maintenance.erase(spark, old, "a:3")
+
+
+@pytest.fixture
+def settings(spark: SparkSession, tmp_path: Path) -> Settings:
+    """Return settings whose journal has a thing of each of two days, in files of which the later day's come first."""
+    found = Settings(lake=Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints")))
+    tables.create(spark, found.lake, ["thing_events", "things", "things_search"])
+    for batch, (thing_id, day) in enumerate((("a:1", 0), ("a:2", 0), ("a:3", 1), ("a:4", 1))):
+        row = change(thing_id, 1, {"n": batch}, modified_at=LONG_AGO + day * 86_400_000)
+        things.append(spark, found.lake, table(row), QUERY, batch)
+    path = tables.location(found.lake, "thing_events")
+    for day in ("2020-09-14", "2020-09-13"):
+        # as maintenance does it, in any order; the index reads files by their times
+        DeltaTable.forPath(spark, path).optimize().where(f"day = '{day}'").executeCompaction()
+        time.sleep(0.01)
+    return found
+
+
+def restored(spark: SparkSession, settings: Settings) -> set[str]:
+    return {row.thing_id for row in things.before(spark, settings.lake, 9).collect()}
+
+
+ALL = {"a:1", "a:2", "a:3", "a:4"}
+
+
+def test_a_twin_that_starts_while_its_index_merges_anew_has_all_things(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = job.write_index
+    seen: list[set[str]] = []
+
+    def killed(session: Any, settings: Settings, frame: Any, batch: int, query_id: str) -> None:
+        real(session, settings, frame, batch, query_id)
+        indexed = {row.thing_id for row in tables.read(spark, settings.lake, "things").collect()}
+        seen.append(indexed)
+        assert restored(spark, settings) >= ALL
+
+    monkeypatch.setattr(job, "write_index", killed)
+    monkeypatch.setattr(job, "FETCH_BYTES", 1)
+    build_index(spark, settings, {"availableNow": True}).awaitTermination()
+    # otherwise it shows nothing
+    assert seen == [{"a:3", "a:4"}, ALL]
+    things.append(spark, settings.lake, table(change("a:5", 1, {"n": 5})), QUERY, 4)
+    build_index(spark, settings, {"availableNow": True}).awaitTermination()
+    assert things.merged(spark, settings.lake) >= 2
+    assert restored(spark, settings) == {*ALL, "a:5"}
+
+
+def test_a_table_of_things_that_was_made_anew_beside_the_checkpoint_of_its_index_gets_all_things(
+    spark: SparkSession, settings: Settings
+) -> None:
+    build_index(spark, settings, {"availableNow": True}).awaitTermination()
+    for name in ("things", "things_search"):
+        shutil.rmtree(settings.lake.table(name))
+    tables.create(spark, settings.lake, ["things", "things_search"])
+    assert restored(spark, settings) == ALL
+    things.append(spark, settings.lake, table(change("a:5", 1, {"n": 5})), QUERY, 4)
+    build_index(spark, settings, {"availableNow": True}).awaitTermination()
+    assert restored(spark, settings) == {*ALL, "a:5"}
+    for name in ("things", "things_search"):
+        assert tables.read(spark, settings.lake, name).select("thing_id").distinct().count() == 5
+
+
+def test_the_things_of_an_earlier_release_are_restored_and_its_index_is_completed(
+    spark: SparkSession, settings: Settings
+) -> None:
+    # it said nothing of how far it had merged
+    things.merge(spark, settings.lake, tables.read(spark, settings.lake, "thing_events").where("batch >= 2"))
+    assert things.merged(spark, settings.lake) == 0
+    assert restored(spark, settings) == ALL
+    missing = things.unmerged(spark, settings.lake, 3)
+    assert {row.thing_id for row in missing.collect()} == {"a:1", "a:2"}
+    assert {row.thing_id for row in things.unmerged(spark, settings.lake, 0).collect()} == {"a:1"}
 
 
 def test_the_index_goes_on_although_changes_were_removed_from_the_journal(spark: SparkSession, old: Lake) -> None:

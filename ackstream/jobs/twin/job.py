@@ -59,6 +59,10 @@ _ROWS = pa.schema(
 FETCH_BYTES = 256 * 1024 * 1024
 """The bytes of signals or things that the driver fetches at once; Spark refuses a result of more than 1 GiB."""
 ACKS_AT_ONCE = 10_000
+MERGES = 20
+"""Batches of the index between two commits of how far it has merged."""
+SNAPSHOT = "isStartingVersion"
+"""The key in an offset of Delta's source: whether the source still reads the files that it found at its beginning."""
 LATE_MS = 86_400_000
 """An acknowledgement that is later than the longest timeout by more than this is not sent: more than clocks differ."""
 
@@ -298,7 +302,7 @@ def _correlation_id() -> Column:
     return F.coalesce(own, spring)
 
 
-def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _batch_id: int, query_id: str) -> None:
+def write_index(session: SparkSession, settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
     """Merge changes, then acknowledge ``search-persisted``; a failure sends 500, ends the query; a restart retries."""
     spark = frame.sparkSession
     events = frame.persist()
@@ -313,8 +317,23 @@ def write_index(session: SparkSession, settings: Settings, frame: DataFrame, _ba
         raise
     else:
         _acknowledge(spark, settings, events, failed=False)
+        _remember_merged(spark, settings, events, batch_id)
     finally:
         events.unpersist()
+
+
+def _remember_merged(spark: SparkSession, settings: Settings, events: DataFrame, batch_id: int) -> None:
+    """Commit how far the journal is merged without gaps, which the next start of the twin rests on."""
+    known = things.merged(spark, settings.lake)
+    if known and batch_id % MERGES:
+        return
+    ends = Checkpoint(spark, settings.lake.checkpoint(INDEX_NAME)).planned_ends(batch_id)
+    # a new checkpoint reads the files of the journal by their times, in several batches, and then its commits in order
+    if any(end.get(SNAPSHOT, True) for end in ends) or (newest := tables.newest_batch(events)) <= known:
+        return
+    if not known:
+        things.complete(spark, settings.lake, newest)
+    things.remember_merged(spark, settings.lake, newest)
 
 
 def _acknowledge(spark: SparkSession, settings: Settings, events: DataFrame, *, failed: bool) -> None:
