@@ -386,7 +386,9 @@ def sol_23_24_what_fails_too_often_or_is_rejected_becomes_a_dead_letter_as_it_wa
         (b"1", b"max-deliveries", b"2"),
     ]
     key, _, headers = dead[0]
+    # all that its publisher sent
     assert (key, headers["topic"], headers["colour"]) == (b"k", b"failing/x", b"red")
+    assert (headers["client"].decode(), int(headers["seq"])) == (other.publisher, other.seq)
     assert headers["message"].decode() == other.id
 
 

@@ -309,7 +309,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
     stored = (
         tables.read(spark, settings.lake, "messages")
         .where(F.col("batch").isin(batches_of_dead))
-        .select(*coordinates, "key", "value", F.col("headers").alias("own"))
+        .select(*coordinates, "client", "seq", "key", "value", F.col("headers").alias("own"))
     )
     own = F.transform(
         F.coalesce("own", F.array()), lambda one: F.struct(one["name"].alias("key"), one["value"].alias("value"))
@@ -320,6 +320,8 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         record_headers.MESSAGE: F.col("message"),
         record_headers.TOPIC: F.col("subject"),
         record_headers.DELIVERIES: F.col("count").cast("string"),
+        record_headers.CLIENT: F.col("client"),
+        record_headers.SEQ: F.col("seq").cast("string"),
     }
     why = [header_entry(name, value) for name, value in values.items()]
     known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
