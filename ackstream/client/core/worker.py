@@ -185,9 +185,10 @@ class Worker(Closing):
         handled, began = 0, self.now()
         while self._take():
             handled += 1
-            self._limit = ahead(handled, self.now() - began)
             if self.now() - began >= AHEAD_SECONDS:
                 break
+        if handled:
+            self._limit = ahead(handled, self.now() - began)
         with self._lock:
             self._take_turn()
 
@@ -265,8 +266,9 @@ class Worker(Closing):
             if work is None:
                 return True
             # not done before it is handled; a record that ends the thread never is
-            self.outbox.hold(work)
-            self._enter(partition, work)
+            work.remaining, self._busy = 1, work
+            if self._member is not None:
+                self._member.handles(partition)
         try:
             self._handle(record, work)
         except DittoError as error:
@@ -279,13 +281,10 @@ class Worker(Closing):
             log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
         with self._lock:
             self.outbox.release(work)
-            self._enter(None, None)
+            self._busy = None
+            if self._member is not None:
+                self._member.handles(None)
         return True
-
-    def _enter(self, partition: TopicPartition | None, work: Work | None) -> None:
-        self._busy = work
-        if self._member is not None:
-            self._member.handles(partition)
 
 
 _HELD = "The labels are held again, or another client has them: records are handled."
