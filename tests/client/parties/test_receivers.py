@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import TimeoutError as FutureTimeout
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaError
 
 from ackstream.client import Ack, Responder, Subscriber, subscription
 from ackstream.client.core.messages import Work
-from ackstream.errors import BadParameterError
+from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.testing import RequestSystem
 
 NOW = 1_000_000
@@ -118,3 +120,15 @@ def test_without_the_time_of_the_broker_every_command_is_handled():
     receiver.client._worker.outbox.broker._ahead.clear()
     receiver.receive(record(LIVE, 1_000, timeout="2s"))
     assert receiver.seen == [False]
+
+
+@pytest.mark.parametrize("error", [KafkaError("away"), UnreachableError("no topic"), FutureTimeout(), ValueError("?")])
+def test_a_broker_that_does_not_give_its_time_is_logged(error, caplog, monkeypatch):
+    receiver = Receiver()
+
+    def away() -> None:
+        raise error
+
+    monkeypatch.setattr(receiver.client._worker.outbox, "ask_time", away)
+    receiver.client._worker.begin()
+    assert "The time of the broker is not known: commands are handled after their deadline, too" in caplog.text
