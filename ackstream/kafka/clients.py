@@ -29,7 +29,7 @@ from kafka.errors import (
 )
 
 from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
-from ackstream.kafka.library import Consumer, KeyPartitioner, PatientClient, Sockets, keep_identity
+from ackstream.kafka.library import AdaptedConsumer, KeyPartitioner, PatientClient, Sockets, keep_identity
 from ackstream.kafka.login import check_login, guess_protocol, not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
 
@@ -90,7 +90,7 @@ _FIXED = {
     "selector": Sockets,
 }
 
-_DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | Consumer.DEFAULT_CONFIG
+_DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | AdaptedConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
 """The numbers of kafka-python whose defaults do not show their type."""
 _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
@@ -195,7 +195,7 @@ def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
 
     Raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong.
     """
-    return _connect(Consumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
+    return _connect(AdaptedConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
 
 def connect_admin(kafka: Kafka, **config: Any) -> Any:

@@ -34,7 +34,7 @@ logging.getLogger("kafka.net.transport").addFilter(_matters)
 logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 
 
-class Consumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python is not typed
+class AdaptedConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python is not typed
     """Names a partition without a leader; the library leaves it out of an answer, and then raises a KeyError."""
 
     def beginning_offsets(self, partitions: Any, timeout_ms: int | None = None) -> Any:

@@ -225,6 +225,16 @@ class SessionRuns:
         low, high = bisect_left(self._runs, first, key=itemgetter(1)), bisect_right(self._runs, last, key=itemgetter(0))
         return [(max(begin, first), min(end, last), name) for begin, end, name in self._runs[low:high]]
 
+    def divided(self, first: int, last: int) -> list[SessionRun]:
+        """Divide a range, perhaps an empty one, where the session changes; numbers of none join the part before."""
+        parts: list[SessionRun] = []
+        for begin, _, session in self.within(first, last) if first <= last else ():
+            if not parts:
+                parts.append((first, last, session))
+            elif session != parts[-1][2]:
+                parts[-1:] = [(parts[-1][0], begin - 1, parts[-1][2]), (begin, last, session)]
+        return parts or ([(first, last, None)] if first <= last else [])
+
     def forget(self, last: int) -> None:
         """Forget the numbers up to one."""
         self._runs = self.within(last + 1, MAX_NUMBER)

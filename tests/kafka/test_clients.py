@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ackstream.client import Requester, Responder
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.library import Consumer
+from ackstream.kafka.library import AdaptedConsumer
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
 from ackstream.settings.kafka import KafkaOptions
@@ -110,7 +110,7 @@ def test_options_are_those_of_kafka_with_their_types() -> None:
     kafka = Kafka(options=KafkaOptions(python=options | {"fetch.max.bytes": "7", "linger.ms": "3"}))
     shared = {"request_timeout_ms": 5000, "metrics_enabled": True, "receive_buffer_bytes": 65_536}
     # what only consumers know is not for producers, and the other way round
-    assert clients.python_options(kafka, Consumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
+    assert clients.python_options(kafka, AdaptedConsumer.DEFAULT_CONFIG) == {**shared, "fetch_max_bytes": 7}
     assert clients.python_options(kafka, KafkaProducer.DEFAULT_CONFIG) == {**shared, "linger_ms": 3}
 
 
@@ -137,7 +137,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         client.DEFAULT_CONFIG = library.DEFAULT_CONFIG  # type: ignore[attr-defined]
         return client
 
-    for library in (Consumer, KafkaProducer, KafkaAdminClient):
+    for library in (AdaptedConsumer, KafkaProducer, KafkaAdminClient):
         monkeypatch.setattr(clients, library.__name__, construct(library))
     return given
 

@@ -17,7 +17,7 @@ from kafka.errors import (
 
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import failure
-from ackstream.kafka.library import Consumer, PatientClient
+from ackstream.kafka.library import AdaptedConsumer, PatientClient
 from ackstream.settings import Kafka
 from tests.harness.ports import ending_each
 
@@ -90,7 +90,7 @@ class Offline(Fetcher):  # type: ignore[misc]  # kafka-python is not typed
 @pytest.mark.parametrize("name", ["beginning_offsets", "end_offsets"])
 def test_a_partition_without_a_leader_is_named(name: str) -> None:
     leaders = {TopicPartition("messages", 0): 1, TopicPartition("messages", 1): -1}
-    consumer = Consumer.__new__(Consumer)
+    consumer = AdaptedConsumer.__new__(AdaptedConsumer)
     consumer.config = {"request_timeout_ms": 1_000}
     consumer._fetcher = Offline(leaders)
     assert getattr(consumer, name)([TopicPartition("messages", 0)]) == {TopicPartition("messages", 0): 7}

@@ -47,7 +47,7 @@ class StoreFile:
     ) -> None:
         """Open a file, or create it with ``schema``; errors call it ``what``, and ``lost`` if it is moved away.
 
-        ``upgrades``: by earlier version, what makes it the next one.
+        ``upgrades``: by earlier version, the statements that make it the next one.
         """
         self._upgrades = upgrades or {}
         self._path, self._what, self._lost = path, what, lost

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ackstream.client.core.connection import Connection
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
     from ackstream.client.options import PublisherOptions
-    from ackstream.client.publishing._unacknowledged import Logon, UnacknowledgedMessages
+    from ackstream.client.publishing._resending import Logon
+    from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
     from ackstream.client.publishing.publications import Headers, Stage
     from ackstream.protocol.readers import WriterStateRequest
 

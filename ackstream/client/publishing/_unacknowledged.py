@@ -8,44 +8,32 @@ lacks are sent again, in order; an unanswered one is, too (``Retransmission``).
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter, deque
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
-from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, Receipt, Retransmission
+from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, last_own
+from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, receipts
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import MAX_NUMBER, CommandAck
+from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
     from ackstream.client.options import PublisherOptions
+    from ackstream.client.publishing._resending import Takeovers
     from ackstream.client.publishing.publications import Open, Stage
-    from ackstream.protocol.intervals import Interval
-
-Takeovers: TypeAlias = "Sequence[tuple[str, int]]"
-
-RENUMBERED = "renumbered"
-"""The reason of a message that is sent under a new number: another store has used its own."""
 
 REFUSED_AGAIN_MS = 5_000
 """When a withdrawal is sent again that Kafka refused like its message."""
 
 log = logging.getLogger(__name__)
-
-
-class Logon(NamedTuple):
-    """The consequences of a logon: the messages to send again now, and the runs of numbers that will never be sent."""
-
-    resent: list[int]
-    holes: list[Interval]
 
 
 class UnacknowledgedMessages(Awaited):
@@ -58,10 +46,8 @@ class UnacknowledgedMessages(Awaited):
         super().__init__()
         self._window, self._window_bytes = options.window, options.window_bytes
         if self._window < 1 or self._window_bytes < 1:
-            raise WindowError(
-                f"A publish window of {self._window} messages and {self._window_bytes} bytes lets nothing through: use"
-                " 1 or more."
-            )
+            sizes = f"{self._window} messages and {self._window_bytes} bytes"
+            raise WindowError(f"A publish window of {sizes} lets nothing through: use 1 or more.")
         timeout_ms = round(options.ack_timeout * 1000)
         if options.stage == "persisted" and timeout_ms < 1:
             raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
@@ -101,18 +87,17 @@ class UnacknowledgedMessages(Awaited):
         return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
 
     def logged_on(self, last: int, begin: int = 0, takeovers: Takeovers = ()) -> Logon:
-        """Drop the messages up to the service's last one; return those to send again now, and the holes.
+        """Drop the messages up to the service's last one; return those to send now (the others follow), and the holes.
 
-        The others follow when the window has room. Holes are numbers between those that are kept, and up to the first
-        new one (above ``begin``): their messages were lost with a file, or were never published. Kept messages whose
-        numbers another store has used, by ``takeovers`` of the answer, get new numbers.
+        Holes are numbers between those that are kept, and up to the first new one (above ``begin``): their messages
+        were lost with a file, or never published. Where another store has used numbers, messages get new ones.
         """
         if self._options.error_on_gap and last < self._messages.discarded:
             raise GapError(last + 1, self._messages.discarded)
-        own = _last_own(self._messages.session, takeovers)
-        refusals, self._refusals = self._refusals or [], None
+        own, refusals = last_own(self._messages.session, takeovers), self._refusals or []
+        self._refusals = None
         for refusal in refusals:
-            if refusal.seq is not None and refusal.seq <= own:
+            if (refusal.seq or 0) <= own:
                 self.acknowledged(refusal)
         others = [seq for seq in self._messages.numbers() if seq > own]
         if others:
@@ -123,9 +108,7 @@ class UnacknowledgedMessages(Awaited):
         with self.changed:
             if takeovers:
                 new = max(begin, last, self._messages.last) + 1
-                self._messages.take_over(
-                    takeovers[-1][0], dict(zip(others, range(new, new + len(others)), strict=True))
-                )
+                self._messages.take_over(takeovers[-1][0], {seq: new + at for at, seq in enumerate(others)})
             self._messages.drop(last)
             kept = self._messages.numbers()
             first = last + 1 if others else kept[0] if kept else self._messages.last + 1
@@ -172,11 +155,11 @@ class UnacknowledgedMessages(Awaited):
     def describe(self) -> str:
         """Return a sentence about the messages that are waited for."""
         with self.changed:
-            oldest = next(iter(self._messages.numbers()), None)
-            return (
-                f"The publisher {self._options.name} waits for acknowledgements of {len(self._messages)} messages, from"
-                f" number {oldest} on: look whether Kafka and `ackstream submit persist` run, or enlarge the window."
-            )
+            count, first = len(self._messages), next(iter(self._messages.numbers()), None)
+        return (
+            f"The publisher {self._options.name} waits for acknowledgements of {count} messages, from number {first} on"
+            ": look whether Kafka and `ackstream submit persist` run, or enlarge the window."
+        )
 
     def resend(self, seq: int) -> KeptMessage | None:
         """Return a message to be sent again, ``None`` if it has been acknowledged."""
@@ -289,7 +272,12 @@ class UnacknowledgedMessages(Awaited):
             self._counts["failed"] += len(done) - len(good)
             admitted = self._admit()
             self.changed.notify_all()
-        self._give(good, opened, duplicate=last if ack.reason == DUPLICATE else None)
+        windowed, duplicate = self._options.windowed, last if ack.reason == DUPLICATE else None
+        for seq, receipt in receipts(good, opened, self._stage, duplicate, windowed=windowed):
+            if (entry := opened[seq]) is not None:
+                entry.future.set_result(receipt)
+            if not windowed or seq == good[-1]:
+                call_handler(self._options.on_receipt, receipt)
         entry = opened.get(last)
         if entry is not None and refusal is not None:
             entry.future.set_exception(RefusedError.of(refusal, f"Message {last}"))
@@ -352,33 +340,11 @@ class UnacknowledgedMessages(Awaited):
             return all(seq in self._accepted for seq in reversed(self._messages.numbers()) if seq <= last)
         return self._messages.discarded >= last or len(self._messages) == 0
 
-    def _give(self, numbers: list[int], opened: Mapping[int, Open | None], duplicate: int | None) -> None:
-        """Give the receipts of messages that one ack covers; those of an earlier run have no future."""
-        options, now = self._options, time.time_ns() // 1_000_000
-        for seq in numbers:
-            future, context = opened[seq] or (None, None)
-            first = numbers[0] if options.windowed else seq
-            receipt = Receipt(seq, options.stage, context, first, now, duplicate=seq == duplicate)
-            if future is not None:
-                future.set_result(receipt)
-            if not options.windowed or seq == numbers[-1]:
-                call_handler(options.on_receipt, receipt)
-
     def _return(self, seq: int, reason: str) -> None:
         """Return a refused message, a duplicate or one that is renumbered; withdrawn ones were returned before."""
         if reason == WITHDRAWN:
             return
         with self.changed:
             message, entry = self._messages.get(seq), self._open.get(seq)
-        failed = FailedMessage.of(seq, reason, message, None if entry is None else entry.context)
-        call_handler(self._options.on_failed_write, failed)
-
-
-def _last_own(session: str, takeovers: Takeovers) -> int:
-    """Return up to which number those of a store that took over with ``session`` are its own: before the next store."""
-    sessions = [name for name, _ in takeovers]
-    if session in sessions[:-1]:
-        return takeovers[sessions.index(session) + 1][1]
-    # of a session from before all takeovers that are remembered it is only known that others have followed it
-    forgotten = session and sessions[:-1] and session != sessions[-1]
-    return 0 if forgotten else MAX_NUMBER
+        context = None if entry is None else entry.context
+        call_handler(self._options.on_failed_write, FailedMessage.of(seq, reason, message, context))

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 UNANSWERED_MS, UNANSWERED_PERIODS = 10_000, 3
-"""After this time, and at least so many of its reports, a reader without a confirmation is disconnected."""
+"""After this time, and three reports at least, a reader without a confirmation is disconnected."""
 
 OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
 """Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +56,11 @@ class PublisherBatch:
         self._admission, self._floor_ms, self._newest = admission, floor_ms, newest
         self._expect(state.watermark + 1)
         self._conflation.absent.merge(state.absent)
-        self._sessions = SessionRuns()
         if state.held:
             self._conflation.restore(state.held, state.asked, state.withdrawn, state.single)
-            # an earlier release has not noted them
-            messages = [run for held in state.held for run in self._conflation.absent.missing(*held)]
-            self._sessions = SessionRuns([*((*run, None) for run in messages), *state.sessions])
+        # an earlier release has not noted their sessions
+        held = [run for held in state.held for run in self._conflation.absent.missing(*held)]
+        self._sessions = SessionRuns([*((*run, None) for run in held), *state.sessions])
 
     def _expect(self, first: int) -> None:
         state = self._state
@@ -109,7 +107,7 @@ class PublisherBatch:
         self._state.stored += run.total
         self._state.highest = max(self._state.highest, last)
         self._conflation.succeed(first, last, asked=bool(asked))
-        self._note_session(message.session, first, last)
+        self._sessions.add(first, last, (message.session or "")[:MAX_SESSION_CHARACTERS])
         return True
 
     def _add(self, message: MessageMetadata) -> None:
@@ -158,16 +156,13 @@ class PublisherBatch:
             self._reject(message, reason)
         elif verdict.stored:
             self._state.stored += message.size
-            self._note_session(message.session, seq, seq)
+            self._sessions.add(seq, seq, (message.session or "")[:MAX_SESSION_CHARACTERS])
         else:
             self._reject(message, None)
         self._state.highest = max(self._state.highest, seq)
         self._acknowledge_arrival(command, reason)
         single = None if verdict.logged else message.cid or str(seq)
         self._conflation.decide(seq, reason, asked="persisted" in asked, single=single, stored=verdict.stored)
-
-    def _note_session(self, session: str | None, first: int, last: int) -> None:
-        self._sessions.add(first, last, (session or "")[:MAX_SESSION_CHARACTERS])
 
     def _flush(self, message: MessageMetadata, asked: frozenset[str]) -> None:
         waiting, self.urgent = self._state.flushes, True
@@ -345,19 +340,11 @@ class PublisherBatch:
         return state
 
     def stored(self, batch: int) -> Iterator[messages.StoredRange]:
-        """Yield the range that this batch made reliable, by session; divided where very many runs are absent, too."""
-        first, last = self._first, self._conflation.watermark
-        absent = [run for run in self._conflation.absent if run[0] <= last]
-        begins: dict[int, str | None] = {}
-        for begin, _, session in self._sessions.within(first, last):
-            if not begins or session != next(reversed(begins.values())):
-                begins[begin] = session
-        # the absent numbers between two sessions belong to the first one's range
-        ends = [*(begin - 1 for begin in [*begins][1:]), last]
-        for until, session in zip_longest(ends, begins.values()):
-            own = [run for run in absent if first <= run[0] <= until]
-            while first <= until:
-                part, own = own[:MAX_RUNS], own[MAX_RUNS:]
-                end = own[0][0] - 1 if own else until
+        """Yield the range that this batch made reliable, by session, and in parts if very many numbers are absent."""
+        for begin, last, session in self._sessions.divided(self._first, self._conflation.watermark):
+            first, absent = begin, [run for run in self._conflation.absent if begin <= run[0] <= last]
+            while first <= last:
+                part, absent = absent[:MAX_RUNS], absent[MAX_RUNS:]
+                end = absent[0][0] - 1 if absent else last
                 yield messages.StoredRange(self._client, first, end, batch, tuple(part), session)
                 first = end + 1

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ackstream.client.core.storage import KeptMessage, MemoryMessages
 from ackstream.client.errors import RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
-from ackstream.client.publishing._unacknowledged import RENUMBERED, UnacknowledgedMessages
+from ackstream.client.publishing._resending import RENUMBERED
+from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Open, Publications
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import ReaderQos, of_record
