@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.scenarios.coverage import load
 from tests.conformance.scenarios.observations import (
     Absent,
     AtMost,
@@ -16,6 +17,7 @@ from tests.conformance.scenarios.observations import (
     matches,
     plain,
 )
+from tests.integration.scenarios.patience import INTERVAL_MS, patient
 
 LATE = [{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]
 
@@ -65,17 +67,10 @@ LATE = [{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]
         ([{"up_to": 3}], Cumulative([{"up_to": 3}, {"up_to": 3}, {"up_to": 3}]), False),
         ([{"up_to": 3}], Cumulative([{"up_to": 3}, {"up_to": 2}]), False),
         ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 2}, {"up_to": 3}, {"up_to": 4}]), True),
-        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 1}, {"up_to": 3}, {"up_to": 4}]), True),
-        (
-            [{"up_to": 2, "by_ms": 5}, {"up_to": 4}],
-            Cumulative([{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]),
-            False,
-        ),
-        (
-            [{"up_to": 2, "by_ms": 7}, {"up_to": 4}],
-            Cumulative([{"up_to": 1, "at_ms": 4}, {"up_to": 4, "at_ms": 6}]),
-            True,
-        ),
+        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 1}, {"up_to": 3}, {"up_to": 4}]), False),
+        ([{"up_to": 2}, {"up_to": 4}], Cumulative([{"up_to": 4}]), False),
+        ([{"up_to": 1, "by_ms": 3}, {"up_to": 4}], Cumulative(LATE), False),
+        ([{"up_to": 1, "by_ms": 5}, {"up_to": 4}], Cumulative([*LATE[:1], {"up_to": 2, "at_ms": 5}, LATE[1]]), True),
         ([3], Runs([3]), True),
         ([3], Runs([2, 3]), True),
         ([3], Runs([1, 2, 3]), False),
@@ -93,3 +88,29 @@ def test_comparison(expected: Any, observed: Any, same: bool) -> None:  # noqa: 
 def test_observations_are_shown_as_json() -> None:
     observed = {"s": Series([1]), 3: (Lines(["x"]), Counted(["a", 1]), AtMost(2))}
     assert plain(observed) == {"s": [1], "3": [["x"], ["a", 1], 2]}
+
+
+@pytest.mark.parametrize(
+    ("identity", "acks"),
+    [
+        pytest.param("SOL-01", [{"up_to": 10, "at_ms": INTERVAL_MS}], id="no third, but the interval"),
+        pytest.param("SOL-03", [{"up_to": 14, "at_ms": 1_500}], id="one ack for all"),
+        pytest.param("SOL-04", [{"up_to": 3, "at_ms": 1_500}], id="one ack for all thirds"),
+        pytest.param("SOL-06", [{"up_to": 1, "at_ms": INTERVAL_MS}], id="not at once, but after the interval"),
+    ],
+)
+def test_a_scenario_of_thirds_or_of_an_ack_at_once_fails_without_them(identity: str, acks: list[Any]) -> None:
+    (scenario,) = [one for one in load("solace") if one.id == identity]
+    numbers = list(range(1, acks[-1]["up_to"] + 1))
+    seen = {"broker_acks": Cumulative(acks), "app_notifications": numbers, "without_flag": {"at_ms": 1_000}}
+    assert not matches(patient(scenario.expect), seen)
+
+
+def test_a_scenario_of_an_interval_that_is_neither_kept_nor_reported_fails() -> None:
+    (scenario,) = [one for one in load("amps") if one.id == "AMPS-08"]
+    ack = {"ack_type": "persisted", "status": "success", "seq": 1, "at_ms": 1_000}
+    found = [
+        matches(patient(scenario.expect), {"acks_in_order": [ack], "effective_conflation_ms_reported": reported})
+        for reported in (False, True)
+    ]
+    assert found == [False, True]

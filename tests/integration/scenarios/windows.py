@@ -6,9 +6,10 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from tests.conformance.scenarios.observations import AT, Cumulative, Runs
+from tests.conformance.scenarios.observations import AT, NOT_BEFORE, Cumulative, Runs
 from tests.harness.waiting import eventually
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
+from tests.integration.scenarios.patience import INTERVAL_MS
 from tests.integration.scenarios.rules import CLOSED, PASSING, REFUSING, RULES, SWALLOWING, Json, now, sleep_until
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 def observe(get: Callable[[Json], Persistence], scenario: Scenario, silence: Silence) -> Json:
     """Let a publisher with a window publish; a broker that loses its answers has none while it loses them."""
     given, when = scenario.given, scenario.when
-    seen = _produce(get(_rules(given)), scenario.id, given, when, silence)
+    # what must not wait for the interval of merged acks is seen apart from it
+    at_once = [NOT_BEFORE not in ack for ack in scenario.expect.get("broker_acks", ())]
+    interval = INTERVAL_MS if at_once and all(at_once) else None
+    seen = _produce(get(_rules(given)), scenario.id, given, when, silence, interval)
     if "default_profile" in scenario.expect:
         changed = given | {"reject_no_match": False}
         seen["default_profile"] = _produce(get(_rules(changed)), f"{scenario.id}-default", changed, when, silence)
@@ -47,7 +51,14 @@ def _rules(given: Json) -> Json:
     return RULES
 
 
-def _produce(persistence: Persistence, client: str, given: Json, when: list[Json], silence: Silence) -> Json:
+def _produce(
+    persistence: Persistence,
+    client: str,
+    given: Json,
+    when: list[Json],
+    silence: Silence,
+    conflation_ms: int | None = None,
+) -> Json:
     silent, losses = given.get("broker") == "silent", given.get("lose_broker_acks", 0)
     ack_time = given.get("pub_ack_time_ms", round(NO_RESENDING_SECONDS * 1000))
     app = Application(persistence, client)
@@ -56,6 +67,7 @@ def _produce(persistence: Persistence, client: str, given: Json, when: list[Json
         block=False,
         windowed=given.get("ack_event_mode") == "WINDOWED",
         ack_timeout=ack_time / 1000,
+        conflation_ms=conflation_ms,
     )
     subject = "open" if given.get("queues", True) else "lonely"
     told = Runs if given.get("ack_event_mode") == "WINDOWED" else list
