@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 from ackstream.cli import tables as tables_cli
 from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import maintenance, tables
+from ackstream.lake import maintenance
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
 from ackstream.spark import migration, session
 from ackstream.spark.migration import Migration
-from tests.lake import records
+from tests.lake import empty, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def filled(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     lake = Lake(path=str(tmp_path / "lake"))
     monkeypatch.setenv("ACKSTREAM_LAKE_PATH", lake.path)
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     ArchiveFold(lake).write(records.frame(spark, [records.outcome(1), records.outcome(2)]), 0, "query")
     return lake
 

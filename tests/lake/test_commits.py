@@ -17,6 +17,7 @@ from tests.harness.calls import spark_jobs
 from tests.harness.local_files import recorded
 from tests.harness.power import after, survivors
 from tests.harness.waiting import eventually
+from tests.lake import empty
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def log(lake: Lake) -> list[dict[str, Any]]:
 
 
 def test_rows_of_the_driver_are_stored_as_spark_stores_them(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     append(spark, lake)
     ours = [(add["partitionValues"], json.loads(add["stats"])) for add in log(lake)]
     first = tables.read(spark, lake, JOURNAL).orderBy("revision").collect()
@@ -79,7 +80,7 @@ def test_rows_of_the_driver_are_stored_as_spark_stores_them(spark: SparkSession,
 
 
 def test_an_append_of_rows_of_the_driver_starts_no_spark_job(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     # the table's first look at the log may be one
     append(spark, lake, 1)
     with spark_jobs(spark, "append") as started:
@@ -137,7 +138,7 @@ def test_an_empty_newest_commit_is_refused_at_the_start(spark: SparkSession, lak
 
 
 def test_what_the_driver_writes_can_be_read_by_its_owner_alone(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     append(spark, lake)
     written = [place for place in Path(lake.table(JOURNAL)).rglob("*") if "_delta_log" not in str(place)]
     assert len(written) >= 4
@@ -146,7 +147,7 @@ def test_what_the_driver_writes_can_be_read_by_its_owner_alone(spark: SparkSessi
 
 @pytest.mark.parametrize("change", ["ADD CONSTRAINT whole CHECK (revision < 3)", "SET TBLPROPERTIES ({mapping})"])
 def test_a_table_that_asks_for_more_than_a_file_is_left_to_spark(spark: SparkSession, lake: Lake, change: str) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     mapping = "'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5'"
     spark.sql(f"ALTER TABLE delta.`{tables.location(lake, JOURNAL)}` {change.format(mapping=mapping)}")
     if "CHECK" in change:
@@ -161,7 +162,7 @@ def test_a_table_that_asks_for_more_than_a_file_is_left_to_spark(spark: SparkSes
 
 
 def test_a_null_where_the_table_has_none_is_refused(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     with pytest.raises(ValueError, match="null"):
         tables.append_rows(spark, tables.completed(rows(), query_id=None, batch=7), lake, JOURNAL, "q", 7)
 
@@ -169,7 +170,7 @@ def test_a_null_where_the_table_has_none_is_refused(spark: SparkSession, lake: L
 def test_two_writers_of_one_version_leave_its_rows_once(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     append(spark, lake, 1)
     real, others = files.write, [2, 3]
 
@@ -193,7 +194,7 @@ def test_two_writers_of_one_version_leave_its_rows_once(
 def test_no_other_append_with_a_check_comes_between_a_check_and_its_commit(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     real = files.write
 
     def overtaken(*arguments: Any) -> Any:
@@ -213,7 +214,7 @@ def test_no_other_append_with_a_check_comes_between_a_check_and_its_commit(
 
 
 def test_a_table_without_a_checksum_still_knows_its_versions(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     append(spark, lake, 1)
     elsewhere = deltalake.DeltaTable(lake.table(JOURNAL))
     deltalake.write_deltalake(elsewhere, elsewhere.to_pyarrow_table(), mode="append")
@@ -225,7 +226,7 @@ def test_a_table_without_a_checksum_still_knows_its_versions(spark: SparkSession
 
 def test_a_commit_does_not_wait_for_the_checkpoint_that_is_due_after_it(spark: SparkSession, lake: Lake) -> None:
     few = lake.model_copy(update={"checkpoint_interval": 3})
-    tables.create(spark, few, [JOURNAL])
+    empty.create(spark, few, [JOURNAL])
     place = tables.location(few, JOURNAL)
 
     def pending() -> int:
@@ -249,7 +250,7 @@ def test_a_commit_does_not_wait_for_the_checkpoint_that_is_due_after_it(spark: S
 
 def test_checkpoints_that_another_process_makes_are_taken_up_later(spark: SparkSession, lake: Lake) -> None:
     few = lake.model_copy(update={"checkpoint_interval": 3})
-    tables.create(spark, few, [JOURNAL])
+    empty.create(spark, few, [JOURNAL])
     for version in range(7):
         append(spark, few, version)
         deltalake.DeltaTable(few.table(JOURNAL)).create_checkpoint()
@@ -261,7 +262,7 @@ def test_a_checkpoint_that_cannot_be_made_is_said_and_the_next_one_is_made(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     few = lake.model_copy(update={"checkpoint_interval": 2})
-    tables.create(spark, few, [JOURNAL])
+    empty.create(spark, few, [JOURNAL])
     append(spark, few, 0)
 
     def refuse(*_: Any) -> Any:
@@ -288,7 +289,7 @@ def by_another_process(lake: Lake, application: str, version: int) -> deltalake.
 
 
 def test_a_version_that_another_process_has_appended_is_not_appended_again(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     append(spark, lake, 7)
     by_another_process(lake, "q", 8)
     append(spark, lake, 8)
@@ -298,7 +299,7 @@ def test_a_version_that_another_process_has_appended_is_not_appended_again(spark
 def test_what_is_appended_is_in_the_table_although_its_log_was_cleaned_up_meanwhile(
     spark: SparkSession, lake: Lake
 ) -> None:
-    tables.create(spark, lake, [JOURNAL])
+    empty.create(spark, lake, [JOURNAL])
     append(spark, lake, 7)
     # a suspended machine goes on after the retention of the log
     by_another_process(lake, "other", 1)

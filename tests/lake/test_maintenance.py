@@ -14,7 +14,7 @@ from ackstream.errors import InputError, SettingsError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import maintenance, tables, things
 from ackstream.settings import Lake, Settings
-from tests.lake import records
+from tests.lake import empty, records
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_small_files_become_one_and_no_row_is_lost(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     running = ArchiveFold(lake)
     for batch in range(3):
         running.write(records.frame(spark, [records.outcome(batch, batch)], batch), batch, "query")
@@ -42,7 +42,7 @@ def test_small_files_become_one_and_no_row_is_lost(spark: SparkSession, lake: La
 
 
 def test_all_tables_are_maintained_by_default_with_the_settings_of_now(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     day = Lake(path=lake.path, retention="24h")
     reports = maintenance.maintain(spark, Settings(lake=day))
     assert [(report.table, report.files_after) for report in reports] == [
@@ -59,7 +59,7 @@ def test_all_tables_are_maintained_by_default_with_the_settings_of_now(spark: Sp
 def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     attempts: list[DeltaTable] = []
     real = maintenance._compact
 
@@ -84,8 +84,8 @@ def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
 
 def test_maintenance_beside_a_job_loses_nothing_and_stops_neither(spark: SparkSession, lake: Lake) -> None:
     names = ["thing_events", "things", "things_search"]
-    tables.create(spark, lake, names)
-    batches, ended = 4, Event()
+    empty.create(spark, lake, names)
+    batches, ended = 3, Event()
 
     def work() -> None:
         try:

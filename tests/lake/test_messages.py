@@ -14,6 +14,7 @@ from ackstream.lake import files, messages, tables
 from ackstream.lake.messages import TABLE, Tail
 from ackstream.lake.schemas import ALL_TABLES
 from tests.harness.calls import spark_jobs
+from tests.lake import empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ def in_table(spark: SparkSession, lake: Lake, after: int) -> list[dict[str, Any]
 
 def following(spark: SparkSession, lake: Lake) -> Tail:
     """Make the table with a batch 0; return a tail that has looked at it."""
-    tables.create(spark, lake, [TABLE])
+    empty.create(spark, lake, [TABLE])
     put(spark, lake, 0, b"old", b"older")
     found = Tail(spark, lake)
     assert ordered(found.advance(0)) == []
@@ -196,11 +197,11 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
-def empty(file: Path) -> None:
+def hollow(file: Path) -> None:
     file.write_bytes(b"PAR1 and nothing else")
 
 
-@pytest.mark.parametrize("harm", [cut, empty, Path.unlink])
+@pytest.mark.parametrize("harm", [cut, hollow, Path.unlink])
 def test_a_file_that_cannot_be_read_is_left_to_spark(
     spark: SparkSession, lake: Lake, harm: Callable[[Path], None]
 ) -> None:

@@ -12,7 +12,7 @@ from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import questions, reading, tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.settings import Lake
-from tests.lake import planes, records
+from tests.lake import empty, planes, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def values() -> list[bytes | None]:
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     lake = Lake(path=str(tmp_path_factory.mktemp("lake")))
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     refused = [records.audit(1), records.audit(2, count=9), records.audit(3, subject="user:bob")]
     audit = records.frame(spark, [*refused, records.audit(4, allowed=True)], topic="audit")
     ArchiveFold(lake).write(records.frame(spark, values()).unionAll(audit), 0, "query")
@@ -104,7 +104,7 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(path=str(tmp_path))
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     refused = {"correlation_id": "c-6#AAAAAAAAAAAAAAAA", "disposition": "invalid", "reason": "Another thing."}
     others = [records.acknowledgement(number, correlation_id=name) for number, name in ((7, "c-60"), (8, "c-6 x"))]
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")

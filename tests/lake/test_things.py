@@ -19,6 +19,7 @@ from ackstream.jobs.twin.job import build_index
 from ackstream.lake import commits, maintenance, tables, things
 from ackstream.settings import Lake, Settings
 from tests.harness.waiting import eventually
+from tests.lake import empty
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_the_values_of_a_path_are_counted_and_typed() -> None:
 
 
 def test_the_index_follows_things_that_change_and_go(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, ["thing_events", "things", "things_search"])
+    empty.create(spark, lake, ["thing_events", "things", "things_search"])
 
     def index(*rows: dict[str, object]) -> set[tuple[str, str, str]]:
         frame = spark.createDataFrame(table(*rows)).selectExpr("*", "0L AS batch")
@@ -79,7 +80,7 @@ def test_the_index_follows_things_that_change_and_go(spark: SparkSession, lake: 
 
 def test_a_state_that_is_merged_after_a_later_one_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     own = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
-    tables.create(spark, own, ["thing_events", "things", "things_search"])
+    empty.create(spark, own, ["thing_events", "things", "things_search"])
     for revision in (9, 3):
         rows = spark.createDataFrame(table(change("a:1", revision, {"n": revision}))).selectExpr("*", "0L AS batch")
         things.merge(spark, own, rows)
@@ -107,7 +108,7 @@ BEFORE = [
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     place = tmp_path_factory.mktemp("things")
     made = Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints"))
-    tables.create(spark, made, ["thing_events", "things", "things_search"])
+    empty.create(spark, made, ["thing_events", "things", "things_search"])
     for number, rows in enumerate(BATCHES):
         things.append(spark, made, table(*rows), QUERY, number)
     return made
@@ -150,7 +151,7 @@ def test_things_are_told_as_they_were_although_the_index_merges_meanwhile(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
-    tables.create(spark, own, ["thing_events", "things"])
+    empty.create(spark, own, ["thing_events", "things"])
     for number, rows in enumerate(BATCHES):
         things.append(spark, own, table(*rows), QUERY, number)
     things.merge(spark, own, journal(spark, own, 2))
@@ -169,7 +170,7 @@ def test_things_are_told_as_they_were_although_a_batch_is_stored_and_merged_in_p
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(path=str(tmp_path))
-    tables.create(spark, lake, ["thing_events", "things", "things_search"])
+    empty.create(spark, lake, ["thing_events", "things", "things_search"])
     first, second = [change("a:1", 1, {"n": 1})], [change("a:1", 2, {"n": 2}), change("a:2", 1, {"n": 1})]
     for _ in range(2):
         # the second time is a replay
@@ -187,7 +188,7 @@ def test_things_are_told_as_they_were_although_a_batch_is_stored_and_merged_in_p
 def test_the_offsets_of_another_topic_of_the_same_name_do_not_count(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(path=str(tmp_path))
     assert things.origin(spark, lake) is None
-    tables.create(spark, lake, ["thing_events"])
+    empty.create(spark, lake, ["thing_events"])
     things.append(spark, lake, table(change("a:1", 7, {"n": 1})), QUERY, 0)
     # those of a release that did not remember it do
     things.remember_origin(spark, lake, "one")
@@ -217,7 +218,7 @@ HISTORY = [
 @pytest.fixture(scope="module")
 def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     lake = Lake(path=str(tmp_path_factory.mktemp("history")))
-    tables.create(spark, lake, ["thing_events", "things", "things_search"])
+    empty.create(spark, lake, ["thing_events", "things", "things_search"])
     for batch, rows in enumerate(HISTORY):
         things.append(spark, lake, table(*rows), QUERY, batch)
     things.merge(spark, lake, journal(spark, lake, 9))

@@ -13,9 +13,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import tables
 from ackstream.settings import Lake
-from tests.lake import planes, records
+from tests.lake import empty, planes, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +91,7 @@ def test_it_shows_who_is_slow_and_who_is_missing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(path=str(tmp_path / "lake"))
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     ArchiveFold(lake).write(records.frame(spark, small_day()), 0, "query")
     executed = execute(tmp_path / "lake", monkeypatch)
     assert plots(executed, tmp_path) == 4
@@ -122,7 +121,7 @@ def test_without_any_tables_it_says_what_to_run(tmp_path: Path, monkeypatch: pyt
 def test_it_says_so_when_there_is_nothing_to_show(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.create(spark, Lake(path=str(tmp_path / "lake")))
+    empty.create(spark, Lake(path=str(tmp_path / "lake")))
     with pytest.raises(CellExecutionError, match=r"There is no outcome yet in .*outcomes: run `make demo`"):
         execute(tmp_path / "lake", monkeypatch)
 

@@ -10,7 +10,7 @@ from ackstream.jobs.archive import job
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
-from tests.lake import records
+from tests.lake import empty, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ APPLICATION = "archive-query"
 
 @pytest.fixture
 def made(spark: SparkSession, lake: Lake) -> Lake:
-    tables.create(spark, lake)
+    empty.create(spark, lake)
     return lake
 
 

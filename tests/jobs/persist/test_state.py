@@ -14,6 +14,7 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Destination, Lake, Settings
 from ackstream.spark.checkpoint import Planned
+from tests.lake import empty
 
 if TYPE_CHECKING:
     import pytest
@@ -49,7 +50,7 @@ def _rows(lake: Lake) -> list[tuple[int, str]]:
 
 def test_what_persist_starts_from_and_what_waits_is_kept(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     StoredStates(spark, settings, NEW).prune()
     _put(
         spark,
@@ -72,7 +73,7 @@ def test_a_state_is_kept_as_long_as_the_only_later_one_of_its_publisher_was_neve
     spark: SparkSession, lake: Lake
 ) -> None:
     settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     _put(spark, lake, ("b", 80, OLD, None, None), ("c", 90, OLD, None, None))
     _put_message(spark, lake, OLD, 99)
     # interrupted before it had messages; the new query has not reached a record of the publisher
@@ -85,7 +86,7 @@ def test_a_state_is_kept_as_long_as_the_only_later_one_of_its_publisher_was_neve
 
 def test_the_batches_of_a_new_query_begin_behind_all_that_are_in_the_tables(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     assert _load(spark, settings, 0) == (0, {})
     _put(spark, lake, ("a", 0, OLD, None, None))
     _put_message(spark, lake, OLD, 1)
@@ -102,7 +103,7 @@ def test_a_batch_that_was_interrupted_before_it_had_messages_is_never_acknowledg
 ) -> None:
     """Neither by the first start with a new checkpoint, nor by later ones: it reads the messages again."""
     settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     _put(spark, lake, ("a", 6, OLD, 5, "[]"), ("a", 7, OLD, 5, "[]"))
     _put_message(spark, lake, OLD, 6)
 
@@ -121,7 +122,7 @@ def test_the_acks_of_a_batch_that_is_about_to_be_replayed_wait_for_its_messages(
     spark: SparkSession, lake: Lake
 ) -> None:
     settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     _put(spark, lake, ("a", 6, OLD, 5, "[]"), ("a", 8, NEW, 5, "[]"), ("a", 9, NEW, 5, "[]"))
     # the last batch of the old query has messages alone, that of the new one states alone
     for query, batch in ((OLD, 6), (OLD, 7), (NEW, 8)):
@@ -138,7 +139,7 @@ def test_acks_that_wait_are_here_or_in_the_table(
 ) -> None:
     destination = Destination(name="east", path=str(lake.table("east")), type="sync")
     settings = Settings(lake=lake, destinations=[destination])
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     _put(spark, lake, ("a", 6, NEW, 5, encode([ACK]).decode()))
     _put_message(spark, lake, NEW, 6)
     deferred = DeferredAcks(spark, settings, None)
@@ -152,9 +153,7 @@ def test_acks_that_wait_are_here_or_in_the_table(
         _put(spark, lake, *[(client, batch, NEW, 5, encode([ACK]).decode()) for client in "ab"])
         deferred.committed(batch, {"a": [ACK], "b": [ACK]}, result, stored=True, began=0)
     paced: list[tuple[int, str, bool]] = []
-    monkeypatch.setattr(
-        deferred._pacing, "add", lambda client, _, batch, urgent, **__: paced.append((batch, client, urgent))
-    )
+    monkeypatch.setattr(deferred._pacing, "add", lambda one, batch, _: paced.append((batch, one.client, one.urgent)))
     for batch in (6, 8, 9):
         deferred._backlog.report("east", batch)
         deferred._catch_up()
@@ -166,7 +165,7 @@ def test_acks_that_wait_are_here_or_in_the_table(
 
 def test_a_publisher_that_has_been_silent_is_loaded_when_it_sends_again(spark: SparkSession, lake: Lake) -> None:
     settings = Settings(lake=lake)
-    tables.create(spark, lake, ["publishers", "messages"])
+    empty.create(spark, lake, ["publishers", "messages"])
     states = [("idle", PublisherState(watermark=5, day=20_000)), ("busy", PublisherState(watermark=7, day=20_002))]
     rows = [(name, batch, 0, None, NEW, encode(state).decode(), None) for batch, (name, state) in enumerate(states)]
     spark.createDataFrame(rows, PUBLISHERS).coalesce(1).write.format("delta").mode("append").save(

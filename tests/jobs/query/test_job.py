@@ -10,6 +10,7 @@ from ackstream.jobs.query.job import prune
 from ackstream.jobs.query.records import QueryRecord, collect, read_queries
 from ackstream.lake import tables
 from ackstream.settings import Lake
+from tests.lake import empty
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_command_whose_headers_were_too_large_is_refused() -> None:
 @pytest.mark.integration
 def test_states_that_no_batch_starts_from_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
-    tables.create(spark, lake, ["subscriptions"])
+    empty.create(spark, lake, ["subscriptions"])
     for query, numbers in (("q1", (0, 3, 4)), ("q2", (5, 6, 9, 12))):
         for batch in numbers:
             row = {"batch": batch, "position": batch, "query_id": query, "state": "{}"}

@@ -21,6 +21,7 @@ from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.protocol.queries import BEGINNING, Position
 from ackstream.settings import Lake
 from ackstream.spark.kafka import COPY_BYTES
+from tests.lake import empty
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ def apart(spark: SparkSession) -> SparkSession:
 def lake(apart: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     path = tmp_path_factory.mktemp("lake")
     made = Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints"))
-    tables.create(apart, made, ["messages", "publishers", "subscriptions", "sow_deletes"])
+    empty.create(apart, made, ["messages", "publishers", "subscriptions", "sow_deletes"])
     old = [(0, 0, offset, "orders", b"a", b'{"id": "old"}', None) for offset in range(2)]
     new = [
         (1, offset % 2, 10 + offset, "orders", key, json.dumps(value).encode(), None)

@@ -18,6 +18,7 @@ from ackstream.spark import batches
 from ackstream.spark.batches import arrow
 from ackstream.spark.kafka import RECORDS
 from tests.jobs.twin.commands import START, body, run
+from tests.lake import empty
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None
 
 
 def test_a_twin_stops_when_another_one_has_written_to_the_journal(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, [things.JOURNAL])
+    empty.create(spark, lake, [things.JOURNAL])
     twin = job.TwinFold(Settings(lake=lake))
     created, deleted = (run(body(action, value={})).rows for action in ("create", "modify"))
     for batch in (0, 1):
@@ -57,7 +58,7 @@ def test_a_twin_stops_when_another_one_has_written_to_the_journal(spark: SparkSe
 def test_of_a_journal_that_is_merged_anew_nothing_is_acknowledged_for_which_nobody_waits(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables.create(spark, lake, [things.JOURNAL])
+    empty.create(spark, lake, [things.JOURNAL])
     now = time.time_ns() // 1_000_000
     asked = [change(f"a:{number}", 1, {}, search_persisted=True, modified_at=now) for number in range(5)]
     old = change("a:old", 1, {}, search_persisted=True, modified_at=now - 49 * 3_600_000)
@@ -100,7 +101,7 @@ def test_a_batch_of_large_commands_is_fetched_in_pieces_and_in_order(
 
 
 def test_things_are_fetched_in_pieces(spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables.create(spark, lake, ["thing_events", "things"])
+    empty.create(spark, lake, ["thing_events", "things"])
     things.append(spark, lake, table(*[change(f"a:{at}", 1, {"n": at}) for at in range(40)]), "query", 0)
     whole = job.load(spark, Settings(lake=lake), "query", 1)
     monkeypatch.setattr(job, "FETCH_BYTES", 300)
@@ -109,7 +110,7 @@ def test_things_are_fetched_in_pieces(spark: SparkSession, lake: Lake, monkeypat
 
 
 def test_things_are_loaded_as_they_were_kept(spark: SparkSession, lake: Lake) -> None:
-    tables.create(spark, lake, ["thing_events", "things"])
+    empty.create(spark, lake, ["thing_events", "things"])
     rows = table(change("a:1", 1, {"n": 1}), change("a:2", 2, deleted=True))
     things.append(spark, lake, rows, "query", 0)
     assert job.load(spark, Settings(lake=lake), "query", 0) == (0, {})
