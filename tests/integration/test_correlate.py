@@ -190,17 +190,17 @@ def test_a_batch_that_is_large_in_bytes_is_processed_in_pieces(
     """More than a frame and a piece hold, all of it in one shard."""
     value = base64.b85encode(random.Random(2).randbytes(720_000)).decode()
     with closing(System(kafka, tmp_path, shards=1, shuffle_partitions=1)) as system:
-        for number in range(160):
+        for number in range(100):
             body = system.command_json(f"c-{number}", requested_acks=[], response_required=False)
             system.post("signals", {**body, "value": value})
         system.command("good", requested_acks=["a-ack"])
         system.ack("good", "a-ack")
         with system.correlate(spark) as query:
             eventually(lambda: "good" in system.replies(), "the reply", query)
-            eventually(lambda: system.end("ledger") >= 161, "the ledger", query)
+            eventually(lambda: system.end("ledger") >= 101, "the ledger", query)
             query.processAllAvailable()
         values = [record["signal"]["value"] for record in system.ledger() if record["kind"] == "signal"]
-    assert [len(written) for written in values if written != 1] == [len(value)] * 160
+    assert [len(written) for written in values if written != 1] == [len(value)] * 100
 
 
 def test_reply_topics_may_come_and_go_while_the_job_runs(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_restart_on_the_same_checkpoint_keeps_open_early_and_decided_requests(
 
 def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """Acks well inside their deadlines, read long after them in many batches: the real clock publishes the time."""
-    requests, timeout_ms = 10_000, 5_000
+    requests, timeout_ms = 4_000, 5_000
     with closing(System(kafka, tmp_path, clock=True, max_offsets_per_trigger=1_000)) as system:
         for number in range(requests):
             key = f"request-{number}"
