@@ -34,14 +34,17 @@ def stories(program: Path) -> list[str]:
 
 def java(*arguments: str) -> list[str]:
     """Run the program of the Java client; return the lines that it prints."""
-    return run_java("ditto", JAVA, *arguments)
+    return run_java("ditto", str(JAVA), *arguments)
 
 
-def run_java(configuration: str, program: Path, *arguments: str) -> list[str]:
-    """Run a Java program of one file with the jars of a configuration of ``ivy.xml``; return the lines it prints."""
+def run_java(configuration: str, program: str, *arguments: str, classes: Path | None = None) -> list[str]:
+    """Run a Java program with the jars of a configuration of ``ivy.xml``; return the lines that it prints.
+
+    :param program: a file, which Java compiles at each start, or the name of one of ``classes``
+    """
     java = str(machine.find_java().program)
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path(configuration)]
-    return _run([java, *options, str(program), *arguments], {})
+    found = class_path(configuration) if classes is None else f"{class_path(configuration)}{os.pathsep}{classes}"
+    return _run([java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", found, program, *arguments], {})
 
 
 def class_path(configuration: str) -> str:

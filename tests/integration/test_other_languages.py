@@ -23,9 +23,11 @@ from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+    Run = Callable[..., list[str]]
 
 pytestmark = pytest.mark.integration
 
@@ -34,8 +36,24 @@ PROGRAMS = sorted(CLIENTS.glob("*.java"))
 CONTRACT = Contract()
 
 
-def _run(program: str, kafka: Kafka, *arguments: str) -> list[str]:
-    return run_java("clients", CLIENTS / f"{program}.java", kafka.bootstrap, kafka.topic_prefix, *arguments)
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Compile the programs; return the directory of their classes, and what the compiler prints."""
+    classes = tmp_path_factory.mktemp("classes")
+    javac = machine.find_java().program.with_name("javac")
+    command = [javac, "-Xlint:all", "-Werror", "-proc:none", "-d", classes, "-cp", class_path("clients"), *PROGRAMS]
+    return classes, subprocess.run(command, check=False, capture_output=True, text=True).stderr
+
+
+@pytest.fixture
+def run(compiled: tuple[Path, str], kafka: Kafka) -> Run:
+    """Return what runs a program with further arguments, and returns the lines that it prints."""
+
+    def run(program: str, *arguments: str) -> list[str]:
+        given = kafka.bootstrap, kafka.topic_prefix, *arguments
+        return run_java("clients", program, *given, classes=compiled[0])
+
+    return run
 
 
 def _unfit(kafka: Kafka, topic: str) -> list[bytes]:
@@ -45,20 +63,20 @@ def _unfit(kafka: Kafka, topic: str) -> list[bytes]:
     return [record.value for record in found if len(CONTRACT.fits(topic, record.headers, record.value)) != 1]
 
 
-def test_the_programs_compile_without_a_warning(tmp_path: Path) -> None:
-    javac = machine.find_java().program.with_name("javac")
-    command = [javac, "-Xlint:all", "-Werror", "-proc:none", "-d", tmp_path, "-cp", class_path("clients"), *PROGRAMS]
-    assert subprocess.run(command, check=False, capture_output=True, text=True).stderr == ""
+def test_the_programs_compile_without_a_warning(compiled: tuple[Path, str]) -> None:
+    assert compiled[1] == ""
 
 
-def test_springs_template_gets_the_answer_and_the_timeout(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+def test_springs_template_gets_the_answer_and_the_timeout(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, run: Run
+) -> None:
     with (
         closing(System(kafka, tmp_path, clock=True)) as system,
         system.correlate(spark),
         Responder(kafka, handler=lambda _: Ack(204), labels=["fleet:done"]),
     ):
-        (answered,) = _run("SpringRequester", kafka, "org.acme:lamp", "on", "fleet:done")
-        (silent,) = _run("SpringRequester", kafka, "org.acme:lamp", "off", "fleet:done", "nobody:here")
+        (answered,) = run("SpringRequester", "org.acme:lamp", "on", "fleet:done")
+        (silent,) = run("SpringRequester", "org.acme:lamp", "off", "fleet:done", "nobody:here")
     assert answered.startswith("204 acknowledgements ")
     assert silent.startswith("424 timeout ")
     assert '"nobody:here":{"status":408' in silent
@@ -67,7 +85,7 @@ def test_springs_template_gets_the_answer_and_the_timeout(spark: SparkSession, k
 
 
 def test_a_party_declares_its_label_and_acknowledges_under_it(
-    spark: SparkSession, kafka: Kafka, tmp_path: Path
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, run: Run
 ) -> None:
     asking: dict[str, Any] = {"requested_acks": ["fleet:done"], "timeout": "60s"}
     of_spring = uuid.uuid4()
@@ -85,7 +103,7 @@ def test_a_party_declares_its_label_and_acknowledges_under_it(
         system.correlate(spark) as query,
         ThreadPoolExecutor() as pool,
     ):
-        running = pool.submit(_run, "AcknowledgingParty", kafka, "java", "fleet:done", "3")
+        running = pool.submit(run, "AcknowledgingParty", "java", "fleet:done", "3")
         # it has joined its group before
         eventually(claimed, "the claim", query)
         with pytest.raises(LabelsTakenError, match=r"fleet:done \(by the group java\)"):
@@ -103,7 +121,7 @@ def test_a_party_declares_its_label_and_acknowledges_under_it(
         # it has given the label back
         responder = Responder(kafka, handler=lambda _: Ack(204), labels=["fleet:done"])
         with responder, pytest.raises(AssertionError, match="Others hold the label fleet:done"):
-            _run("AcknowledgingParty", kafka, "java", "fleet:done", "1")
+            run("AcknowledgingParty", "java", "fleet:done", "1")
         ids = answered()
     assert {line.split()[1] for line in lines} == set(ids)
     assert {line.split(" ", 2)[2] for line in lines} == {"/attributes/x 1"}
@@ -120,12 +138,12 @@ def topics(kafka: Kafka) -> Iterator[Kafka]:
         yield kafka
 
 
-def test_the_publisher_learns_what_is_stored_and_what_is_refused(topics: Kafka) -> None:
+def test_the_publisher_learns_what_is_stored_and_what_is_refused(topics: Kafka, run: Run) -> None:
     with SampleReader(topics, name="r", writers=["orders-1"], start_timeout=PATIENCE_SECONDS) as reader:
-        lines = _run("MessagePublisher", topics, "orders-1", "orders", "a", "b", "c")
-        refused = _run("MessagePublisher", topics, "orders-1", "secret", "d")
+        lines = run("MessagePublisher", "orders-1", "orders", "a", "b", "c")
+        refused = run("MessagePublisher", "orders-1", "secret", "d")
         # a session goes on behind the numbers of the one before
-        lines += _run("MessagePublisher", topics, "orders-1", "orders", "e")
+        lines += run("MessagePublisher", "orders-1", "orders", "e")
         found = []
         while len(found) < 4 and (samples := reader.take(4, PATIENCE_SECONDS)):
             found += [(one.seq, one.value) for one in samples]
@@ -137,7 +155,7 @@ def test_the_publisher_learns_what_is_stored_and_what_is_refused(topics: Kafka) 
         assert _unfit(topics, topic) == []
 
 
-def test_the_reader_acknowledges_and_its_next_run_goes_on_behind(topics: Kafka) -> None:
+def test_the_reader_acknowledges_and_its_next_run_goes_on_behind(topics: Kafka, run: Run) -> None:
     with Publisher(topics, name="orders-1", writer_qos=WriterQos(), logon_timeout=PATIENCE_SECONDS) as publisher:
         # nobody reads yet: these wait for nobody
         for value in (b"a", b"b", b"c"):
@@ -145,12 +163,12 @@ def test_the_reader_acknowledges_and_its_next_run_goes_on_behind(topics: Kafka) 
         publisher.publish(b"x", topic="secret")
         publisher.publish(b"d", topic="orders").result(PATIENCE_SECONDS)
         # it is known from now on, and waited for
-        first = _run("MessageReader", topics, "java", "orders-1", "0")
+        first = run("MessageReader", "java", "orders-1", "0")
         for value in (b"e", b"f"):
             publisher.publish(value, topic="orders").result(PATIENCE_SECONDS)
         waiting = publisher.waiting_for()
-        second = _run("MessageReader", topics, "java", "orders-1", "1")
-        third = _run("MessageReader", topics, "java", "orders-1", "1")
+        second = run("MessageReader", "java", "orders-1", "1")
+        third = run("MessageReader", "java", "orders-1", "1")
         publisher.wait_for_acknowledgments(max_wait=PATIENCE_SECONDS)
     assert (first, waiting) == ([], ("java",))
     assert second + third == ["read 6 e", "read 7 f"]
