@@ -26,6 +26,7 @@ with warnings.catch_warnings():
 from ackstream.local import jars
 from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import quick_start, session
+from tests.harness.kafka import following
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
@@ -158,9 +159,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def kafka(broker: str) -> Kafka:
+def kafka(broker: str) -> Iterator[Kafka]:
     """Return Kafka settings for one test: the real broker, and a topic prefix that no other test and no run has."""
-    return Kafka(bootstrap=broker, topic_prefix=f"t{os.getpid()}-{next(_prefixes)}-", partitions=2)
+    found = Kafka(bootstrap=broker, topic_prefix=f"t{os.getpid()}-{next(_prefixes)}-", partitions=2)
+    with following(found):
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Gateway, Kafka
+from tests.harness.kafka import following
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS
 from tests.prose import prose
@@ -174,6 +175,7 @@ def running_with_twin(
     """Run correlate, the twin itself with one thing, a gateway, and a subscriber to events that has the labels."""
     kafka = Kafka(bootstrap=broker, topic_prefix=f"{directory.name}-{time.time_ns()}-", partitions=2)
     with ExitStack() as stack:
+        stack.enter_context(following(kafka))
         system = stack.enter_context(closing(System(kafka, directory, clock=True)))
         system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
         ensure_topics(system.settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -11,6 +12,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ackstream.settings import Kafka
 
 
@@ -22,16 +25,21 @@ class Observer:
         self._name = kafka.topic
         self._lock = threading.Lock()
         self._consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, enable_auto_commit=False)
-        self._partitions = [
+        self.partitions = [
             TopicPartition(topic, number)
             for topic in self._records
             for number in sorted(self._consumer.partitions_for_topic(topic) or ())
         ]
-        self._consumer.assign(self._partitions)
+        self._consumer.assign(self.partitions)
         self._consumer.seek_to_beginning()
 
     def close(self) -> None:
         self._consumer.close()
+
+    def end(self) -> int:
+        """Return how many records the topics have had."""
+        with self._lock:
+            return sum(self._consumer.end_offsets(self.partitions).values())
 
     def read(self, topic: str) -> list[Any]:
         """Return all records that a topic has now.
@@ -40,7 +48,7 @@ class Observer:
         """
         limit = time.monotonic() + PATIENCE_SECONDS
         with self._lock:
-            ends = self._consumer.end_offsets(self._partitions)
+            ends = self._consumer.end_offsets(self.partitions)
             while any(self._consumer.position(partition) < end for partition, end in ends.items()):
                 assert time.monotonic() < limit, f"the records of {topic} do not arrive"
                 for partition, found in self._consumer.poll(timeout_ms=100).items():
@@ -48,13 +56,58 @@ class Observer:
             return list(self._records[self._name(topic)])
 
 
+_followed: dict[tuple[str, str], dict[str, Observer]] = {}
+_following = threading.Lock()
+
+
+@contextmanager
+def following(kafka: Kafka) -> Iterator[None]:
+    """Keep a consumer for each topic that is read within the block, so that another look reads only new records.
+
+    A topic that is created anew, and its partitions that are added, are not noticed.
+    """
+    key = kafka.bootstrap, kafka.topic_prefix
+    if key in _followed:
+        yield
+        return
+    _followed[key] = {}
+    try:
+        yield
+    finally:
+        for observer in _followed.pop(key).values():
+            observer.close()
+
+
+@contextmanager
+def _observer(kafka: Kafka, topic: str) -> Iterator[Observer]:
+    kept = _followed.get((kafka.bootstrap, kafka.topic_prefix))
+    if kept is None:
+        observer = Observer(kafka, topic)
+        try:
+            yield observer
+        finally:
+            observer.close()
+        return
+    with _following:
+        observer = kept.get(topic) or Observer(kafka, topic)
+        if observer.partitions:
+            kept[topic] = observer
+    yield observer
+    if not observer.partitions:
+        # it will be there later
+        observer.close()
+
+
 def records(kafka: Kafka, topic: str) -> list[Any]:
     """Return all records that a topic has now."""
-    observer = Observer(kafka, topic)
-    try:
+    with _observer(kafka, topic) as observer:
         return observer.read(topic)
-    finally:
-        observer.close()
+
+
+def end(kafka: Kafka, topic: str) -> int:
+    """Return how many records a topic has had."""
+    with _observer(kafka, topic) as observer:
+        return observer.end()
 
 
 def committed(kafka: Kafka, group: str, topic: str) -> dict[tuple[str, int], int]:

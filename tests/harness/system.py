@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.twin import job as twin
@@ -20,7 +20,7 @@ from ackstream.kafka.topics import TIMESTAMP_TYPE, ensure_topics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate, Kafka, Lake, Settings
 from ackstream.spark.kafka import ANY_RUN
-from tests.harness.kafka import records
+from tests.harness.kafka import end, records
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -141,11 +141,7 @@ class System:
 
     def end(self, topic: str) -> int:
         """How many records a topic has."""
-        name = self.settings.kafka.topic(topic)
-        with KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap) as admin:
-            places = [TopicPartition(name, number) for number in range(self.settings.kafka.partitions)]
-            ends = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
-            return sum(end.offset for end in ends.values())
+        return end(self.settings.kafka, topic)
 
     def records(self, topic: str) -> list[Any]:
         """All records of a topic up to now."""

@@ -27,7 +27,7 @@ from ackstream.settings import Gateway, Kafka, Settings
 from tests.harness.cluster import Cluster
 from tests.harness.connections import THING, TOPICS, Answers, Elsewhere, Signals, acks_of, connected, ids, plain
 from tests.harness.counterpart import Counterpart, aggregate, reply_headers
-from tests.harness.kafka import records
+from tests.harness.kafka import following, records
 from tests.harness.ledgers import accepted, outcome
 from tests.harness.processes import environment
 from tests.harness.service import Service
@@ -49,7 +49,8 @@ def topics(kafka: Kafka) -> Kafka:
 @pytest.fixture
 def elsewhere(kafka: Kafka) -> Iterator[Elsewhere]:
     found = Elsewhere(kafka)
-    yield found
+    with following(found.kafka):
+        yield found
     found.close()
 
 

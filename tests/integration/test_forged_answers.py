@@ -27,6 +27,7 @@ from ackstream.protocol.ditto.twin.subscriptions import subscription
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Kafka
 from tests.harness.gateway import Client, Running, serving
+from tests.harness.kafka import following
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -93,6 +94,7 @@ def world(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
     hashed = hash_password("secret")
     gateway = Gateway(port=0, users={"vic": hashed, "eve": hashed}, access=ACCESS)
     with ExitStack() as stack:
+        stack.enter_context(following(kafka))
         system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("forged"), clock=True)))
         system.settings = system.settings.model_copy(update={"gateway": gateway})
         ensure_topics(system.settings)

@@ -23,6 +23,7 @@ from ackstream.settings import Gateway, Kafka
 from tests.gateway.browser import Browser, chromium
 from tests.harness import processes
 from tests.harness.gateway import LAMP, Running, TwinAndDevices, serving
+from tests.harness.kafka import following
 from tests.harness.ports import free_ports
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -65,6 +66,7 @@ def answer(signal: Signal) -> Any:
 def running(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     kafka = Kafka(bootstrap=broker, topic_prefix=f"gateway-{time.time_ns()}-", partitions=2)
     with ExitStack() as stack:
+        stack.enter_context(following(kafka))
         system = stack.enter_context(closing(System(kafka, tmp_path_factory.mktemp("gateway"), clock=True)))
         system.settings = system.settings.model_copy(update={"gateway": Gateway(port=0)})
         stack.enter_context(system.correlate(spark))

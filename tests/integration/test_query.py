@@ -38,7 +38,7 @@ from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.jobs import QueryRule
 from tests.harness import pages
 from tests.harness.calls import count_calls
-from tests.harness.kafka import records
+from tests.harness.kafka import following, records
 from tests.harness.stories import Stories
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -131,7 +131,8 @@ class System:
 @pytest.fixture(scope="module")
 def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     started = System(spark, broker, tmp_path_factory.mktemp("query"))
-    yield started
+    with following(started.kafka):
+        yield started
     started.close()
 
 
