@@ -184,6 +184,9 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.local.dir": str(base / "local"),
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            # a query that waits for records asks for them all the time, at the expense of other tests
+            "spark.sql.streaming.pollingDelay": "100ms",
+            "spark.python.daemon.module": "tests.harness.forked",
             JAVA_OPTIONS: quick_start(),
         },
     )
