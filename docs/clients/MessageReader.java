@@ -3,10 +3,10 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.TreeSet;
 import java.util.stream.Collectors;
 
 import com.fasterxml.jackson.databind.JsonNode;
@@ -47,14 +47,11 @@ public final class MessageReader implements AutoCloseable {
     private long epoch = System.currentTimeMillis(), lease = 30_000;
     private final Map<String, JsonNode> parts = new HashMap<>();
 
-    /** Of the writer: the first number for this reader, the last one known to be stored, and what is still to be read. */
+    /** Of the writer: the first number for this reader, and the last one known to be stored. */
     private long start = 1, written;
-    private final TreeSet<Long> stored = new TreeSet<>();
-    private final TreeMap<Long, byte[]> arrived = new TreeMap<>();
-    /** Of the writer: its session, where that logged on, and where former ones were over. */
-    private String session;
-    private long loggedOn = -1;
-    private final Map<String, Long> over = new HashMap<>();
+    /** The numbers still to be read, each with its session ({@code null}: not known); and what has arrived, by session. */
+    private final TreeMap<Long, String> stored = new TreeMap<>();
+    private final TreeMap<Long, Map<String, byte[]>> arrived = new TreeMap<>();
     /** What is finished, as runs: the last number by the first. A run of numbers that no message has may be very long. */
     private final TreeMap<Long, Long> finished = new TreeMap<>();
 
@@ -68,7 +65,7 @@ public final class MessageReader implements AutoCloseable {
             reader.begin();
             for (int wanted = Integer.parseInt(arguments[4]); wanted > 0; reader.step()) {
                 for (Long number = reader.next(); number != null && wanted > 0; number = reader.next(), wanted--) {
-                    System.out.println("read " + number + " " + new String(reader.arrived.get(number), UTF_8));
+                    System.out.println("read " + number + " " + new String(reader.value(number), UTF_8));
                     reader.acknowledge(number);
                 }
             }
@@ -113,7 +110,10 @@ public final class MessageReader implements AutoCloseable {
                     start = known.path("start").asLong();
                     written = Math.max(written, known.path("written").asLong());
                     known.path("acknowledged").forEach(run -> finish(run.path(0).asLong(), run.path(1).asLong()));
-                    known.path("undelivered").forEach(run -> await(run.path(0).asLong(), run.path(1).asLong()));
+                    known.path("undelivered").forEach(run -> await(run.path(0).asLong(), run.path(1).asLong(), null));
+                    known.path("sessions").forEach(run ->
+                        stored.subMap(run.path(0).asLong(), true, run.path(1).asLong(), true)
+                            .replaceAll((number, unknown) -> text(run.path(2))));
                     unread |= !known.path("undelivered").isEmpty();
                 }
             }
@@ -131,8 +131,15 @@ public final class MessageReader implements AutoCloseable {
 
     /** Return the number of the next message, in order; {@code null} until it is here and known to be stored. */
     Long next() {
-        Long number = stored.isEmpty() ? null : stored.first();
-        return number != null && arrived.containsKey(number) ? number : null;
+        Long number = stored.isEmpty() ? null : stored.firstKey();
+        return number != null && value(number) != null ? number : null;
+    }
+
+    /** Publishers of one name may write different messages under a number: that of the stored session counts. */
+    byte[] value(long number) {
+        Map<String, byte[]> values = arrived.getOrDefault(number, Map.of());
+        String session = stored.get(number);
+        return session != null ? values.get(session) : values.values().stream().findFirst().orElse(null);
     }
 
     /** The application has finished with a message. */
@@ -179,32 +186,16 @@ public final class MessageReader implements AutoCloseable {
 
     private void receiveMessage(ConsumerRecord<String, byte[]> record) {
         String command = header(record, "command"), seq = header(record, "seq");
-        if (!writer.equals(header(record, "client")) || isOver(record, command) || command != null || seq == null) {
+        if (!writer.equals(header(record, "client")) || command != null || seq == null) {
             return;
         }
+        String session = header(record, "publisher-session");
         long number = Long.parseLong(seq);
         // a copy has the same number; what is stored up to `written`, and not to be read, is done
-        if (number > written || stored.contains(number)) {
-            arrived.putIfAbsent(number, record.value());
+        if (number > written || stored.containsKey(number)) {
+            arrived.computeIfAbsent(number, one -> new LinkedHashMap<>())
+                .putIfAbsent(session == null ? "" : session, record.value());
         }
-    }
-
-    /** Whether another publisher of the name has logged on before: its numbers are those of other messages. */
-    private boolean isOver(ConsumerRecord<String, byte[]> record, String command) {
-        String of = header(record, "publisher-session");
-        if (of == null) {
-            return false;
-        }
-        if (session == null) {
-            session = of;
-        }
-        if ("logon".equals(command) && record.offset() > loggedOn) {
-            over.put(session, record.offset());
-            over.remove(of);
-            session = of;
-            loggedOn = record.offset();
-        }
-        return over.getOrDefault(of, Long.MAX_VALUE) < record.offset();
     }
 
     /** Messages count once they are stored: one that is in Kafka may still be refused. */
@@ -213,14 +204,15 @@ public final class MessageReader implements AutoCloseable {
             return;
         }
         long number = Math.max(report.path("first").asLong(), written + 1), last = report.path("last").asLong();
+        String session = text(report.path("session"));
         for (JsonNode refused : report.path("refused")) {
-            await(number, refused.path(0).asLong() - 1);
+            await(number, refused.path(0).asLong() - 1, session);
             number = Math.max(number, refused.path(1).asLong() + 1);
         }
-        await(number, last);
+        await(number, last, session);
         written = Math.max(written, last);
         // what was refused is never handed out
-        arrived.headMap(written, true).keySet().retainAll(stored);
+        arrived.headMap(written, true).keySet().retainAll(stored.keySet());
     }
 
     private void receiveAnswer(JsonNode answer) {
@@ -299,9 +291,9 @@ public final class MessageReader implements AutoCloseable {
         return found;
     }
 
-    private void await(long first, long last) {
+    private void await(long first, long last, String session) {
         for (long number = first; number <= last; number++) {
-            stored.add(number);
+            stored.put(number, session);
         }
     }
 
@@ -320,6 +312,10 @@ public final class MessageReader implements AutoCloseable {
     private static String header(ConsumerRecord<?, ?> record, String name) {
         Header found = record.headers().lastHeader(name);
         return found == null ? null : new String(found.value(), UTF_8);
+    }
+
+    private static String text(JsonNode value) {
+        return value.isTextual() ? value.asText() : null;
     }
 
     private static JsonNode read(byte[] value) {
