@@ -1,8 +1,9 @@
-"""``ackstream up``, ``down``, ``status``, ``settings``, ``jars``, ``topics``, ``acls``, ``password``."""
+"""Commands of operators: the local Kafka, settings, jars, topics, rights and dead letters."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CONFIGURATIONS = ("spark", "broker")
+SHOWN = 10
+"""Maximum number of ids in a line."""
 
 
 def up(
@@ -274,3 +277,49 @@ def password() -> None:
     if not text:
         raise InputError("The password is empty: write it at the prompt, or into the first line of standard input.")
     echo(hash_password(text))
+
+
+def redrive(
+    where: Annotated[str, typer.Argument(help="Which dead letters: a condition in SQL; true for all.", metavar="SQL")],
+    *,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="The dead letter topic of share groups, Kafka Connect or Spring, in place of the tables.",
+            metavar="TOPIC",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="The Kafka topic for all, in place of where they came from.", metavar="TOPIC")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="The most letters a second.", metavar="N/s")] = "50/s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show how many would be sent.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters to where they came from, each once, even if the command is killed and run again.
+
+    Columns for the condition: id, reason, queue, subject, topic, partition, given_up_at, deliveries, correlation_id;
+    with --from: id, reason, topic, partition, given_up_at, key, value. Each letter that is sent has a row in the table
+    audit. The command stops, with exit code 1, if many come back. Example: ackstream redrive "queue = 'orders'"
+    """
+    from ackstream.client import redrive as run
+
+    try:
+        number = float(rate.removesuffix("/s"))
+    except ValueError:
+        raise InputError(f"--rate is {rate!r}: write the number of letters a second, such as 50/s.") from None
+    console = Terminal(stderr=True)
+    with console.status("Reading the dead letters") as status:
+        report = run(
+            load(), where=where, source=source, to=to, rate=number, dry_run=dry_run,
+            progress=lambda so_far: status.update(f"{so_far.redriven:,} of {so_far.chosen - so_far.earlier:,} sent"),
+        )  # fmt: skip
+    if as_json:
+        echo_json(asdict(report))
+        return
+    verb = "would be" if dry_run else "were"
+    echo(f"{report.redriven:,} of {report.chosen:,} {verb} sent; {report.earlier:,} were sent before.")
+    if report.unavailable:
+        shown = ", ".join(report.unavailable[:SHOWN]) + (", …" if len(report.unavailable) > SHOWN else "")
+        echo(f"{len(report.unavailable):,} are no longer stored in full, or name no topic: {shown}", err=True)

@@ -326,7 +326,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(requests.send, requests.ack, requests.respond),
     *(messages.publish, messages.read, messages.consume),
     *(monitoring.watch, monitoring.inflight),
-    *(tables.outcomes, tables.sql, tables.maintain, tables.migrate),
+    *(tables.outcomes, tables.sql, tables.maintain, tables.migrate, administration.redrive),
     *(administration.topics, administration.acls, administration.password, conformance),
 )
 """In the order of the help text."""

@@ -32,6 +32,10 @@ class NoReplyExpectedError(ClientError, ValueError):
     """The request requires no response, so that waiting for a reply would be in vain."""
 
 
+class RedriveStopped(ClientError):  # noqa: N818 - no fault of the call
+    """Redriving has stopped before its end: too many letters came back, or another run has begun."""
+
+
 class StoreError(ClientError):
     """A store file cannot be used: it is damaged, belongs to another client, or cannot be written."""
 

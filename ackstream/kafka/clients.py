@@ -107,12 +107,18 @@ def may_pass(error: BaseException | None) -> bool:
 
 
 def connect_producer(
-    kafka: Kafka, topic: str | None, *, delivery_timeout: float = DELIVERY_SECONDS, linger_ms: int = 0
+    kafka: Kafka,
+    topic: str | None,
+    *,
+    delivery_timeout: float = DELIVERY_SECONDS,
+    linger_ms: int = 0,
+    transactional_id: str | None = None,
 ) -> Any:
     """Return a producer that neither loses nor duplicates records while the broker is away for a while.
 
     ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
     ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
+    ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions.
     Raises UnreachableError: no broker answers.
     """
     milliseconds = round(delivery_timeout * 1000)
@@ -129,9 +135,14 @@ def connect_producer(
         "max_request_size": MAX_RECORD_BYTES,
         "partitioner": KeyPartitioner(),
     }
+    if transactional_id is not None:
+        config |= {"transactional_id": transactional_id, "max_block_ms": milliseconds}
     producer = _connect(KafkaProducer, kafka, config)
-    keep_identity(producer)
     try:
+        if transactional_id is None:
+            keep_identity(producer)
+        else:
+            producer.init_transactions()
         if topic is not None:
             look_up(producer, topic)
     except KafkaError as error:

@@ -179,3 +179,9 @@ def keep_identity(producer: Any) -> None:
         enqueue(handler)
 
     manager.reset_producer_id, manager._enqueue_request = renew, repeat  # noqa: SLF001
+
+
+def producer_identity(producer: Any) -> str:
+    """Return the id and epoch that the broker gave to a producer of transactions: no two have the same."""
+    identity = producer._transaction_manager.producer_id_and_epoch  # noqa: SLF001 - there is no public way
+    return f"{identity.producer_id}-{identity.epoch}"

@@ -157,12 +157,15 @@ _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 CLUSTER = "kafka-cluster"
 """The name of the one resource of that type."""
+REDRIVE = "redrive"
+"""The transactional id of ``ackstream redrive``, without the prefix: one run at a time."""
 
 
 class Grant(NamedTuple):
-    """A right of a principal: an operation, such as ``READ``, on a ``topic``, ``group`` or ``cluster``.
+    """A right of a principal: an operation, such as ``READ``, on a resource.
 
-    ``name``: of the resource; if ``prefixed``, the beginning of the names of several.
+    ``resource``: ``topic``, ``group``, ``cluster`` or ``transactional-id``; ``name``: its name; if ``prefixed``, the
+    beginning of the names of several.
     """
 
     resource: str
@@ -181,6 +184,7 @@ def grants(settings: Settings, name: str) -> list[Grant]:
             *(Grant("topic", topic(each), "ALL") for each in sorted(topics)),
             *(Grant("group", own(group), "ALL", prefixed=True) for group in sorted(groups)),
             *(Grant("cluster", CLUSTER, operation) for operation in ("DESCRIBE", "ALTER")),
+            *(Grant("transactional-id", own(REDRIVE), operation) for operation in ("DESCRIBE", "WRITE")),
         ]
     party = PARTIES[name]
     found = [Grant("topic", each, what) for what, topics in party.operations(settings.kafka).items() for each in topics]
@@ -268,7 +272,7 @@ def _await(settings: Settings, admin: Any, principal: str, acls: set[ACL]) -> No
 
 def _acl(principal: str, grant: Grant) -> ACL:
     pattern = ACLResourcePatternType.PREFIXED if grant.prefixed else ACLResourcePatternType.LITERAL
-    resource = ResourcePattern(ResourceType[grant.resource.upper()], grant.name, pattern)
+    resource = ResourcePattern(ResourceType[grant.resource.upper().replace("-", "_")], grant.name, pattern)
     return ACL(principal, "*", ACLOperation[grant.operation], ACLPermissionType.ALLOW, resource)
 
 

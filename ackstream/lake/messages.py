@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.lake import commits, files, tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queries import end
+from ackstream.protocol.record_headers import FOR_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,9 @@ _GONE = (
     "partition = gone_partition AND offset = gone_offset"
     " AND (gone_received_at IS NULL OR gone_received_at = received_at)"
 )
+
+_FOR_ALL = f"NOT coalesce(exists(headers, header -> header.name = '{FOR_QUEUE}'), false)"
+"""The condition for messages that are not for one queue alone."""
 
 _COLUMNS = (*POSITION, "subject", "key", "value", "headers", "received_at", "client")
 
@@ -95,7 +99,7 @@ STEPS = 1_000_000
 
 
 def _accepted(rows: DataFrame, topics: Iterable[str]) -> DataFrame:
-    accepted = rows.where("reason IS NULL")
+    accepted = rows.where("reason IS NULL").where(_FOR_ALL)
     return accepted.where(F.col("subject").isin(sorted(topics)))
 
 

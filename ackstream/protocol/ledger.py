@@ -108,7 +108,7 @@ class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class AuditRow(msgspec.Struct, omit_defaults=True, frozen=True):
-    """An action of a client at the gateway, or its refusal; times in epoch milliseconds.
+    """An action of a client at the gateway, or its refusal, or a redriven dead letter; times in epoch milliseconds.
 
     It comes in a topic of its own, ``audit``, and nowhere else: who may write the ledger cannot write it. The
     ``query_id`` of its record is the run of the gateway, ``batch_id`` the number within it, from 1 without gaps.

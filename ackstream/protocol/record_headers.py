@@ -41,6 +41,10 @@ QUEUE: Final = "queue"
 MESSAGE: Final = "message"
 """Id of a message in its queue."""
 DELIVERIES: Final = "deliveries"
+REDRIVEN_FROM: Final = "redriven-from"
+"""Id of the dead letter of which a record is the copy: ``topic-partition-offset``, after its queue and a slash."""
+FOR_QUEUE: Final = "for-queue"
+"""The one queue that takes a message which was redriven; it is for no reader, query or other queue."""
 
 # -- publishers' messages and commands, queries and their results ------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import TopicPartition
 
+from ackstream.client import redrive
 from ackstream.client.core.connection import connection_of
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.publishing.publisher import Publisher
@@ -62,6 +63,8 @@ QUEUES = (
     _queue("restarted", max_backlog=2),
     _queue("moved"),
     _queue("retired"),
+    _queue("revived"),
+    QueueSettings(name="bystander", topics=("revived/*",)),
     _queue("orders"),
     _queue("fair", fairness="proportional"),
     _queue("delayed", backoff=QueueBackoff()),
@@ -197,11 +200,11 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
         clock=Clock(interval="300ms"),  # type: ignore[arg-type]
         queues=QUEUES,
     )
-    ensure_topics(settings, (*persist.JOB.topics, *JOB.topics))
+    ensure_topics(settings, (*persist.JOB.topics, *JOB.topics, "audit"))
     persisting = persist.JOB.start(spark, settings)
     made = System(spark, settings)
     # one commit for all tests
-    for queue in QUEUES[7:]:
+    for queue in QUEUES[9:]:
         made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
     made.publish("gathered", "6", headers=(("barrier", b"true"),))
     made.publish("received", "6")
@@ -676,6 +679,26 @@ def test_a_message_that_kafka_has_deleted_is_in_the_table(system: System) -> Non
         fetcher = MessageFetcher(connection_of(system.kafka), None)
         assert list(fetcher.fetch(both)) == [new.id]
         fetcher.close()
+
+
+def test_a_dead_letter_that_is_redriven_is_delivered_again_by_its_queue_alone(system: System) -> None:
+    system.publish("revived", "one", "two", stored=True)
+    with system.consumer("revived", outcomes=OUTCOMES) as consumer, system.consumer("bystander", "B") as bystander:
+        first, _ = _take(consumer, 2)
+        first.settle("rejected")
+        for message in _take(bystander, 2):
+            message.settle()
+        system.wait_for_exits("revived", 1)
+        report = redrive(system.settings, where="queue = 'revived' AND reason = 'rejected'")
+        assert (report.chosen, report.redriven, report.unavailable) == (1, 1, [])
+        again = _take(consumer, 1)[0]
+        assert (again.value, again.topic, again.key, again.count) == (b"one", "revived/x", b"k", 1)
+        assert again.headers["redriven-from"] == f"revived/{first.id}".encode()
+        again.settle()
+        system.wait_for_exits("revived", 2)
+        assert bystander.receive(0) is None
+    assert len({event.message for event in system.events("bystander")}) == 2
+    assert redrive(system.settings, where="queue = 'revived'").earlier == 1
 
 
 def test_without_the_job_a_bind_is_not_answered(kafka: Kafka) -> None:

@@ -56,7 +56,8 @@ def test_the_commands_are_those_of_kafka() -> None:
     assert found[6] == f"{start} 'User:CN=archive,O=Acme Inc' --operation DescribeConfigs --topic p-archive-lease"
     assert found[7].endswith("--operation Read --group p-ackstream-archive --resource-pattern-type prefixed")
     assert found[8] == f"{start} User:p-requester --operation Read --topic p-replies"
-    assert found[-1] == f"{start} User:p-operator --operation Alter --cluster"
+    assert found[-3] == f"{start} User:p-operator --operation Alter --cluster"
+    assert found[-1] == f"{start} User:p-operator --operation Write --transactional-id p-redrive"
 
 
 @pytest.mark.parametrize(

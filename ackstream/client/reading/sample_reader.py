@@ -24,6 +24,7 @@ from ackstream.client.reading._sample_cache import FailedSamples
 from ackstream.client.reading.samples import ReaderQos, check_at_least, check_lake, check_name
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.readers import ReaderStart
+from ackstream.protocol.record_headers import FOR_QUEUE
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -326,7 +327,9 @@ class SampleReader(Client):
         self._outbox.turn(now)
 
     def _wants(self, sample: Sample) -> bool:
-        return matches_any(self._topics, sample.topic or "") and (self._filter is None or self._filter(sample))
+        if FOR_QUEUE in sample.headers or not matches_any(self._topics, sample.topic or ""):
+            return False
+        return self._filter is None or self._filter(sample)
 
     def _on_acknowledged(self, sample: Sample, response: bytes | None, auto: AutoReason | None) -> None:
         self._label_acks.acknowledged(sample, response, auto)

@@ -153,7 +153,11 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
         .load(tables.location(settings.lake, "messages"))
         .where(F.col("reason").isNull())
     )
-    names = [F.when(takes(queue), F.lit(queue.name)) for queue in settings.queues]
+    only = F.get(F.filter("headers", lambda one: one["name"] == record_headers.FOR_QUEUE), 0)["value"]
+    names = [
+        F.when(F.coalesce(only.cast("string") == queue.name, takes(queue)), F.lit(queue.name))
+        for queue in settings.queues
+    ]
     return stored.withColumn("queue", F.explode(F.array_compact(F.array(*names)))).select(
         "queue",
         F.lit(ARRIVAL).alias("kind"),

@@ -1,0 +1,267 @@
+"""Dead letters, as the tables and the topics of other systems have them, and the records that they stand for."""
+
+from __future__ import annotations
+
+import time
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from kafka import TopicPartition
+
+from ackstream.errors import InputError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ackstream.kafka.reader import TopicReader
+    from ackstream.settings import Lake
+
+Headers = list[tuple[str, "bytes | None"]]
+
+AT_ONCE = 500
+"""The most letters that are read or sent at once."""
+NEAR = 1_000
+"""Records that are read and dropped rather than passed over by a seek."""
+SILENCE_SECONDS = 30.0
+"""How long a broker may send nothing while records are missing."""
+
+_COLUMNS = (
+    "id, coalesce(reason, ''), queue, subject, coalesce(topic, ''), coalesce(partition, -1),"
+    ' coalesce("offset", -1), batch, correlation_id'
+)
+_TABLES = {
+    "dead_letters": (
+        'SELECT id, reason, NULL::VARCHAR AS queue, NULL::VARCHAR AS subject, topic, partition, "offset",'
+        " NULL::BIGINT AS batch, correlation_id, received_at AS given_up_at, NULL::INTEGER AS deliveries"
+        " FROM dead_letters"
+    ),
+    "queue_events": (
+        "SELECT queue || '/' || message AS id, reason, queue, subject, topic, partition, \"offset\", batch,"
+        " NULL::VARCHAR AS correlation_id, e.at AS given_up_at, e.count AS deliveries FROM queue_events AS e"
+        " WHERE event = 'left' AND outcome = 'dead-letter'"
+    ),
+}
+"""The dead letters in the tables, with the columns that a condition may name."""
+
+SPRING = "kafka_dlt-"
+_FOREIGN = {
+    # of share groups (KIP-1191), of Kafka Connect (KIP-298), of Spring's DeadLetterPublishingRecoverer (bytes)
+    "__dlq.errors.": ("topic", "partition", "offset", "message"),
+    "__connect.errors.": ("topic", "partition", "offset", "exception.message"),
+    SPRING: ("original-topic", "original-partition", "original-offset", "exception-message"),
+}
+"""The headers of other systems' dead letters by their prefix: the coordinates of the original, and the reason."""
+
+
+class Content(NamedTuple):
+    """The key, value and headers of a record."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter.
+
+    :ivar id: ``topic-partition-offset`` of the unusable record; of a message, its queue, a slash and the same; of a
+        record in a dead letter topic of another system, its own coordinates
+    :ivar topic: the real name of the topic of the original record; empty: not known
+    :ivar batch: the batch of a message in the table ``messages``
+    :ivar content: what is sent again, if the original record is not read
+    """
+
+    id: str
+    reason: str
+    queue: str | None
+    subject: str | None
+    topic: str
+    partition: int
+    offset: int
+    batch: int | None = None
+    correlation_id: str | None = None
+    content: Content | None = None
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, partition and offset of the original record."""
+        return self.topic, self.partition, self.offset
+
+
+# -- choosing them -----------------------------------------------------------------------------------------------------
+
+
+def from_tables(lake: Lake, where: str) -> list[Letter]:
+    """Return the dead letters in the tables ``dead_letters`` and ``queue_events`` that meet a condition, by place."""
+    from ackstream.lake.reading import database, views  # noqa: PLC0415 - it takes a second
+
+    with database(lake, _TABLES) as connection:
+        parts = [_TABLES[name] for name in sorted(views(connection))]
+        if not parts:
+            return []
+        rows = _selected(connection, f"SELECT {_COLUMNS} FROM ({' UNION ALL '.join(parts)}) WHERE {where}", where)  # noqa: S608 - the condition is the operator's
+    # a replayed batch may write a row twice
+    found = {row[0]: Letter(*row) for row in rows}
+    return sorted(found.values(), key=lambda letter: letter.place)
+
+
+def from_topic(reader: TopicReader, topic: str, where: str) -> list[Letter]:
+    """Return the dead letters in a topic of another system that meet a condition."""
+    import duckdb  # noqa: PLC0415 - see above
+    import pyarrow as pa  # noqa: PLC0415 - see above
+
+    names = ("id", "reason", "topic", "partition", "given_up_at", "key", "value")
+    found: list[Letter] = []
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for records in chunks(all_of(reader, reader.consumer.partitions_for_topic(topic) or (), topic), AT_ONCE):
+            letters = [letter_of(record) for record in records]
+            values = [
+                (one.id, one.reason, one.topic, one.partition, record.timestamp, record.key, record.value)
+                for one, record in zip(letters, records, strict=True)
+            ]
+            columns = dict(zip(names, map(list, zip(*values, strict=True)), strict=True))
+            columns["given_up_at"] = pa.array(columns["given_up_at"], pa.timestamp("ms", tz="UTC"))
+            columns["key"], columns["value"] = (pa.array(columns[name], pa.binary()) for name in ("key", "value"))
+            connection.register("letters", pa.table(columns))
+            chosen = {row[0] for row in _selected(connection, f"SELECT id FROM letters WHERE {where}", where)}  # noqa: S608 - see above
+            found += [one for one in letters if one.id in chosen]
+    return found
+
+
+def _selected(connection: Any, query: str, where: str) -> list[Any]:
+    import duckdb  # noqa: PLC0415 - see above
+
+    try:
+        rows: list[Any] = connection.execute(query).fetchall()
+    except duckdb.Error as error:
+        raise InputError(f"{where!r} is no condition over dead letters: {error}") from None
+    return rows
+
+
+def letter_of(record: Any) -> Letter:
+    """Read a record of another system's dead letter topic; it has no topic if its headers do not name the original."""
+    headers = dict(record.headers)
+    identity = f"{record.topic}-{record.partition}-{record.offset}"
+    for prefix, names in _FOREIGN.items():
+        topic, partition, offset, reason = (headers.get(prefix + name) for name in names)
+        if topic:
+            own = [(name, value) for name, value in record.headers if not name.startswith(prefix)]
+            text = (reason or b"").decode(errors="replace")
+            # a share group may be set to copy no value: then the original record is read
+            content = None if record.key is record.value is None else Content(record.key, record.value, own)
+            place = _number(partition, prefix), _number(offset, prefix)
+            return Letter(identity, text, None, None, topic.decode(errors="replace"), *place, content=content)
+    content = Content(record.key, record.value, list(record.headers))
+    return Letter(identity, "", None, None, "", -1, -1, content=content)
+
+
+def _number(value: bytes | None, prefix: str) -> int:
+    """Read a number, in bytes or in digits; -1 if there is none."""
+    if value is not None and prefix == SPRING:
+        return int.from_bytes(value, "big")
+    return int(value) if value and value.isdigit() else -1
+
+
+# -- reading Kafka -----------------------------------------------------------------------------------------------------
+
+
+def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield items in lists of at most ``size``."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterator[Any]:
+    """Yield the records that partitions of a topic have now, partition by partition."""
+    for partition in sorted(partitions):
+        one = TopicPartition(topic, partition)
+        first, last = (found[one] for found in _ends(reader.consumer, one))
+        yield from _read(reader, one, first, last)
+
+
+def _ends(consumer: Any, partition: TopicPartition) -> tuple[dict[Any, int], dict[Any, int]]:
+    return consumer.beginning_offsets([partition]), consumer.end_offsets([partition])
+
+
+def _read(reader: TopicReader, partition: TopicPartition, first: int, end: int) -> Iterator[Any]:
+    """Yield the records of a partition from ``first`` to before ``end``."""
+    if first >= end:
+        return
+    reader.consumer.assign([partition])
+    reader.consumer.seek(partition, first)
+    until = time.monotonic() + SILENCE_SECONDS
+    while (position := reader.consumer.position(partition)) < end:
+        records = reader.read()
+        if records or reader.consumer.position(partition) > position:
+            until = time.monotonic() + SILENCE_SECONDS
+        elif time.monotonic() > until:
+            raise UnreachableError(
+                f"The records of {partition.topic}, partition {partition.partition}, up to {end} did not arrive within "
+                f"{SILENCE_SECONDS:g} s (read up to {position}): is its broker running?"
+            )
+        yield from (record for record in records if record.offset < end)
+
+
+def _originals(reader: TopicReader, letters: Sequence[Letter]) -> dict[tuple[str, int, int], Content]:
+    """Return the records with the coordinates of letters that Kafka still has."""
+    found = {}
+    known = reader.consumer.topics()
+    wanted = sorted(one.place for one in letters if one.topic in known)
+    for (topic, number), group in groupby(wanted, key=lambda one: one[:2]):
+        partition = TopicPartition(topic, number)
+        if number not in reader.consumer.partitions_for_topic(topic):
+            continue
+        first, last = (ends[partition] for ends in _ends(reader.consumer, partition))
+        runs: list[list[int]] = []
+        for offset in (offset for *_, offset in group if first <= offset < last):
+            if runs and offset - runs[-1][-1] <= NEAR:
+                runs[-1].append(offset)
+            else:
+                runs.append([offset])
+        for run in runs:
+            offsets = set(run)
+            for record in _read(reader, partition, run[0], run[-1] + 1):
+                if record.offset in offsets:
+                    found[topic, number, record.offset] = Content(record.key, record.value, list(record.headers))
+    return found
+
+
+def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict[str, Content]:
+    """Return the content of those letters whose record is still stored: in Kafka, or in a table."""
+    found = {letter.id: letter.content for letter in letters if letter.content is not None}
+    messages = [letter for letter in letters if letter.queue and letter.batch is not None]
+    records = [letter for letter in letters if not letter.queue and letter.content is None]
+    stored = _stored(lake, messages) if messages else {}
+    originals = _originals(reader, records) if records else {}
+    for letter in (*messages, *records):
+        content = (stored if letter.queue else originals).get(letter.place)
+        if content is not None:
+            found[letter.id] = content
+    missing = [letter.id for letter in records if letter.id not in found]
+    return found | (_copies(lake, missing) if missing else {})
+
+
+def _stored(lake: Lake, letters: Iterable[Letter]) -> dict[tuple[str, int, int], Content]:
+    """Return the messages of letters in the table ``messages`` by their coordinates."""
+    from ackstream.lake.reading import messages_at  # noqa: PLC0415 - it takes a second
+
+    return {
+        (row["topic"], row["partition"], row["offset"]): Content(
+            row["key"], row["value"], [(header["name"], header["value"]) for header in row["headers"] or ()]
+        )
+        for row in messages_at(lake, [(one.batch or 0, one.partition, one.offset) for one in letters])
+    }
+
+
+def _copies(lake: Lake, ids: Sequence[str]) -> dict[str, Content]:
+    """Return records as the table ``dead_letters`` has them, without headers; no record that it has only in part."""
+    from ackstream.lake.reading import database, views  # noqa: PLC0415 - see above
+
+    with database(lake, ["dead_letters"]) as connection:
+        if not views(connection):
+            return {}
+        query = "SELECT id, key, value FROM dead_letters WHERE NOT truncated AND list_contains($1, id)"
+        return {name: Content(key, value, []) for name, key, value in connection.execute(query, [ids]).fetchall()}

@@ -1,0 +1,274 @@
+"""Dead letters are sent again to where they came from: chosen by SQL, at a rate, each once.
+
+A letter and its row in the audit are sent in one transaction of Kafka. So a letter with a row is never sent again, and
+a run that is killed leaves neither. The transactional id is one for the system: a second run ends the first.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from kafka.errors import InvalidProducerEpochError, KafkaError, MessageSizeTooLargeError, ProducerFencedError
+
+from ackstream.client.errors import RedriveStopped
+from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic
+from ackstream.errors import BadParameterError, UnreachableError
+from ackstream.kafka import clients
+from ackstream.kafka.library import partition_of, producer_identity
+from ackstream.kafka.parties import REDRIVE
+from ackstream.kafka.reader import TopicReader, check_topics
+from ackstream.protocol import record_headers
+from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.ledger import AuditRow, LedgerRecord, decode, encode
+from ackstream.protocol.messages import CommandAck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ackstream.client.redriving.letters import Content, Letter
+    from ackstream.settings import Settings
+
+FEW, PART = 10, 0.1
+"""A run stops if more than this number, and this part, of the letters that it sent have come back."""
+
+AUDIT, MESSAGES, ACKS, DEAD_LETTERS = "audit", "messages", "publisher-acks", "dead-letters"
+KEY, EVENT = b"redrive", "redrive"
+"""The key of all rows of the audit about redriven letters, which are in one partition, and their event."""
+
+_AT_END = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
+"""The coordinates of an unusable record at the end of the reason of correlate's dead letters."""
+_answer = msgspec.json.Decoder(CommandAck).decode
+
+
+@dataclass
+class RedriveReport:
+    """The numbers of a run.
+
+    :ivar chosen: letters that the condition selects
+    :ivar earlier: those of them that were redriven before
+    :ivar redriven: those that were sent; of a dry run, those that would be sent
+    :ivar unavailable: the ids of those whose record is not stored in full any more, or names no topic, or is too large
+        with its new header, or has neither key nor value
+    :ivar returned: redriven letters that have become dead letters again, or that persist refused, so far
+    """
+
+    chosen: int = 0
+    earlier: int = 0
+    redriven: int = 0
+    unavailable: list[str] = field(default_factory=list)
+    returned: int = 0
+
+
+def redrive(
+    settings: Settings,
+    *,
+    where: str = "true",
+    source: str | None = None,
+    to: str | None = None,
+    rate: float = 50.0,
+    dry_run: bool = False,
+    progress: Callable[[RedriveReport], None] = lambda _: None,
+) -> RedriveReport:
+    """Send dead letters to where they came from, each once; return when all are sent.
+
+    A record goes to its topic, with its key and headers. A message goes to the queue that gave it up, and nowhere else,
+    as a new message of the publisher ``redrive-…``. Each has the header ``redriven-from``. A letter that any run has
+    sent before is not sent again. Works with an operator's login.
+
+    :param where: a condition in SQL of DuckDB over ``id``, ``reason``, ``queue``, ``subject``, ``topic``,
+        ``partition``, ``given_up_at``, ``deliveries`` and ``correlation_id``; with ``source`` over ``id``, ``reason``,
+        ``topic``, ``partition``, ``given_up_at``, ``key`` and ``value``
+    :param source: the real name of another system's dead letter topic, in place of the tables: of Kafka's share
+        groups, Kafka Connect or Spring
+    :param to: the real name of a topic to which all are sent, in place of where they came from
+    :param rate: the most letters a second
+    :param dry_run: send nothing, only count
+    :param progress: called after each transaction
+    :raises InputError: the condition is no SQL
+    :raises RedriveStopped: too many came back, or another run has begun
+    :raises UnreachableError: no broker answers, or a topic does not exist
+    """
+    if rate <= 0:
+        raise BadParameterError(f"rate is {rate:g}: give the number of letters a second, such as 50.")
+    report = RedriveReport()
+    with TopicReader(clients.connect_consumer(settings.kafka, None, auto_offset_reset="earliest")) as reader:
+        reads = [settings.kafka.topic(AUDIT), *([source] if source else [])]
+        check_topics(reader.consumer, settings.kafka, reads=reads)
+        letters = from_topic(reader, source, where) if source else from_tables(settings.lake, where)
+        report.chosen = len(letters)
+        if dry_run:
+            left = _left(settings, reader, letters, report)
+            report.redriven = len(left)
+            return report
+        with _Run(settings, reader, to, report) as run:
+            # after its start: the open transaction of a run that was killed is over
+            left = _left(settings, reader, letters, report)
+            run.send(left, rate, progress)
+    return report
+
+
+# -- those that were redriven before -----------------------------------------------------------------------------------
+
+
+def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], report: RedriveReport) -> list[Letter]:
+    """Return the letters that no run has sent; one that persist refused counts as not sent."""
+    from ackstream.lake.reading import database, views  # noqa: PLC0415 - it takes a second
+
+    topic = settings.kafka.topic(AUDIT)
+    partition = partition_of(KEY, len(reader.consumer.partitions_for_topic(topic)))
+    done: dict[str, str] = {}
+    for record in all_of(reader, [partition], topic):
+        if record.key == KEY and (row := _row(record.value)) is not None:
+            done[row.id] = row.audit.command
+    refused: Counter[str] = Counter()
+    with database(settings.lake, (AUDIT, MESSAGES)) as connection:
+        present = views(connection)
+        if AUDIT in present:
+            done |= dict(connection.execute("SELECT id, command FROM audit WHERE event = $1", [EVENT]).fetchall())
+        if MESSAGES in present:
+            query = (
+                "SELECT list_filter(headers, lambda header: header.name = $1)[1].value FROM messages"
+                " WHERE reason IS NOT NULL AND starts_with(client, 'redrive-')"
+            )
+            rows = connection.execute(query, [record_headers.REDRIVEN_FROM]).fetchall()
+            refused.update(bytes(value).decode() for (value,) in rows if value is not None)
+    sent = Counter(done.values())
+    left = [letter for letter in letters if sent[letter.id] <= refused[letter.id]]
+    report.earlier = report.chosen - len(left)
+    return left
+
+
+def _row(value: bytes | None) -> Any:
+    try:
+        record = decode(value or b"")
+    except UNREADABLE:
+        return None
+    return record if record.audit is not None and record.audit.event == EVENT else None
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+class _Run(clients.Closing):
+    """Sends letters and their rows of the audit in transactions, and counts those that come back."""
+
+    def __init__(self, settings: Settings, reader: TopicReader, to: str | None, report: RedriveReport) -> None:
+        """Begin; an earlier run of this system ends."""
+        kafka = settings.kafka
+        self._lake, self._reader, self._to, self._report = settings.lake, reader, to, report
+        self._audit, self._messages = kafka.topic(AUDIT), kafka.topic(MESSAGES)
+        self._who = kafka.security.username or getpass.getuser()
+        self._returning = TopicReader.at_end(kafka, kafka.topic(DEAD_LETTERS), kafka.topic(ACKS))
+        try:
+            self._producer = clients.connect_producer(kafka, self._audit, transactional_id=kafka.topic(REDRIVE))
+        except BaseException:
+            self._returning.close()
+            raise
+        self._name = f"redrive-{producer_identity(self._producer)}"
+        self._rows = self._numbers = 0
+        self._sent: set[str] = set()
+
+    def close(self) -> None:
+        """End; a transaction that was not committed counts for nothing."""
+        self._returning.close()
+        clients.close_producer(self._producer)
+
+    def send(self, letters: Sequence[Letter], rate: float, progress: Callable[[RedriveReport], None]) -> None:
+        """Send letters; raise RedriveStopped if too many come back, or if another run has begun."""
+        turn, pause = time.monotonic(), threading.Event()
+        for chunk in chunks(letters, max(1, min(AT_ONCE, int(rate)))):
+            pause.wait(turn - time.monotonic())
+            turn = max(turn, time.monotonic()) + len(chunk) / rate
+            try:
+                self._send(chunk)
+            except (ProducerFencedError, InvalidProducerEpochError):
+                raise RedriveStopped(
+                    "Another run of redrive has begun, which ends this one: run one at a time."
+                ) from None
+            except KafkaError as error:
+                raise UnreachableError(
+                    f"Kafka did not accept the dead letters: {error}. Run the command again; none is sent twice."
+                ) from error
+            self._count()
+            progress(self._report)
+            if self._report.returned > max(FEW, PART * self._report.redriven):
+                raise RedriveStopped(
+                    f"{self._report.returned} of {self._report.redriven} redriven letters are dead letters again: "
+                    f"remove the cause first, then run the command again for the rest."
+                )
+
+    def _send(self, letters: Sequence[Letter]) -> None:
+        found, stored = contents(self._reader, self._lake, letters), []
+        self._producer.begin_transaction()
+        for letter in letters:
+            topic = self._to or (self._messages if letter.queue else letter.topic)
+            content = found.get(letter.id)
+            future = None if not topic or content is None else self._submit(letter, topic, content)
+            if future is None:
+                self._report.unavailable.append(letter.id)
+            else:
+                stored.append(future)
+        self._producer.commit_transaction()
+        for metadata in (future.get() for future in stored):
+            self._sent.add(f"{metadata.topic}-{metadata.partition}-{metadata.offset}")
+        self._report.redriven += len(stored)
+
+    def _submit(self, letter: Letter, topic: str, content: Content) -> Any:
+        """Send a letter and its row; return the future of the letter, ``None`` if Kafka cannot take it."""
+        headers = [(name, value) for name, value in content.headers if name != record_headers.REDRIVEN_FROM]
+        headers.append((record_headers.REDRIVEN_FROM, letter.id.encode()))
+        key, number = content.key, self._numbers
+        if letter.queue and not self._to:
+            number += 1
+            publisher = {
+                record_headers.CLIENT: self._name,
+                record_headers.SEQ: str(number),
+                record_headers.ACK: "persisted",
+                record_headers.TOPIC: letter.subject,
+                record_headers.FOR_QUEUE: letter.queue,
+            }
+            headers += [(name, text.encode()) for name, text in publisher.items() if text is not None]
+            headers += [(record_headers.KEY, key)] if key is not None else []
+            key = self._name.encode()
+        try:
+            future = self._producer.send(topic, value=content.value, key=key, headers=headers)
+        except (MessageSizeTooLargeError, ValueError):
+            # the library sends no record that has neither key nor value
+            return None
+        self._numbers = number
+        self._rows += 1
+        row = AuditRow(
+            correlation_id=letter.correlation_id, received_at=time.time_ns() // 1_000_000, event=EVENT,
+            subject=self._who, roles=(), address=None, method=None, command=letter.id, thing_id=None, path=topic,
+            allowed=True, count=1, reason=letter.reason,
+        )  # fmt: skip
+        record = LedgerRecord("audit", f"{self._name}-{self._rows}", self._name, self._rows, audit=row)
+        self._producer.send(self._audit, value=encode(record), key=KEY)
+        return future
+
+    def _count(self) -> None:
+        """Count the redriven letters that have come back since the last call."""
+        for record in self._returning.read(1):
+            self._report.returned += came_back(record, self._sent, self._name)
+
+
+def came_back(record: Any, sent: AbstractSet[str], publisher: str) -> bool:
+    """Return whether a record is the dead letter of a record in ``sent``, or refuses a message of a publisher."""
+    if record.key == publisher.encode():
+        try:
+            return _answer(record.value or b"").status == "failure"
+        except UNREADABLE:
+            return False
+    headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
+    reason = _AT_END.search(headers.get(record_headers.REASON, ""))
+    names = (record_headers.TOPIC, record_headers.PARTITION, record_headers.OFFSET)
+    place = "-".join(headers.get(name, "") for name in names)
+    return not sent.isdisjoint({place, headers.get(record_headers.MESSAGE), reason and reason[1]})

@@ -1,0 +1,171 @@
+"""Dead letters are sent again on the real broker, each once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ackstream.client import RedriveStopped, redrive
+from ackstream.client.redriving.letters import all_of
+from ackstream.kafka.clients import connect_consumer, connect_producer
+from ackstream.kafka.reader import TopicReader
+from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ledger import decode
+from ackstream.settings import Kafka, Lake, Settings
+from tests.harness.waiting import eventually
+from tests.lake.planes import write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def settings(kafka: Kafka, lake: Lake) -> Settings:
+    found = Settings(kafka=kafka, lake=lake)
+    ensure_topics(found)
+    return found
+
+
+def read(kafka: Kafka, topic: str, least: int = 0) -> list[Any]:
+    """Return the committed records of a topic once there are ``least``: a commit shows a moment after it is made."""
+    found: list[Any] = []
+    with TopicReader(connect_consumer(kafka, None, auto_offset_reset="earliest")) as reader:
+
+        def enough() -> bool:
+            found[:] = all_of(reader, (0, 1), kafka.topic(topic))
+            return len(found) >= least
+
+        eventually(enough, f"{least} records of {topic}")
+    return found
+
+
+def give_up(settings: Settings, number: int) -> list[str]:
+    """Store signals, and rows of the table dead_letters about them; return their ids."""
+    topic = settings.kafka.topic("signals")
+    producer = connect_producer(settings.kafka, topic)
+    stored = [
+        producer.send(topic, f"no JSON {one}".encode(), f"key-{one % 7}".encode(), [("reply-to", b"mine")])
+        for one in range(number)
+    ]
+    found = [future.get(30) for future in stored]
+    producer.close()
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    rows = [
+        {
+            "id": f"{topic}-{one.partition}-{one.offset}", "reason": "json.invalid", "received_at": at,
+            "topic": topic, "partition": one.partition, "offset": one.offset, "truncated": True,
+        }
+        for one in found
+    ]  # fmt: skip
+    write(settings.lake, "dead_letters", rows)
+    return [row["id"] for row in rows]
+
+
+def origins(records: Sequence[Any]) -> Counter[str]:
+    return Counter(
+        dict(one.headers)["redriven-from"].decode() for one in records if "redriven-from" in dict(one.headers)
+    )
+
+
+def test_a_record_goes_to_its_topic_with_its_key_and_headers_once_and_has_a_row_in_the_audit(settings: Settings):
+    ids = give_up(settings, 3)
+    assert redrive(settings, where="reason = 'json.invalid'", dry_run=True).redriven == 3
+    report = redrive(settings, where="reason = 'json.invalid'")
+    assert (report.chosen, report.earlier, report.redriven, report.unavailable) == (3, 0, 3, [])
+    copies = [one for one in read(settings.kafka, "signals", 6) if "redriven-from" in dict(one.headers)]
+    assert sorted((one.value, one.key) for one in copies) == [
+        (b"no JSON 0", b"key-0"), (b"no JSON 1", b"key-1"), (b"no JSON 2", b"key-2"),
+    ]  # fmt: skip
+    assert {dict(one.headers)["reply-to"] for one in copies} == {b"mine"}
+    rows = [decode(one.value) for one in read(settings.kafka, "audit", 3)]
+    assert sorted(row.audit.command for row in rows) == sorted(ids)
+    assert {(row.audit.event, row.audit.path) for row in rows} == {("redrive", settings.kafka.topic("signals"))}
+    again = redrive(settings)
+    assert (again.chosen, again.earlier, again.redriven) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("number", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_a_run_that_is_killed_and_repeated_sends_each_letter_once(settings: Settings, number: int):
+    ids = give_up(settings, number)
+    environment = {
+        **os.environ,
+        "ACKSTREAM_KAFKA_BOOTSTRAP": settings.kafka.bootstrap,
+        "ACKSTREAM_KAFKA_TOPIC_PREFIX": settings.kafka.topic_prefix,
+        "ACKSTREAM_LAKE_PATH": settings.lake.path,
+    }
+    killed = 0
+    for after in (number // 15, number // 4, number // 2):
+        # in the middle of its transactions, wherever that is
+        run = subprocess.Popen(
+            [sys.executable, "-m", "ackstream", "redrive", "true", "--rate", f"{number // 15}/s"], env=environment
+        )
+        while sum(origins(read(settings.kafka, "signals")).values()) < after:
+            assert run.poll() is None
+        run.send_signal(signal.SIGKILL)
+        killed += run.wait() == -signal.SIGKILL
+    assert killed == 3
+    report = redrive(settings, rate=10_000)
+    assert report.earlier >= number // 2
+    assert report.earlier + report.redriven == report.chosen == len(ids)
+    assert origins(read(settings.kafka, "signals", 2 * len(ids))) == Counter(ids)
+
+
+def test_a_second_run_ends_the_first(settings: Settings):
+    ids = give_up(settings, 60)
+
+    def again(_report: object) -> None:
+        assert redrive(settings, rate=1_000).redriven == 50
+
+    with pytest.raises(RedriveStopped, match="Another run of redrive has begun"):
+        redrive(settings, rate=10, progress=again)
+    assert origins(read(settings.kafka, "signals", 2 * len(ids))) == Counter(ids)
+
+
+def test_a_run_stops_when_what_it_sends_comes_back(settings: Settings):
+    give_up(settings, 100)
+    kafka = settings.kafka
+    producer = connect_producer(kafka, kafka.topic("dead-letters"))
+
+    def refuse(_report: object) -> None:
+        for one in read(kafka, "signals"):
+            if "redriven-from" in dict(one.headers):
+                reason = f"json.invalid: it is no JSON ({one.topic}-{one.partition}-{one.offset})"
+                producer.send(kafka.topic("dead-letters"), one.value, one.key, [("reason", reason.encode())])
+        producer.flush()
+
+    with pytest.raises(RedriveStopped, match="are dead letters again: remove the cause"):
+        redrive(settings, rate=20, progress=refuse)
+    producer.close()
+    assert 0 < sum(origins(read(kafka, "signals")).values()) < 100
+
+
+def test_the_dead_letters_of_others_go_to_the_topic_that_their_headers_name(settings: Settings):
+    kafka = settings.kafka
+    producer = connect_producer(kafka, None)
+    dlq, target = kafka.topic("replies"), kafka.topic("acks")
+    share_group = [
+        ("__dlq.errors.topic", target.encode()), ("__dlq.errors.partition", b"0"), ("__dlq.errors.offset", b"12345678"),
+    ]  # fmt: skip
+    spring = [
+        ("kafka_dlt-original-topic", target.encode()), ("kafka_dlt-original-partition", (0).to_bytes(4, "big")),
+        ("kafka_dlt-original-offset", (7).to_bytes(8, "big")), ("kafka_dlt-exception-message", b"too late"),
+        ("own", b"1"),
+    ]  # fmt: skip
+    for key, value, own in ((b"a", b"kafka", share_group), (b"b", b"spring", spring), (b"c", b"unknown", [])):
+        producer.send(dlq, value, key, own).get(30)
+    producer.close()
+    report = redrive(settings, source=dlq, where="key <> 'x'::BLOB")
+    assert (report.chosen, report.redriven, len(report.unavailable)) == (3, 2, 1)
+    sent = {one.value: dict(one.headers) for one in read(kafka, "acks", 2)}
+    assert sent.keys() == {b"kafka", b"spring"}
+    assert sent[b"spring"].keys() == {"own", "redriven-from"}
+    assert redrive(settings, source=dlq, where="reason = 'too late'").earlier == 1
