@@ -31,7 +31,7 @@ test: jars test-fast  ## All tests but long ones and clusters, with a real broke
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
-	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster"
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not integration and not long and not cluster"
 
 test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
