@@ -26,14 +26,14 @@ def eventually(look: Callable[[], Any], what: str, query: Any = None) -> Any:
     :param query: a streaming query that must run meanwhile
     :raises AssertionError: the patience is at its end, or the query stopped
     """
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < limit:
-        began = time.monotonic()
+    start = time.monotonic()
+    while (began := time.monotonic()) < start + PATIENCE_SECONDS:
         found = look()
         if found:
             return found
         if query is not None and not query.isActive:
             raise AssertionError(f"the query stopped while the test waited for {what}: {query.exception()}")
-        # leaves most of the processor to what is waited for
-        time.sleep(min(max(POLL_SECONDS, 3 * (time.monotonic() - began)), LONGEST_POLL_SECONDS))
+        # leaves most of the processor to what is waited for; what takes long is looked for less often
+        now = time.monotonic()
+        time.sleep(min(max(POLL_SECONDS, 4 * (now - began), (now - start) / 40), LONGEST_POLL_SECONDS))
     raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what}")

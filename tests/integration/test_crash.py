@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
 
 from ackstream.jobs.correlate.pending import HOT_BYTES
+from tests.harness.lake import count, rows
 from tests.harness.processes import Job
 from tests.harness.system import System
 from tests.harness.waiting import eventually
@@ -46,11 +46,7 @@ def _send(system: System, numbers: range) -> None:
 
 
 def _rows(system: System, table: str, *columns: str) -> list[tuple[object, ...]]:
-    place = system.settings.lake.table(table)
-    if not DeltaTable.is_deltatable(place):
-        return []
-    rows = DeltaTable(place).to_pyarrow_table(columns=list(columns)).to_pylist()
-    return [tuple(row[column] for column in columns) for row in rows]
+    return [tuple(row[column] for column in columns) for row in rows(system.settings.lake, table, *columns)]
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.long)])
@@ -150,7 +146,7 @@ def test_requests_that_are_beside_the_checkpoint_are_answered_once_whenever_corr
 
 
 def _written(system: System, job: Job) -> int:
-    return _outcome_count(system) if job.name == "archive" else system.end("ledger")
+    return count(system.settings.lake, "outcomes") if job.name == "archive" else system.end("ledger")
 
 
 def _alive(jobs: list[Job]) -> bool:
@@ -162,8 +158,4 @@ def _alive(jobs: list[Job]) -> bool:
 def _finished(system: System, requests: int, expected_acks: int) -> bool:
     # the tables are committed one by one: all of them must be complete
     expected = {"outcomes": requests, "signals": requests, "acknowledgements": expected_acks}
-    return all(len(_rows(system, table, "correlation_id")) >= rows for table, rows in expected.items())
-
-
-def _outcome_count(system: System) -> int:
-    return len(_rows(system, "outcomes", "correlation_id"))
+    return all(count(system.settings.lake, table) >= number for table, number in expected.items())

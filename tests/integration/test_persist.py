@@ -151,7 +151,7 @@ def test_states_that_no_batch_starts_from_are_removed_while_messages_arrive(
 
 def test_with_its_defaults_a_healthy_system_is_sent_nothing_twice(settings: Settings, running: Any) -> None:
     with Publisher(settings.kafka, name="p1") as publisher:
-        for number in range(20):
+        for number in range(8):
             publisher.publish(b"%d" % number, topic="open").result(PATIENCE_SECONDS)
         assert publisher.statistics.resent == 0
     assert running.exception() is None
