@@ -225,6 +225,11 @@ class SessionRuns:
         low, high = bisect_left(self._runs, first, key=itemgetter(1)), bisect_right(self._runs, last, key=itemgetter(0))
         return [(max(begin, first), min(end, last), name) for begin, end, name in self._runs[low:high]]
 
+    def at(self, number: int) -> str | None:
+        """Return the session of a number; ``None`` if it is not known."""
+        index = bisect_left(self._runs, number, key=itemgetter(1))
+        return self._runs[index][2] if index < len(self._runs) and self._runs[index][0] <= number else None
+
     def divided(self, first: int, last: int) -> list[SessionRun]:
         """Divide a range, perhaps an empty one, where the session changes; numbers of none join the part before."""
         parts: list[SessionRun] = []

@@ -137,6 +137,7 @@ def test_each_number_has_the_session_that_was_noted_last(steps: list[tuple[int, 
     assert all(after[0] > run[1] and (after[0] > run[1] + 1 or after[2] != run[2]) for run, after in pairwise(found))
     part = [(max(first, 5), min(last, 9), session) for first, last, session in found if first <= 9 and last >= 5]
     assert runs.within(5, 9) == part
+    assert [runs.at(seq) for seq in range(30)] == [known.get(seq) for seq in range(30)]
     parts = runs.divided(5, 9)
     assert [seq for first, last, _ in parts for seq in range(first, last + 1)] == [5, 6, 7, 8, 9]
     assert all(known.get(seq, session) == session for first, last, session in parts for seq in range(first, last + 1))

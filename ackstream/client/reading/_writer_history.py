@@ -73,18 +73,18 @@ class ReorderBuffer:
         for first, last, session in sessions:
             self._sessions.add(first, last, session)
             for seq in [seq for seq in self._waiting if first <= seq <= last]:
-                self._remove(seq, self._is_wrong)
+                if any(sample.session != session for sample in self._waiting[seq]):
+                    self._remove(seq, self._is_wrong)
 
     def _is_wrong(self, sample: Sample) -> bool:
-        known = next((session for *_, session in self._sessions.within(sample.seq, sample.seq)), None)
+        known = self._sessions.at(sample.seq)
         # the table has only samples that are stored
         return None not in (known, sample.session) and known != sample.session
 
-    def _remove(self, seq: int, which: Callable[[Sample], bool] = lambda _: True) -> list[Sample]:
-        found = self._waiting.pop(seq)
-        gone = [sample for sample in found if which(sample)]
-        if len(gone) < len(found):
-            self._waiting[seq] = [sample for sample in found if not which(sample)]
+    def _remove(self, seq: int, which: Callable[[Sample], bool] | None = None) -> list[Sample]:
+        gone = found = self._waiting.pop(seq)
+        if which is not None and (left := [sample for sample in found if not which(sample)]):
+            gone, self._waiting[seq] = [sample for sample in found if which(sample)], left
         self._count -= len(gone)
         self.bytes -= sum(sample.size for sample in gone)
         return gone
