@@ -28,10 +28,11 @@ def _directory() -> Path:
 
 
 def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> None:
-    """Put empty tables into a lake that has none of them; the copies of a table have its id."""
+    """Put empty tables into a lake, unless it has them; the copies of a table have its id."""
     place = _directory() / f"{lake.retention}-{lake.checkpoint_interval}"
     first = lake.model_copy(update={"path": str(place)})
     for name in names:
         if not Path(first.table(name)).exists():
             tables.create(spark, first, [name])
-        shutil.copytree(first.table(name), lake.table(name))
+        if not Path(lake.table(name)).exists():
+            shutil.copytree(first.table(name), lake.table(name))
