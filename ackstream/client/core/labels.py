@@ -204,7 +204,10 @@ class Declarer(Closing):
 
 
 _TIMES = 16
-"""The number of records that show the broker's time; a correction of its clock is believed after as many."""
+"""The number of records that show the broker's time."""
+_STEP_SECONDS = 1.0
+"""A record that shows a time so much earlier than those before it is a correction of its clock, and is believed."""
+_FRESH_SECONDS = 1.0
 
 
 class BrokerTime:
@@ -214,10 +217,21 @@ class BrokerTime:
         """Know nothing; ``now`` returns monotonic seconds."""
         self._now = now
         self._ahead: deque[float] = deque(maxlen=_TIMES)
+        self._noted_at = -math.inf
 
     def note(self, metadata: Any) -> None:
         """Note a record that has just been stored."""
-        self._ahead.append(metadata.timestamp / 1000 - self._now())
+        now = self._now()
+        ahead = metadata.timestamp / 1000 - now
+        if ahead < max(self._ahead, default=ahead) - _STEP_SECONDS:
+            self._ahead.clear()
+        self._ahead.append(ahead)
+        self._noted_at = now
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last record is a second old at most: the clock may have been corrected after it."""
+        return self._now() - self._noted_at <= _FRESH_SECONDS
 
     @property
     def milliseconds(self) -> float | None:

@@ -129,6 +129,15 @@ class _Receiver(Client):
                 "The time of the broker is not known: commands are handled after their deadline, too: %s", error
             )
 
+    def _is_over(self, record: Any, timeout_ms: int | None) -> bool:
+        """Return whether the timeout of a command is over by what the broker's clock is now: it may be set back."""
+        broker = self._worker.outbox.broker
+        if not signals.is_over(record, timeout_ms, broker.milliseconds):
+            return False
+        if not broker.fresh:
+            self._ask_time()
+        return broker.fresh and signals.is_over(record, timeout_ms, broker.milliseconds)
+
     def _turn(self, now: float) -> None:
         self._labels.keep(now)
         if number := self._counts["expired"] - self._counts["reported"]:
@@ -216,8 +225,7 @@ class Responder(_Receiver):
 
     def _handle(self, record: Any, work: Work) -> None:
         issued, worker = self._labels.issued, self._worker
-        now_ms = worker.outbox.broker.milliseconds
-        signal = signals.read_signal(record, issued | self._responds, worker.originator_key, now_ms)
+        signal = signals.read_signal(record, issued | self._responds, worker.originator_key, self._is_over)
         if signal.expired and self._skips:
             self._counts["expired"] += 1
             return
@@ -279,8 +287,7 @@ class Subscriber(_Receiver):
         if signal is None:
             return
         asks = signal.stream in ("live-commands", "messages") and (signal.response_required or signal.labels)
-        now_ms = self._worker.outbox.broker.milliseconds if asks else None
-        expired = signals.is_over(record, signal.timeout_ms, now_ms)
+        expired = bool(asks) and self._is_over(record, signal.timeout_ms)
         if expired and self._skips:
             self._counts["expired"] += 1
             return

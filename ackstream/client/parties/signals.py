@@ -35,7 +35,7 @@ from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ackstream.client.core.messages import Work
     from ackstream.client.core.worker import Worker
@@ -88,10 +88,15 @@ class Signal:
         return decoded(self.envelope.value)
 
 
-def read_signal(record: Any, labels: Collection[str], key: Secret | None = None, now_ms: float | None = None) -> Signal:
+def read_signal(
+    record: Any,
+    labels: Collection[str],
+    key: Secret | None = None,
+    over: Callable[[Any, int | None], bool] = lambda *_: False,
+) -> Signal:
     """Return a record as a command or message to a responder of ``labels``; the service answers a ``DittoError``.
 
-    ``now_ms`` is the broker's time; ``None``: it is not known.
+    ``over`` returns whether the timeout of a record, in milliseconds, is known to be over.
     """
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
@@ -111,7 +116,7 @@ def read_signal(record: Any, labels: Collection[str], key: Secret | None = None,
         record.topic,
         record.partition,
         record.offset,
-        expired=request.awaits and is_over(record, request.timeout_ms, now_ms),
+        expired=request.awaits and over(record, request.timeout_ms),
     )
 
 

@@ -353,6 +353,19 @@ def test_the_time_of_the_broker_is_that_of_the_records_that_it_stores():
 def test_a_correction_of_the_broker_s_clock_is_believed():
     broker = BrokerTime(lambda: 0.0)
     broker.note(SimpleNamespace(timestamp=9_000_000))
-    for _ in range(16):
-        broker.note(SimpleNamespace(timestamp=1_000_000))
+    # an answer that was slow is none
+    broker.note(SimpleNamespace(timestamp=8_999_100))
+    assert broker.milliseconds == 9_000_000
+    broker.note(SimpleNamespace(timestamp=1_000_000))
     assert broker.milliseconds == 1_000_000
+
+
+def test_the_time_of_the_broker_is_fresh_for_a_second():
+    now = 50.0
+    broker = BrokerTime(lambda: now)
+    assert not broker.fresh
+    broker.note(SimpleNamespace(timestamp=1_000_000))
+    now = 51.0
+    assert broker.fresh
+    now = 51.1
+    assert not broker.fresh

@@ -33,7 +33,7 @@ class Receiver:
 
     def __init__(self, kind: str = "responder", **options: Any) -> None:
         self.seen: list[bool] = []
-        system = RequestSystem(start_ms=NOW)
+        system = self.system = RequestSystem(start_ms=NOW)
         if kind == "responder":
             self.client = Responder(system.connection, handler=self._handle, labels=["door:open"], **options)
         else:
@@ -113,6 +113,30 @@ def test_commands_that_are_not_handled_are_logged_in_one_line(caplog):
 def test_an_unknown_word_for_expired_commands_is_refused():
     with pytest.raises(BadParameterError, match="expired is 'drop': choose among skip, handle"):
         Receiver(expired="drop")
+
+
+@pytest.mark.parametrize("kind", ["responder", "subscriber"])
+def test_commands_are_handled_after_the_clock_of_the_broker_was_set_back(kind):
+    receiver = Receiver(kind)
+    receiver.client._worker.outbox.broker.note(SimpleNamespace(timestamp=NOW + 3_600_000))
+    receiver.system.advance(2)
+    # no answer was stored since
+    receiver.receive(record(LIVE, 0, timeout="10s"), record(LIVE, 9, timeout="10s"))
+    assert (receiver.seen, receiver.client.statistics.expired) == ([False], 1)
+
+
+@pytest.mark.parametrize("error", [KafkaError("away"), FutureTimeout()])
+def test_no_command_is_over_by_what_the_clock_of_the_broker_was_long_ago(error, monkeypatch, caplog):
+    receiver = Receiver()
+    receiver.system.advance(2)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ackstream.client.core.labels.ask_time", fail)
+    receiver.receive(record(LIVE, 9, timeout="10s"))
+    assert receiver.seen == [False]
+    assert "The time of the broker is not known" in caplog.text
 
 
 def test_without_the_time_of_the_broker_every_command_is_handled():
