@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client import Ack, Command, Publisher, QueueConsumer
+from ackstream.client import Ack, Command, Publisher, QueueConsumer, Subscriber, subscription
 from ackstream.client.core.lifetime import Client
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queues import _queue_link as queue_link
@@ -98,6 +98,19 @@ def test_a_message_that_a_child_settles_is_not_settled_in_silence(monkeypatch: p
     message.settle()
     consumer.close()
     assert service.settled() == ["m2"]
+
+
+def test_a_signal_that_a_child_acknowledges_is_not_acknowledged_in_silence() -> None:
+    system, signals = RequestSystem(), []
+    options: dict[str, Any] = {"labels": ["a:b"], "subscriptions": [subscription("messages")], "automatic": False}
+    subscriber = Subscriber(system.connection, handler=signals.append, **options)
+    system.requester().send(Command.message("org.acme:lamp", "dim", 1), acks=["a:b"])
+    system.advance(0)
+    (signal,) = signals
+    found = in_a_child({"ack": partial(call, signal, "ack"), "thing_id": lambda: signal.thing_id})
+    assert found == {"ack": refused("Subscriber"), "thing_id": "'org.acme:lamp'"}
+    signal.ack()
+    assert subscriber.statistics.answers == 1
 
 
 def test_a_child_may_make_clients_of_its_own() -> None:

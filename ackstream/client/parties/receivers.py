@@ -40,7 +40,7 @@ from ackstream.protocol.ditto.twin.subscriptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.messages import Work
+    from ackstream.client.core.messages import Answers, Work
     from ackstream.client.parties.signals import Answer, Signal
 
 log = logging.getLogger(__name__)
@@ -163,6 +163,10 @@ class _Receiver(Client):
         self._worker.close()
 
     @property
+    def _outbox(self) -> Answers:
+        return self._worker.outbox
+
+    @property
     def labels(self) -> frozenset[str]:
         """The declared labels that are held now: all or none."""
         return self._labels.held
@@ -230,7 +234,7 @@ class Responder(_Receiver):
             self._counts["expired"] += 1
             return
         self._counts["handled"] += 1
-        self._answer(signal, OpenDelivery(worker, work, signal.correlation_id, issued))
+        self._answer(signal, OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued))
 
 
 class Subscriber(_Receiver):
@@ -324,7 +328,7 @@ class Subscriber(_Receiver):
     ) -> None:
         self._counts["handled"] += 1
         held = not self._automatic
-        opened = OpenDelivery(self._worker, work, publication.correlation_id, decision.labels, held=held)
+        opened = OpenDelivery(lambda: self._outbox, work, publication.correlation_id, decision.labels, held=held)
         signal = Delivered(
             publication.correlation_id,
             decision.envelope,

@@ -37,8 +37,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from ackstream.client.core.messages import Work
-    from ackstream.client.core.worker import Worker
+    from ackstream.client.core.messages import Answers, Work
     from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings.security import Secret
 
@@ -282,18 +281,28 @@ class OpenDelivery:
     """The labels of one signal that are not answered yet. Safe to use from several threads."""
 
     def __init__(
-        self, worker: Worker, work: Work, correlation_id: str, labels: Collection[str], *, held: bool = False
+        self,
+        outbox: Callable[[], Answers],
+        work: Work,
+        correlation_id: str,
+        labels: Collection[str],
+        *,
+        held: bool = False,
     ) -> None:
-        """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered."""
-        self._worker, self._work, self._correlation_id = worker, work, correlation_id
+        """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered.
+
+        ``outbox`` returns that of the receiver, and raises an error in a child of its process.
+        """
+        self._outbox, self._work, self._correlation_id = outbox, work, correlation_id
         self._labels, self._missing = frozenset(labels), set(labels)
         self.held = held and bool(labels)
         self._lock = threading.Lock()
         if self.held:
-            worker.outbox.hold(work)
+            outbox().hold(work)
 
     def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
         """Send answers, with ``missing`` without those under labels that are answered already."""
+        outbox = self._outbox()
         if missing:
             wanted = {None, *self._missing}
             answers = [(delay, message) for delay, message in answers if label_of(message) in wanted]
@@ -301,7 +310,7 @@ class OpenDelivery:
         for label in labels:
             check_declared(label, self._labels)
         for delay, message in answers:
-            self._worker.outbox.send(self._correlation_id, message, self._work, delay)
+            outbox.send(self._correlation_id, message, self._work, delay)
         with self._lock:
             self._missing -= labels
             done = not self._missing
@@ -313,7 +322,7 @@ class OpenDelivery:
         with self._lock:
             held, self.held = self.held, False
             if held:
-                self._worker.outbox.release(self._work)
+                self._outbox().release(self._work)
             return held
 
 

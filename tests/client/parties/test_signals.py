@@ -292,7 +292,7 @@ class Worker:
 
 def delivered(*labels: str, held: bool = False) -> tuple[Delivered, OpenDelivery, Worker, Work]:
     worker, work = Worker(), Work(7)
-    opened = OpenDelivery(worker, work, "c", labels, held=held)  # type: ignore[arg-type]
+    opened = OpenDelivery(lambda: worker.outbox, work, "c", labels, held=held)  # type: ignore[arg-type, return-value]
     topic = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
     signal = Delivered("c", Envelope(topic, {}), "twin", labels, False, False, None, 0, "events", 0, 7, opened)  # noqa: FBT003
     return signal, opened, worker, work
