@@ -55,9 +55,9 @@ class QueueSystem(VirtualTime):
         self._connection = VirtualConnection(self)
         self._connection.queue_link = partial(QueueLinkInMemory, self)
         self._busy = False
-        # how often each message was delivered at this time, and when one goes on that came back too often
+        # how often each message was delivered at this time
         self._delivered: Counter[str] = Counter()
-        self._again_at: int | None = None
+        self._returned: list[str] = []
 
     def consumer(
         self,
@@ -125,7 +125,7 @@ class QueueSystem(VirtualTime):
         ]
 
     def settle(self) -> None:
-        """Deliver messages, and let the handlers work, until nothing moves, or a message has come back too often."""
+        """Deliver messages, and let the handlers work, until nothing moves."""
         if self._busy:
             # a handler settles, or publishes: the loop below goes on
             return
@@ -133,16 +133,18 @@ class QueueSystem(VirtualTime):
         try:
             moved = True
             while moved:
+                while self._returned:
+                    message = self._returned.pop()
+                    if self._delivered[message] >= AT_ONCE:
+                        self._queue.delay(message, self.now + BATCH_MS)
                 before = len(self.events)
                 self._queue.dispatch(self.now)
                 for event in self.events[before:]:
                     if event.event == "delivered" and event.consumer is not None:
                         self._queue.receive(event.consumer, event.message, self.now)
                         self._delivered[event.message] += 1
-                        if self._delivered[event.message] >= AT_ONCE:
-                            self._again_at = self.now + BATCH_MS
                 self.turn()
-                moved = len(self.events) > before and self._again_at is None
+                moved = len(self.events) > before
         finally:
             self._busy = False
 
@@ -184,16 +186,16 @@ class QueueSystem(VirtualTime):
         if event.event == "delivered":
             link.deliver(event, self._messages[event.message])
         elif event.event == "returned":
+            self._returned.append(event.message)
             link.take_back(event.message)
 
     def _due(self) -> int | None:
-        times = [time for time in (self._queue.deadline, self._again_at) if time is not None]
-        return max(self.now, min(times)) if times else None
+        deadline = self._queue.deadline
+        return None if deadline is None else max(self.now, deadline)
 
     def _step(self, now: int) -> None:
         if now > self.now:
             self._delivered.clear()
-            self._again_at = None
         self.now = now
         self._queue.advance(now)
         self.settle()

@@ -231,6 +231,13 @@ class Queue:
             message.holders[consumer] = now + self._rules.lease
             heapq.heappush(self._timers, (now + self._rules.lease, message.id))
 
+    def delay(self, message: str, until: int) -> None:
+        """Deliver a message that waits not before a time."""
+        found = self.find(message)
+        if found is not None and not found.holders and found.not_before < until:
+            found.not_before = until
+            heapq.heappush(self._timers, (until, message))
+
     # -- settlement ----------------------------------------------------------------------------------------------------
 
     def settle(

@@ -479,6 +479,16 @@ def test_what_no_bound_consumer_can_read_waits_for_one_that_can(saved: bool) -> 
     assert [(exit_.outcome, exit_.reason) for exit_ in queue.exits] == [("settled", "accepted")]
 
 
+def test_a_message_that_is_delayed_waits_and_one_that_is_held_does_not() -> None:
+    queue = _queue(solace(), "1")
+    queue.delay("1", 5)
+    assert (_sent(queue, 4), queue.deadline) == ([], 5)
+    assert _sent(queue, 5) == [("1", "A")]
+    queue.delay("1", 9)
+    queue.delay("2", 9)
+    assert queue.deadline is None
+
+
 def test_a_consumer_that_is_bound_anew_may_read_what_it_could_not() -> None:
     queue = _refused()
     assert _sent(queue, 1) == []
