@@ -71,9 +71,12 @@ class StoreFile:
                 for statement, values in statements:
                     self._database.execute(statement, values)
                 self._database.execute("COMMIT")
-            except sqlite3.Error as error:
+            except BaseException as error:
+                # an interrupt, too, must not leave a transaction to the next change
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
+                if not isinstance(error, sqlite3.Error):
+                    raise
                 unusable = self._unusable(error)
                 if needed or not _may_pass(error):
                     raise unusable from error
@@ -264,8 +267,16 @@ class SqliteMessages(MemoryMessages):
         """Keep messages, all or none, under numbers that rise from ``seq``."""
         rows = [(number, msgspec.msgpack.encode(message)) for number, message in enumerate(messages, seq)]
         inserts = [("INSERT INTO messages VALUES (?, ?)", row) for row in rows]
-        self._file.change(*inserts, ("UPDATE store SET last = ?", (rows[-1][0],)))
-        super().add(seq, *messages)
+        try:
+            self._file.change(*inserts, ("UPDATE store SET last = ?", (rows[-1][0],)))
+            super().add(seq, *messages)
+        except StoreError:
+            raise
+        except BaseException:
+            # an interrupt: the file may have them already
+            if self._file.read("SELECT last FROM store") == [(rows[-1][0],)]:
+                super().add(seq, *messages)
+            raise
 
     def withdraw(self, seq: int) -> None:
         """Keep the number of a message, but not the message; it may stay in the file, and is then refused again."""

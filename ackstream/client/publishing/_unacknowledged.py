@@ -14,8 +14,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import Awaited, call_handler
-from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WindowError, WouldBlockError
-from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, last_own
+from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WouldBlockError
+from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Window, last_own
 from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, receipts
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
@@ -44,16 +44,10 @@ class UnacknowledgedMessages(Awaited):
     ) -> None:
         """Take over an earlier run's messages, unsent until :meth:`logged_on`; windows may exceed Solace's 1 to 255."""
         super().__init__()
-        self._window, self._window_bytes = options.window, options.window_bytes
-        if self._window < 1 or self._window_bytes < 1:
-            sizes = f"{self._window} messages and {self._window_bytes} bytes"
-            raise WindowError(f"A publish window of {sizes} lets nothing through: use 1 or more.")
-        timeout_ms = round(options.ack_timeout * 1000)
-        if options.stage == "persisted" and timeout_ms < 1:
-            raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
+        self._window = Window(options)
         self._messages, self._options = messages, options
         self._stage: Stage = options.stage
-        self._timer = Retransmission(timeout_ms, options.conflation_ms)
+        self._timer = Retransmission(round(options.ack_timeout * 1000), options.conflation_ms)
         self._clock = clock
         self._open: dict[int, Open] = {}
         # by number, ascending: when it was last sent
@@ -125,7 +119,7 @@ class UnacknowledgedMessages(Awaited):
         with self.changed:
             if self.ended is not None:
                 raise self.ended
-            fitting = [] if self._waiting else new[: self._fitting([message.size for message, _ in new])]
+            fitting = [] if self._waiting else new[: self._fits([message.size for message, _ in new])]
             first = self._messages.last + 1
             if not fitting:
                 return range(first, first)
@@ -134,22 +128,32 @@ class UnacknowledgedMessages(Awaited):
                     f"Sequence number {wanted} is not the next one, which is {first}: a gap would never be"
                     " acknowledged, and an earlier number is in use."
                 )
-            self._messages.add(first, *[message for message, _ in fitting])
-            now = self._clock()
-            for number, (message, opened) in enumerate(fitting, first):
-                self._in_flight[number], self._unstored[number] = now, None
-                self._bytes += message.size
+            try:
+                self._messages.add(first, *[message for message, _ in fitting])
+                self._enter(first, fitting)
+            except BaseException:
+                # an interrupt: they may be kept already
+                self._enter(first, fitting[: self._messages.last + 1 - first])
+                raise
+            return range(first, first + len(fitting))
+
+    def _enter(self, first: int, new: Sequence[tuple[KeptMessage, Open]]) -> None:
+        now = self._clock()
+        for number, (message, opened) in enumerate(new, first):
+            if number in self._open:
+                continue
+            if not opened.future.running():
                 # from now on it cannot be cancelled: a cancelled one could not be ended
                 opened.future.set_running_or_notify_cancel()
-                self._open[number] = opened
-            self._counts["published"] += len(fitting)
-            return range(first, first + len(fitting))
+            self._in_flight[number], self._unstored[number], self._open[number] = now, None, opened
+            self._bytes += message.size
+            self._counts["published"] += 1
 
     def wait_for_room(self, size: int = 0, timeout: float | None = None) -> None:
         """Wait until the window has room for a message of this size; raise the error that has ended the publisher."""
         with self.changed:
             self._counts["window_closed"] += 1
-        if not self.wait_for(lambda: not self._waiting and bool(self._fitting([size])), timeout, self.describe):
+        if not self.wait_for(lambda: not self._waiting and bool(self._fits([size])), timeout, self.describe):
             raise WouldBlockError(f"The publish window is full. {self.describe()}")
 
     def describe(self) -> str:
@@ -313,18 +317,12 @@ class UnacknowledgedMessages(Awaited):
         for entry in opened.values():
             entry.future.set_exception(self.ended)
 
-    def _fitting(self, sizes: Sequence[int]) -> int:
-        """Return how many messages the window has room for; one that is larger than the window goes alone."""
-        many, taken = len(self._in_flight), self._bytes
-        for count, size in enumerate(sizes):
-            if many and (many >= self._window or taken + size > self._window_bytes):
-                return count
-            many, taken = many + 1, taken + size
-        return len(sizes)
+    def _fits(self, sizes: Sequence[int]) -> int:
+        return self._window.room(len(self._in_flight), self._bytes, sizes)
 
     def _admit(self) -> list[int]:
         now, admitted = self._clock(), []
-        while self._waiting and self._fitting([self._size(self._waiting[0])]):
+        while self._waiting and self._fits([self._size(self._waiting[0])]):
             admitted.append(self._waiting.popleft())
             self._in_flight[admitted[-1]] = now
             self._bytes += self._size(admitted[-1])

@@ -191,9 +191,9 @@ class Publisher(Client):
                 behind = readers is not None and readers.full
                 # where readers are tracked, each message may have to wait for them
                 some = [] if behind else new[done:] if readers is None else new[done : done + 1]
-                numbers = self._unacknowledged.add(some, wanted)
-                sent = numbers.start
+                sent = self.next_seq
                 try:
+                    numbers = self._unacknowledged.add(some, wanted)
                     for number, (message, _) in zip(numbers, some, strict=False):
                         if readers is not None:
                             readers.write()
@@ -201,7 +201,7 @@ class Publisher(Client):
                         sent = number + 1
                 finally:
                     # of an interrupt: they have their numbers, and the thread of the link sends them
-                    for number in range(sent, numbers.stop):
+                    for number in range(sent, self.next_seq):
                         self._unacknowledged.rejected(number)
                         if readers is not None:
                             readers.written = number

@@ -358,6 +358,45 @@ def test_a_message_whose_publish_is_interrupted_is_sent_nevertheless(connections
         assert {value for headers, value in connections[0].sent if "command" not in headers} == {b"1", b"2"}
 
 
+@pytest.mark.parametrize("place", ["BEGIN", "INSERT", "UPDATE", "COMMIT", "the lists"])
+def test_a_publish_that_is_interrupted_while_it_is_kept_holds_up_none_behind_it(connections, tmp_path, place):
+    class Interrupted:
+        def __init__(self, database: Any) -> None:
+            self.database, self.interrupts = database, [KeyboardInterrupt()]
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            found = self.database.execute(statement, *values)
+            if statement.startswith(place) and self.interrupts:
+                raise self.interrupts.pop()
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.database, name)
+
+    class Opened(dict[int, Any]):
+        def __setitem__(self, number: int, opened: Any) -> None:
+            if number == 2 and place == "the lists" and interrupts:
+                raise interrupts.pop()
+            super().__setitem__(number, opened)
+
+    interrupts = [KeyboardInterrupt()]
+    with Publisher(connections, name="p1", store=tmp_path / "p1") as publisher:
+        publisher._store._file._database = Interrupted(publisher._store._file._database)
+        publisher._unacknowledged._open = Opened()
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish_many([b"1", b"2"])
+        future = publisher.publish(b"3")
+        kept = place in ("COMMIT", "the lists")
+        numbers = ["1", "2", "3"] if kept else ["1"]
+        connections[0].wait_for(None, len(numbers))
+        sent = {headers["seq"]: value for headers, value in connections[0].sent if "command" not in headers}
+        assert sent == ({"1": b"1", "2": b"2", "3": b"3"} if kept else {"1": b"3"})
+        connections[0].answer(persisted(int(numbers[-1])))
+        assert future.result(SECONDS).seq == int(numbers[-1])
+        publisher.publish_flush(SECONDS)
+        assert publisher.statistics.published == len(numbers)
+
+
 def test_a_message_that_kafka_did_not_take_in_time_is_sent_again(connections):
     errors = [KafkaTimeoutError("120 s")]
     with Publisher(connections, name="p1", stage="accepted") as publisher:
