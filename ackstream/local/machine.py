@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -196,7 +197,8 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
-        draft.unlink()
+        # an interrupt may come when it has its name
+        draft.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
 
@@ -218,17 +220,25 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+_TROUBLES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
+"""Errors of a disk that is full or fails, whatever is asked of it."""
+
+
 def link_error(directory: Path) -> OSError | None:
     """Return why the disk of a directory makes no hard links; ``None`` if it makes them, or nothing can be written."""
     with suppress(OSError):
         directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        # something else may have made them a moment ago; the first ones may be another user's
+        for parent in directory.absolute().parents:
+            with suppress(OSError):
+                sync_directory(parent)
         with tempfile.TemporaryDirectory(prefix=".", dir=directory) as own:
             draft = Path(own) / "draft"
             draft.touch()
             try:
                 draft.with_name("name").hardlink_to(draft)
             except OSError as error:
-                return error
+                return None if error.errno in _TROUBLES else error
     return None
 
 

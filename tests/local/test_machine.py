@@ -186,6 +186,34 @@ def test_a_write_that_fails_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupt_after_a_file_was_written_is_what_the_caller_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    replace = Path.replace
+
+    def interrupted(draft: Path, path: Path) -> None:
+        replace(draft, path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        machine.write_file(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_a_directory_that_was_tried_for_hard_links_survives_a_power_failure(tmp_path: Path):
+    with recorded(tmp_path) as moments:
+        # as that of the logs is made
+        (tmp_path / "data" / "logs").mkdir(parents=True)
+        machine.link_error(tmp_path / "data" / "lake")
+        machine.write_file(tmp_path / "data" / "lake" / "commit", b"rows")
+    assert {files.get("data/lake/commit") for files in after(moments)} == {b"rows"}
+
+
+def test_a_full_disk_is_not_taken_for_one_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=full))
+    assert machine.link_error(tmp_path / "lake") is None
+
+
 def test_a_disk_is_tried_for_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert machine.link_error(tmp_path / "lake") is None
     monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "Operation not permitted")))
