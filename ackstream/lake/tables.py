@@ -298,13 +298,20 @@ def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
 def _alter(spark: SparkSession, path: str, change: str) -> None:
     statement = f"ALTER TABLE delta.`{path}` {change}"
     # the job may be starting while an earlier process of it still runs
-    refuse_writer(spark.sparkContext.getConf().get, path, f" Or execute this while no job runs: {statement}")
+    _refuse_writer(spark, path, f" Or execute this while no job runs: {statement}")
     spark.sql(statement)
 
 
 def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
     """Refuse to write a table beside its job if that is unsafe: see :func:`refuse_writer`."""
-    refuse_writer(spark.sparkContext.getConf().get, location(lake, name))
+    _refuse_writer(spark, location(lake, name))
+
+
+def _refuse_writer(spark: SparkSession, path: str, otherwise: str = "") -> None:
+    # where HDFS is Hadoop's default file system, a path without a scheme is there
+    found = commits.java(spark, "org.apache.hadoop.fs.Path")(path)
+    files = found.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001 - there is no public way
+    refuse_writer(spark.sparkContext.getConf().get, str(files.makeQualified(found)), otherwise)
 
 
 def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: str = "") -> None:
@@ -313,10 +320,11 @@ def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: 
     On a local disk that is so unless the product started the driver (``local[…]``), with a log store of its own.
 
     :param conf: returns the value of a key of Spark's conf, or the given default
+    :param path: with its scheme
     :param otherwise: another remedy, as a sentence
     :raises StartError: with the key to set
     """
-    scheme = "file" if path.startswith("/") else path.partition(":")[0]
+    scheme = path.partition(":")[0]
     key = f"spark.delta.logStore.{scheme}.impl"
     if scheme in _EXCLUSIVE_STORES or conf(key, "") or conf("spark.delta.logStore.class", ""):
         return

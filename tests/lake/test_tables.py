@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import duckdb
@@ -176,7 +176,6 @@ OWN = {"spark.delta.logStore.file.impl": "ackstream.LocalLog"}
 @pytest.mark.parametrize(
     ("path", "conf"),
     [
-        ("/lake", OWN),
         ("file:/lake", OWN),
         ("hdfs://namenode/lake", {}),
         ("gs://bucket/lake", {}),
@@ -197,10 +196,26 @@ def test_a_second_writer_is_refused_where_a_commits_name_may_be_given_twice(sche
         tables.refuse_writer({}.get, f"{scheme}://bucket/lake", " Or do it by hand.")
 
 
-@pytest.mark.parametrize("path", ["/lake", "file:/lake"])
-def test_a_second_writer_on_a_disk_is_refused_beside_drivers_of_a_cluster(path: str) -> None:
-    with pytest.raises(StartError, match=r"one process only.* Run all jobs with spark.master = local\[…\], or"):
-        tables.refuse_writer({}.get, path)
+class Cluster:
+    """A session without a log store of its own, and its JVM, whose default file system is given."""
+
+    def __init__(self, default: str) -> None:
+        self.sparkContext = SimpleNamespace(getConf=dict[str, str])
+        self._jsc, self._jvm = SimpleNamespace(hadoopConfiguration=lambda: None), self
+        files = SimpleNamespace(makeQualified=lambda path: path.text if ":" in path.text else f"{default}{path.text}")
+        path = lambda text: SimpleNamespace(text=text, getFileSystem=lambda _: files)  # noqa: E731
+        setattr(self, "org.apache.hadoop.fs.Path", path)
+
+
+def test_a_second_writer_on_a_disk_is_refused_beside_drivers_of_a_cluster() -> None:
+    cluster: Any = Cluster("file:")
+    with pytest.raises(StartError, match=r"at file:/lake/things .* Run all jobs with spark.master = local\[…\], or"):
+        tables.check_log_store(cluster, Lake(path="/lake"), "things")
+
+
+def test_a_path_without_a_scheme_may_have_two_writers_where_hdfs_is_the_default() -> None:
+    cluster: Any = Cluster("hdfs://namenode")
+    tables.check_log_store(cluster, Lake(path="/lake"), "things")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
