@@ -8,7 +8,7 @@ The broker's time comes from a sign of life on the lease topic (:mod:`ackstream.
 ends of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in
 any order of reading. If partitions are on several brokers, time stays ``clock.slack`` behind: their clocks differ, and
 a broker shows a record only once its followers have it. A jump of a broker's clock is followed slowly, until it has
-proved to be a correction (:class:`Pace`).
+proved to be a correction (:class:`~ackstream.spark.lease.Pace`).
 
 The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
 expire entries. A shard reports only its earliest deadline, and the next one in the batch that reads the tick; the clock
@@ -28,7 +28,7 @@ from kafka.admin import OffsetSpec
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.spark.batches import repeating
-from ackstream.spark.lease import LEASE_INTERVALS, LEASE_SECONDS, SEND_SECONDS, Lease, LeaseLog, passing
+from ackstream.spark.lease import LEASE_INTERVALS, LEASE_SECONDS, SEND_SECONDS, Lease, LeaseLog, Pace, passing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -55,11 +55,6 @@ slow: the pause after it is this number of times longer."""
 
 MARKS = 32
 FETCH_MS = 2_000
-GAIN = 0.1
-"""The clock may go faster by this share of the elapsed time, to catch up with a broker's clock that is ahead."""
-JUMP_MS = 1_000
-STEADY_SECONDS = 60.0
-"""A clock that has jumped ahead, and has gone as time passes for this long since, was corrected."""
 
 
 # -- the decisions -----------------------------------------------------------------------------------------------------
@@ -94,54 +89,6 @@ class Mark(NamedTuple):
     def passed(self, consumed: Mapping[Hashable, int]) -> bool:
         """Return whether every record before the time has been read."""
         return all(consumed.get(partition, 0) >= end for partition, end in self.ends.items())
-
-
-class Pace:
-    """Follows a broker's clock, at most by :data:`GAIN` faster than time passes: a jump expires no deadline.
-
-    After a jump that lasts, which is a correction, the broker's time is accepted once the clock has been steady for
-    :data:`STEADY_SECONDS`. A clock that is set back is followed; the query's time stands still until it has caught up.
-    """
-
-    def __init__(self) -> None:
-        self._known: tuple[float, float] | None = None
-        self._jumped: _Answer | None = None
-
-    def follow(self, broker_time: int, asked: float, answered: float) -> int:
-        """Return the accepted time for a broker's time, both in epoch milliseconds.
-
-        :param asked: the time of the request, in seconds of :func:`passing`; ``answered`` is that of the response
-        """
-        answer = _Answer(broker_time, asked, answered)
-        latest, before = self._known or (broker_time, asked)
-        believed = min(broker_time, int(latest + (answered - before) * 1000 * (1 + GAIN)))
-        if broker_time - believed <= JUMP_MS:
-            self._jumped = None
-        elif self._jumped is None:
-            self._jumped = answer
-            log.warning("The broker's clock jumped ahead by %s ms; time follows it slowly.", broker_time - believed)
-        elif not self._jumped.agrees(answer):
-            self._jumped = answer
-        elif asked >= self._jumped.answered + STEADY_SECONDS:
-            log.warning("The broker's clock has been steady since: time jumps by %s ms.", broker_time - believed)
-            self._jumped, believed = None, broker_time
-        # follows a slower clock, but not at once a clock that is set back for a moment
-        self._known = max(believed, latest + (asked - before) * 1000 * (1 - GAIN)), asked
-        return believed
-
-
-class _Answer(NamedTuple):
-    """A broker's time (epoch ms) with the seconds, of :func:`passing`, between which it was read."""
-
-    time: int
-    asked: float
-    answered: float
-
-    def agrees(self, later: _Answer) -> bool:
-        """Return whether the clock has gone as time passes until a later answer."""
-        gone = later.time - self.time
-        least, most = (later.asked - self.answered) * 1000, (later.answered - self.asked) * 1000
-        return least - JUMP_MS <= gone <= most + JUMP_MS
 
 
 class Watched(NamedTuple):

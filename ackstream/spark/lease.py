@@ -7,10 +7,11 @@ A claim is refused while another run shows signs of life. A run that was killed 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka import TopicPartition
 
@@ -26,12 +27,19 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
 
+log = logging.getLogger(__name__)
 LEASE_SECONDS, LEASE_INTERVALS = 6.0, 6
 LOOK_SECONDS = 0.2
 SEND_SECONDS = 30.0
 MAX_DIGITS = 19
 CLAIM = b"claim"
 """The key of a claim; its record header ``owner`` names the process."""
+
+GAIN = 0.1
+"""The clock may go faster by this share of the elapsed time, to catch up with a broker's clock that is ahead."""
+JUMP_MS = 1_000
+STEADY_SECONDS = 60.0
+"""A clock that has jumped ahead, and has gone as time passes for this long since, was corrected."""
 
 _ALIVE = b"0"
 _PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -119,6 +127,54 @@ class Lease:
             f"Another process{f' ({owner})' if owner else ''} runs this job on the same system: it shows signs of life"
             f" on the topic {self._topic}. Stop it first, or give this one a kafka.topic_prefix of its own."
         )
+
+
+class Pace:
+    """Follows a broker's clock, at most by :data:`GAIN` faster than time passes: a jump expires no deadline.
+
+    After a jump that lasts, which is a correction, the broker's time is accepted once the clock has been steady for
+    :data:`STEADY_SECONDS`. A clock that is set back is followed; the query's time stands still until it has caught up.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[float, float] | None = None
+        self._jumped: _Answer | None = None
+
+    def follow(self, broker_time: int, asked: float, answered: float) -> int:
+        """Return the accepted time for a broker's time, both in epoch milliseconds.
+
+        :param asked: the time of the request, in seconds of :func:`passing`; ``answered`` is that of the response
+        """
+        answer = _Answer(broker_time, asked, answered)
+        latest, before = self._known or (broker_time, asked)
+        believed = min(broker_time, int(latest + (answered - before) * 1000 * (1 + GAIN)))
+        if broker_time - believed <= JUMP_MS:
+            self._jumped = None
+        elif self._jumped is None:
+            self._jumped = answer
+            log.warning("The broker's clock jumped ahead by %s ms; time follows it slowly.", broker_time - believed)
+        elif not self._jumped.agrees(answer):
+            self._jumped = answer
+        elif asked >= self._jumped.answered + STEADY_SECONDS:
+            log.warning("The broker's clock has been steady since: time jumps by %s ms.", broker_time - believed)
+            self._jumped, believed = None, broker_time
+        # follows a slower clock, but not at once a clock that is set back for a moment
+        self._known = max(believed, latest + (asked - before) * 1000 * (1 - GAIN)), asked
+        return believed
+
+
+class _Answer(NamedTuple):
+    """A broker's time (epoch ms) with the seconds, of :func:`passing`, between which it was read."""
+
+    time: int
+    asked: float
+    answered: float
+
+    def agrees(self, later: _Answer) -> bool:
+        """Return whether the clock has gone as time passes until a later answer."""
+        gone = later.time - self.time
+        least, most = (later.asked - self.answered) * 1000, (later.answered - self.asked) * 1000
+        return least - JUMP_MS <= gone <= most + JUMP_MS
 
 
 class LeaseLog:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ackstream.errors import StoppedError
 from ackstream.settings import Settings
 from ackstream.spark import clock
-from ackstream.spark.clock import REST_SECONDS, RETRY_SECONDS, ClockBroker, Pace, QueryClock, Watched, next_tick
-from ackstream.spark.lease import Lease, LeaseLog
+from ackstream.spark.clock import REST_SECONDS, RETRY_SECONDS, ClockBroker, QueryClock, Watched, next_tick
+from ackstream.spark.lease import Lease, LeaseLog, Pace
 from ackstream.spark.operator import Told
 from tests.harness.lease import Log
 
