@@ -25,6 +25,7 @@ from ackstream.protocol.record_headers import (
     CLIENT,
     COMMAND,
     FIRST,
+    FOR_QUEUE,
     KEY,
     PUBLISHER,
     SEQ,
@@ -187,7 +188,7 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
         if not isinstance(header, tuple) or [type(part) for part in header] != [str, bytes]:
             raise BadParameterError(f"headers has {header!r:.80}: each header is a tuple of a str and bytes.")
         encoded("headers", header[0])
-        if header[0] in PUBLISHER:
+        if header[0] in PUBLISHER or header[0] == FOR_QUEUE:
             raise BadParameterError(
                 f"headers has {header[0]}, which is the service's own: rename it; topic, key and ttl_ms are arguments."
             )

@@ -17,6 +17,7 @@ from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.reader import PACKAGES, TopicReader
 from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.record_headers import FOR_QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,6 +61,9 @@ class QueueMessage(Message):
     ) -> QueueMessage:
         """Return the delivery of a message that was fetched."""
         message = {each.name: getattr(content, each.name) for each in fields(Message)}
+        if FOR_QUEUE in content.headers:
+            # a copy that the application publishes is for all
+            message["headers"] = {name: value for name, value in content.headers.items() if name != FOR_QUEUE}
         return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _lease_left=lease_left)
 
     @property

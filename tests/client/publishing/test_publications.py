@@ -9,7 +9,7 @@ from ackstream.client.errors import MessageTooLargeError
 from ackstream.client.publishing.publications import FailedMessage, NewMessage, Publications, check_client, message_of
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import MAX_RECORD_BYTES
-from ackstream.protocol.record_headers import PUBLISHER
+from ackstream.protocol.record_headers import FOR_QUEUE, PUBLISHER
 
 
 def make(**arguments: Any) -> KeptMessage:
@@ -43,7 +43,7 @@ def test_an_argument_of_a_wrong_type_is_named(arguments: dict[str, Any], text: s
         make(**arguments)
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHER))
+@pytest.mark.parametrize("name", sorted(PUBLISHER | {FOR_QUEUE}))
 def test_names_of_the_service_are_refused(name: str) -> None:
     with pytest.raises(BadParameterError, match=f"headers has {name}, which is the service's own"):
         make(headers=[(name, b"x")])

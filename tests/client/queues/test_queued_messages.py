@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from kafka.errors import CorruptRecordError, KafkaTimeoutError, UnsupportedCodec
 
 from ackstream.client.errors import MissingCodecError
 from ackstream.client.queues import queued_messages
-from ackstream.client.queues.queued_messages import MessageFetcher
+from ackstream.client.queues.queued_messages import MessageFetcher, QueueMessage
 from ackstream.lake import reading
 from ackstream.protocol.queues import MessageDelivered
 from ackstream.settings import Lake
@@ -172,6 +173,13 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 def test_the_application_does_not_get_the_headers_of_the_service() -> None:
     (sample,) = _fetcher(Consumer([3])).fetch([_delivered(3)]).values()
     assert (sample.key, sample.value, sample.headers, sample.timestamp_ms) == (b"k", b"3", {"colour": b"blue"}, 3)
+
+
+def test_a_redriven_message_can_be_published_again_with_its_headers() -> None:
+    (sample,) = _fetcher(Consumer([3])).fetch([_delivered(3)]).values()
+    sample = replace(sample, headers={**sample.headers, "for-queue": b"q", "redriven-from": b"q/m-0-3"})
+    message = QueueMessage.of(sample, _delivered(3), lambda *_: None, lambda _: None)
+    assert message.headers == {"colour": b"blue", "redriven-from": b"q/m-0-3"}
 
 
 def test_a_message_beyond_the_end_of_its_partition_is_given_up_one_that_does_not_arrive_is_not(
