@@ -113,12 +113,14 @@ def connect_producer(
     delivery_timeout: float = DELIVERY_SECONDS,
     linger_ms: int = 0,
     transactional_id: str | None = None,
+    transaction_timeout: float = 60.0,
 ) -> Any:
     """Return a producer that neither loses nor duplicates records while the broker is away for a while.
 
     ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
     ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
-    ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions.
+    ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions,
+    which the broker aborts after ``transaction_timeout`` seconds.
     Raises UnreachableError: no broker answers.
     """
     milliseconds = round(delivery_timeout * 1000)
@@ -136,7 +138,11 @@ def connect_producer(
         "partitioner": KeyPartitioner(),
     }
     if transactional_id is not None:
-        config |= {"transactional_id": transactional_id, "max_block_ms": milliseconds}
+        config |= {
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": round(transaction_timeout * 1000),
+            "max_block_ms": milliseconds,
+        }
     producer = _connect(KafkaProducer, kafka, config)
     try:
         if transactional_id is None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer
-from kafka.errors import KafkaConnectionError, LeaderNotAvailableError, RetriableError
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, LeaderNotAvailableError, RetriableError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -185,3 +185,13 @@ def producer_identity(producer: Any) -> str:
     """Return the id and epoch that the broker gave to a producer of transactions: no two have the same."""
     identity = producer._transaction_manager.producer_id_and_epoch  # noqa: SLF001 - there is no public way
     return f"{identity.producer_id}-{identity.epoch}"
+
+
+def end_transaction(producer: Any, timeout: float, *, commit: bool) -> None:
+    """Commit a producer's transaction, or abort it; raise a KafkaTimeoutError if that takes longer."""
+    # the library's own functions wait without a limit
+    manager = producer._transaction_manager  # noqa: SLF001 - there is no public way
+    result = manager.begin_commit() if commit else manager.begin_abort()
+    producer._sender.wakeup()  # noqa: SLF001
+    if not result.wait(timeout * 1000):
+        raise KafkaTimeoutError(f"a transaction did not end within {timeout:g} s")

@@ -6,15 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import TopicPartition
 
 from ackstream.client import RedriveStopped, redrive
+from ackstream.client.redriving import redrive as module
 from ackstream.client.redriving.letters import all_of
-from ackstream.kafka.clients import connect_consumer, connect_producer
+from ackstream.errors import UnreachableError
+from ackstream.kafka.clients import connect_admin, connect_consumer, connect_producer
+from ackstream.kafka.library import partition_of
 from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ledger import decode
@@ -68,6 +73,20 @@ def give_up(settings: Settings, number: int) -> list[str]:
     ]  # fmt: skip
     write(settings.lake, "dead_letters", rows)
     return [row["id"] for row in rows]
+
+
+def row_of(topic: str, offset: int, **more: Any) -> dict[str, Any]:
+    """Return a row of the table dead_letters."""
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    place = {"topic": topic, "partition": 0, "offset": offset}
+    return {
+        "id": f"{topic}-0-{offset}",
+        "reason": "json.invalid",
+        "received_at": at,
+        "truncated": True,
+        **place,
+        **more,
+    }
 
 
 def origins(records: Sequence[Any]) -> Counter[str]:
@@ -169,3 +188,119 @@ def test_the_dead_letters_of_others_go_to_the_topic_that_their_headers_name(sett
     assert sent.keys() == {b"kafka", b"spring"}
     assert sent[b"spring"].keys() == {"own", "redriven-from"}
     assert redrive(settings, source=dlq, where="reason = 'too late'").earlier == 1
+
+
+def test_a_letter_that_cannot_be_sent_holds_up_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    ids = give_up(settings, 4)
+    small, gone, messages = (settings.kafka.topic(name) for name in ("small", "gone", "messages"))
+    with connect_admin(settings.kafka) as admin:
+        admin.create_topics({small: {"num_partitions": 1, "configs": {"max.message.bytes": "300"}}})
+    producer = connect_producer(settings.kafka, small)
+    # with its new header it is too large for the topic
+    large = producer.send(small, b"x" * 200, b"k").get(30)
+    producer.close()
+    write(
+        settings.lake,
+        "dead_letters",
+        [row_of(small, large.offset), row_of(gone, 1, key=b"k", value=b"v", truncated=False)],
+    )
+    place = {"topic": messages, "partition": 0, "offset": 5, "batch": 1}
+    write(settings.lake, "messages", [{"client": "c", "seq": 1, "subject": "s", "value": b"v", **place}])
+    left = {"event": "left", "outcome": "dead-letter", "message": f"{messages}-0-5", "count": 1}
+    write(settings.lake, "queue_events", [{"queue": "no-more", **left, **place}])
+    read_contents = module.contents
+
+    def contents(*arguments: Any) -> Any:
+        # Kafka has headers without a value, which the library reads but does not send
+        found = read_contents(*arguments)
+        return {**found, ids[2]: found[ids[2]]._replace(headers=[("empty", None)])}
+
+    monkeypatch.setattr(module, "contents", contents)
+    report = redrive(settings)
+    assert sorted(report.unavailable) == sorted(
+        [f"{small}-0-{large.offset}", f"{gone}-0-1", f"no-more/{messages}-0-5", ids[2]]
+    )
+    assert origins(read(settings.kafka, "signals", 7)) == Counter(ids[:2] + ids[3:])
+    rows = [decode(one.value) for one in read(settings.kafka, "audit", 3)]
+    assert [row.batch_id for row in rows] == [1, 2, 3]
+    assert read(settings.kafka, "messages") == []
+
+
+def test_a_topic_that_does_not_exist_is_refused_at_once(settings: Settings):
+    give_up(settings, 1)
+    with pytest.raises(UnreachableError, match="There is no topic nowhere at"):
+        redrive(settings, to="nowhere")
+
+
+def test_a_run_that_is_interrupted_hides_nothing_from_the_readers_of_its_topics(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    give_up(settings, 3)
+    submit, topic = module._Run._submit, settings.kafka.topic("signals")
+    sent: list[Any] = []
+
+    def interrupt(*arguments: Any) -> Any:
+        for future in sent:
+            future.get(30)
+            raise KeyboardInterrupt
+        sent.append(submit(*arguments))
+        return sent[0]
+
+    monkeypatch.setattr(module._Run, "_submit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        redrive(settings)
+    partitions = [TopicPartition(topic, number) for number in range(2)]
+    committed, stored = (
+        connect_consumer(settings.kafka, None, isolation_level=level)
+        for level in ("read_committed", "read_uncommitted")
+    )
+
+    def nothing_is_open() -> bool:
+        return bool(committed.end_offsets(partitions) == stored.end_offsets(partitions))
+
+    began = time.monotonic()
+    eventually(nothing_is_open, "the end of the transaction")
+    assert time.monotonic() - began < module.TRANSACTION_SECONDS / 2
+    committed.close()
+    stored.close()
+
+
+def test_a_letter_is_sent_once_though_the_audit_gets_more_partitions(settings: Settings):
+    ids, audit = give_up(settings, 3), settings.kafka.topic("audit")
+    assert redrive(settings).redriven == 3
+    more = next(count for count in range(3, 50) if partition_of(b"redrive", count) != partition_of(b"redrive", 2))
+    with connect_admin(settings.kafka) as admin:
+        admin.create_partitions({audit: more})
+    with TopicReader(connect_consumer(settings.kafka, None)) as reader:
+
+        def more_are_known() -> bool:
+            reader.consumer.topics()
+            return len(reader.consumer.partitions_for_topic(audit)) == more
+
+        eventually(more_are_known, "the partitions")
+    assert redrive(settings).earlier == 3
+    assert origins(read(settings.kafka, "signals", 6)) == Counter(ids)
+
+
+def test_a_run_stops_when_letters_of_another_system_come_back_to_its_topic(settings: Settings):
+    kafka = settings.kafka
+    dlq, target = kafka.topic("replies"), kafka.topic("acks")
+    producer, known = connect_producer(kafka, None), set()
+
+    def give_up_again(partition: int, offset: int) -> None:
+        place = {"topic": target, "partition": str(partition), "offset": str(offset)}
+        producer.send(dlq, b"v", b"k", [(f"__dlq.errors.{name}", text.encode()) for name, text in place.items()])
+
+    def refuse(_report: object) -> None:
+        for one in read(kafka, "acks"):
+            if one.offset not in known:
+                known.add(one.offset)
+                give_up_again(one.partition, one.offset)
+        producer.flush()
+
+    for offset in range(100):
+        give_up_again(0, offset)
+    producer.flush()
+    with pytest.raises(RedriveStopped, match="are dead letters again: remove the cause"):
+        redrive(settings, source=dlq, rate=20, progress=refuse)
+    producer.close()

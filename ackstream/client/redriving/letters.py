@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from kafka import TopicPartition
 
+from ackstream.client.errors import MissingCodecError
 from ackstream.errors import InputError, UnreachableError
+from ackstream.kafka.reader import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +25,8 @@ AT_ONCE = 500
 """The most letters that are read or sent at once."""
 NEAR = 1_000
 """Records that are read and dropped rather than passed over by a seek."""
+MOST_DIGITS = 19
+"""The digits of the largest offset."""
 SILENCE_SECONDS = 30.0
 """How long a broker may send nothing while records are missing."""
 
@@ -161,7 +165,7 @@ def _number(value: bytes | None, prefix: str) -> int:
     """Read a number, in bytes or in digits; -1 if there is none."""
     if value is not None and prefix == SPRING:
         return int.from_bytes(value, "big")
-    return int(value) if value and value.isdigit() else -1
+    return int(value) if value and value.isdigit() and len(value) <= MOST_DIGITS else -1
 
 
 # -- reading Kafka -----------------------------------------------------------------------------------------------------
@@ -195,6 +199,11 @@ def _read(reader: TopicReader, partition: TopicPartition, first: int, end: int) 
     until = time.monotonic() + SILENCE_SECONDS
     while (position := reader.consumer.position(partition)) < end:
         records = reader.read()
+        if reader.codec is not None:
+            raise MissingCodecError(
+                f"Records of {partition.topic} are compressed with {reader.codec}, which this Python cannot read: "
+                f"pip install {PACKAGES[reader.codec]}."
+            )
         if records or reader.consumer.position(partition) > position:
             until = time.monotonic() + SILENCE_SECONDS
         elif time.monotonic() > until:

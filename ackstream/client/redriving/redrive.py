@@ -7,23 +7,34 @@ a run that is killed leaves neither. The transactional id is one for the system:
 from __future__ import annotations
 
 import getpass
+import math
+import os
 import re
-import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from kafka.errors import InvalidProducerEpochError, KafkaError, MessageSizeTooLargeError, ProducerFencedError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    ProducerFencedError,
+    RecordListTooLargeError,
+)
 
 from ackstream.client.errors import RedriveStopped
-from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic
+from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic, letter_of
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.library import partition_of, producer_identity
+from ackstream.kafka.library import end_transaction, partition_of, producer_identity
 from ackstream.kafka.parties import REDRIVE
-from ackstream.kafka.reader import TopicReader, check_topics
+from ackstream.kafka.reader import POLL_MS, TopicReader, check_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, decode, encode
@@ -38,6 +49,21 @@ if TYPE_CHECKING:
 
 FEW, PART = 10, 0.1
 """A run stops if more than this number, and this part, of the letters that it sent have come back."""
+
+BEHIND_SECONDS = 1.0
+"""How long the letters that came back may be read after the next ones could be sent."""
+TRANSACTION_SECONDS = 15.0
+"""How long an unfinished transaction of a run that was killed hides later records of its topics from all readers."""
+END_SECONDS = 60.0
+"""How long Kafka may take to end a transaction."""
+_REFUSALS = (
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    PolicyViolationError,
+)
+"""What a broker answers to a record that it will never store: only that record is at fault."""
 
 AUDIT, MESSAGES, ACKS, DEAD_LETTERS = "audit", "messages", "publisher-acks", "dead-letters"
 KEY, EVENT = b"redrive", "redrive"
@@ -55,8 +81,9 @@ class RedriveReport:
     :ivar chosen: letters that the condition selects
     :ivar earlier: those of them that were redriven before
     :ivar redriven: those that were sent; of a dry run, those that would be sent
-    :ivar unavailable: the ids of those whose record is not stored in full any more, or names no topic, or is too large
-        with its new header, or has neither key nor value
+    :ivar unavailable: the ids of those that cannot be sent: the record is not stored in full any more, its topic does
+        not exist, its queue is not in the settings, it has neither key nor value or a header without a value, or the
+        broker refuses it, such as for its size with its new header; of a dry run, none
     :ivar returned: redriven letters that have become dead letters again, or that persist refused, so far
     """
 
@@ -96,19 +123,19 @@ def redrive(
     :raises RedriveStopped: too many came back, or another run has begun
     :raises UnreachableError: no broker answers, or a topic does not exist
     """
-    if rate <= 0:
+    if not 0 < rate < math.inf:
         raise BadParameterError(f"rate is {rate:g}: give the number of letters a second, such as 50.")
     report = RedriveReport()
     with TopicReader(clients.connect_consumer(settings.kafka, None, auto_offset_reset="earliest")) as reader:
         reads = [settings.kafka.topic(AUDIT), *([source] if source else [])]
-        check_topics(reader.consumer, settings.kafka, reads=reads)
+        check_topics(reader.consumer, settings.kafka, reads=reads, writes=[to] if to else [])
         letters = from_topic(reader, source, where) if source else from_tables(settings.lake, where)
         report.chosen = len(letters)
         if dry_run:
             left = _left(settings, reader, letters, report)
             report.redriven = len(left)
             return report
-        with _Run(settings, reader, to, report) as run:
+        with _Run(settings, reader, source, to, report) as run:
             # after its start: the open transaction of a run that was killed is over
             left = _left(settings, reader, letters, report)
             run.send(left, rate, progress)
@@ -123,9 +150,11 @@ def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], re
     from ackstream.lake.reading import database, views  # noqa: PLC0415 - it takes a second
 
     topic = settings.kafka.topic(AUDIT)
-    partition = partition_of(KEY, len(reader.consumer.partitions_for_topic(topic)))
+    number = len(reader.consumer.partitions_for_topic(topic))
+    # the topic may have had fewer partitions when earlier rows were written
+    partitions = {partition_of(KEY, count) for count in range(1, number + 1)}
     done: dict[str, str] = {}
-    for record in all_of(reader, [partition], topic):
+    for record in all_of(reader, partitions, topic):
         if record.key == KEY and (row := _row(record.value)) is not None:
             done[row.id] = row.audit.command
     refused: Counter[str] = Counter()
@@ -160,15 +189,22 @@ def _row(value: bytes | None) -> Any:
 class _Run(clients.Closing):
     """Sends letters and their rows of the audit in transactions, and counts those that come back."""
 
-    def __init__(self, settings: Settings, reader: TopicReader, to: str | None, report: RedriveReport) -> None:
+    def __init__(
+        self, settings: Settings, reader: TopicReader, source: str | None, to: str | None, report: RedriveReport
+    ) -> None:
         """Begin; an earlier run of this system ends."""
         kafka = settings.kafka
         self._lake, self._reader, self._to, self._report = settings.lake, reader, to, report
         self._audit, self._messages = kafka.topic(AUDIT), kafka.topic(MESSAGES)
-        self._who = kafka.security.username or getpass.getuser()
-        self._returning = TopicReader.at_end(kafka, kafka.topic(DEAD_LETTERS), kafka.topic(ACKS))
+        self._queues = {queue.name for queue in settings.queues}
+        self._who = kafka.security.username or user()
+        # copies of another system's letters come back to its own topic
+        back = {kafka.topic(DEAD_LETTERS), kafka.topic(ACKS), *([source] if source else [])}
+        self._returning = TopicReader.at_end(kafka, *sorted(back))
         try:
-            self._producer = clients.connect_producer(kafka, self._audit, transactional_id=kafka.topic(REDRIVE))
+            self._producer = clients.connect_producer(
+                kafka, self._audit, transactional_id=kafka.topic(REDRIVE), transaction_timeout=TRANSACTION_SECONDS
+            )
         except BaseException:
             self._returning.close()
             raise
@@ -183,54 +219,86 @@ class _Run(clients.Closing):
 
     def send(self, letters: Sequence[Letter], rate: float, progress: Callable[[RedriveReport], None]) -> None:
         """Send letters; raise RedriveStopped if too many come back, or if another run has begun."""
-        turn, pause = time.monotonic(), threading.Event()
+        turn = time.monotonic()
         for chunk in chunks(letters, max(1, min(AT_ONCE, int(rate)))):
-            pause.wait(turn - time.monotonic())
+            self._count(turn)
             turn = max(turn, time.monotonic()) + len(chunk) / rate
             try:
-                self._send(chunk)
+                self._send(self._available(chunk))
             except (ProducerFencedError, InvalidProducerEpochError):
                 raise RedriveStopped(
-                    "Another run of redrive has begun, which ends this one: run one at a time."
+                    f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction within "
+                    f"{TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."
                 ) from None
             except KafkaError as error:
                 raise UnreachableError(
                     f"Kafka did not accept the dead letters: {error}. Run the command again; none is sent twice."
                 ) from error
-            self._count()
             progress(self._report)
-            if self._report.returned > max(FEW, PART * self._report.redriven):
-                raise RedriveStopped(
-                    f"{self._report.returned} of {self._report.redriven} redriven letters are dead letters again: "
-                    f"remove the cause first, then run the command again for the rest."
-                )
+            self._count(time.monotonic())
 
-    def _send(self, letters: Sequence[Letter]) -> None:
-        found, stored = contents(self._reader, self._lake, letters), []
-        self._producer.begin_transaction()
+    def _available(self, letters: Sequence[Letter]) -> list[tuple[Letter, str, Content]]:
+        """Return the letters that can be sent, with the topic and the content of each; report the others."""
+        found, known = contents(self._reader, self._lake, letters), self._reader.consumer.topics()
+        able: list[tuple[Letter, str, Content]] = []
         for letter in letters:
-            topic = self._to or (self._messages if letter.queue else letter.topic)
-            content = found.get(letter.id)
-            future = None if not topic or content is None else self._submit(letter, topic, content)
-            if future is None:
+            content, topic = found.get(letter.id), self._to or (self._messages if letter.queue else letter.topic)
+            gone = bool(letter.queue) and not self._to and letter.queue not in self._queues
+            # the library sends no record that has neither key nor value, and no header without a value
+            if (
+                gone
+                or topic not in known
+                or content is None
+                or content.key is content.value is None
+                or any(value is None for _, value in content.headers)
+            ):
                 self._report.unavailable.append(letter.id)
             else:
-                stored.append(future)
-        self._producer.commit_transaction()
-        for metadata in (future.get() for future in stored):
-            self._sent.add(f"{metadata.topic}-{metadata.partition}-{metadata.offset}")
-        self._report.redriven += len(stored)
+                able.append((letter, topic, content))
+        return able
+
+    def _send(self, letters: Sequence[tuple[Letter, str, Content]]) -> None:
+        """Send letters in one transaction; if the broker refuses a record, in several, without its letter."""
+        if not letters:
+            return
+        before = self._rows, self._numbers
+        self._producer.begin_transaction()
+        stored: list[Any] = []
+        try:
+            stored += [self._submit(*one) for one in letters]
+            end_transaction(self._producer, END_SECONDS, commit=True)
+        except BaseException as error:
+            # the numbers of a publisher and of its rows have no gaps
+            self._rows, self._numbers = before
+            if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
+                raise
+            # else it hides what others write to its topics until it times out
+            with suppress(KafkaError):
+                end_transaction(self._producer, END_SECONDS, commit=False)
+            if not isinstance(error, _REFUSALS) and not any(isinstance(one.exception, _REFUSALS) for one in stored):
+                raise
+        else:
+            for metadata in (future.get() for future in stored):
+                self._sent.add(f"{metadata.topic}-{metadata.partition}-{metadata.offset}")
+            self._report.redriven += len(stored)
+            return
+        if len(letters) == 1:
+            self._report.unavailable.append(letters[0][0].id)
+            return
+        half = len(letters) // 2
+        self._send(letters[:half])
+        self._send(letters[half:])
 
     def _submit(self, letter: Letter, topic: str, content: Content) -> Any:
-        """Send a letter and its row; return the future of the letter, ``None`` if Kafka cannot take it."""
+        """Send a letter and its row; return the future of the letter."""
         headers = [(name, value) for name, value in content.headers if name != record_headers.REDRIVEN_FROM]
         headers.append((record_headers.REDRIVEN_FROM, letter.id.encode()))
-        key, number = content.key, self._numbers
+        key = content.key
         if letter.queue and not self._to:
-            number += 1
+            self._numbers += 1
             publisher = {
                 record_headers.CLIENT: self._name,
-                record_headers.SEQ: str(number),
+                record_headers.SEQ: str(self._numbers),
                 record_headers.ACK: "persisted",
                 record_headers.TOPIC: letter.subject,
                 record_headers.FOR_QUEUE: letter.queue,
@@ -238,12 +306,7 @@ class _Run(clients.Closing):
             headers += [(name, text.encode()) for name, text in publisher.items() if text is not None]
             headers += [(record_headers.KEY, key)] if key is not None else []
             key = self._name.encode()
-        try:
-            future = self._producer.send(topic, value=content.value, key=key, headers=headers)
-        except (MessageSizeTooLargeError, ValueError):
-            # the library sends no record that has neither key nor value
-            return None
-        self._numbers = number
+        future = self._producer.send(topic, value=content.value, key=key, headers=headers)
         self._rows += 1
         row = AuditRow(
             correlation_id=letter.correlation_id, received_at=time.time_ns() // 1_000_000, event=EVENT,
@@ -254,10 +317,27 @@ class _Run(clients.Closing):
         self._producer.send(self._audit, value=encode(record), key=KEY)
         return future
 
-    def _count(self) -> None:
-        """Count the redriven letters that have come back since the last call."""
-        for record in self._returning.read(1):
-            self._report.returned += came_back(record, self._sent, self._name)
+    def _count(self, until: float) -> None:
+        """Count the redriven letters that come back until then; raise RedriveStopped if they are too many."""
+        while True:
+            left = until - time.monotonic()
+            records = self._returning.read(max(1, min(POLL_MS, int(left * 1_000))))
+            self._report.returned += sum(came_back(one, self._sent, self._name) for one in records)
+            if self._report.returned > max(FEW, PART * self._report.redriven):
+                raise RedriveStopped(
+                    f"{self._report.returned} of {self._report.redriven} redriven letters are dead letters again: "
+                    f"remove the cause first, then run the command again for the rest."
+                )
+            if left <= -BEHIND_SECONDS or (left <= 0 and not records):
+                return
+
+
+def user() -> str:
+    """Return the name of the user of this process; in a container it may have a number only."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return str(os.getuid())
 
 
 def came_back(record: Any, sent: AbstractSet[str], publisher: str) -> bool:
@@ -271,4 +351,5 @@ def came_back(record: Any, sent: AbstractSet[str], publisher: str) -> bool:
     reason = _AT_END.search(headers.get(record_headers.REASON, ""))
     names = (record_headers.TOPIC, record_headers.PARTITION, record_headers.OFFSET)
     place = "-".join(headers.get(name, "") for name in names)
-    return not sent.isdisjoint({place, headers.get(record_headers.MESSAGE), reason and reason[1]})
+    original = "{}-{}-{}".format(*letter_of(record).place)
+    return not sent.isdisjoint({place, original, headers.get(record_headers.MESSAGE), reason and reason[1]})

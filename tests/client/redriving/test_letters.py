@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
+import math
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ackstream.client.redriving.letters import Content, from_tables, letter_of
-from ackstream.client.redriving.redrive import came_back, redrive
+from ackstream.client.errors import MissingCodecError
+from ackstream.client.redriving.letters import Content, all_of, from_tables, letter_of
+from ackstream.client.redriving.redrive import came_back, redrive, user
 from ackstream.errors import BadParameterError, InputError
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
@@ -55,6 +59,26 @@ def test_a_record_that_names_no_original_has_no_topic(headers: list[Any]):
 def test_numbers_that_are_none_are_not_read():
     wrong = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.partition", b"x"), ("__dlq.errors.offset", b"")]
     assert letter_of(record(wrong)).place == ("orders", -1, -1)
+    assert letter_of(record([("__dlq.errors.topic", b"orders"), ("__dlq.errors.offset", b"1" * 5_000)])).offset == -1
+
+
+def test_records_that_this_python_cannot_unpack_are_an_error_and_not_absent():
+    # rows of the audit that are skipped would let their letters be sent twice
+    consumer = SimpleNamespace(
+        assign=lambda _: None, seek=lambda *_: None, position=lambda _: 0,
+        beginning_offsets=lambda parts: dict.fromkeys(parts, 0), end_offsets=lambda parts: dict.fromkeys(parts, 2),
+    )  # fmt: skip
+    reader: Any = SimpleNamespace(consumer=consumer, codec="zstd", read=list)
+    with pytest.raises(MissingCodecError, match=r"audit are compressed with zstd.*pip install zstandard"):
+        list(all_of(reader, [0], "audit"))
+
+
+def test_a_user_without_a_name_is_named_by_the_number(monkeypatch: pytest.MonkeyPatch):
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000830000")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    assert user() == str(os.getuid())
 
 
 @pytest.mark.parametrize(
@@ -66,6 +90,8 @@ def test_numbers_that_are_none_are_not_read():
         ([("message", b"signals-3-7"), ("queue", b"q")], True),
         ([("topic", b"signals"), ("partition", b"3"), ("offset", b"7")], True),
         ([("topic", b"signals")], False),
+        ([("__dlq.errors.topic", b"signals"), ("__dlq.errors.partition", b"3"), ("__dlq.errors.offset", b"7")], True),
+        ([("__dlq.errors.topic", b"signals"), ("__dlq.errors.partition", b"3"), ("__dlq.errors.offset", b"8")], False),
         ([], False),
     ],
 )
@@ -110,7 +136,7 @@ def test_a_condition_that_is_none_is_refused(lake: Lake, where: str):
         from_tables(lake, where)
 
 
-@pytest.mark.parametrize("rate", [0, -1])
+@pytest.mark.parametrize("rate", [0, -1, math.inf, math.nan])
 def test_a_rate_that_sends_nothing_is_refused(rate: float):
     with pytest.raises(BadParameterError, match="number of letters a second"):
         redrive(Settings(), rate=rate)
