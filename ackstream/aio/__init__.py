@@ -7,14 +7,17 @@ waits is a coroutine; iteration is by ``async for``. A twin connects and closes 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import time
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ackstream import client as sdk
+from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, future, outcome, same, sliced
 from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
-from ackstream.aio._base import Calls, apart, aside, coroutine, future, in_turn, outcome, same, sliced
 from ackstream.client.core.arguments import takes
 from ackstream.client.options import (
     PublisherOptions,
@@ -150,8 +153,29 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
     def __init__(self, options: ReaderOptions) -> None:
         super().__init__(**vars(options))
 
-    take = coroutine(sdk.SampleReader.take, in_turn)
-    read = coroutine(sdk.SampleReader.read, in_turn)
+    async def _await_samples(
+        self, access: Callable[[], list[sdk.Sample]], timeout: float | None, *, unread: bool = False
+    ) -> list[sdk.Sample]:
+        """Return what ``access`` does once there are samples: a wait that is cancelled has accessed none."""
+        until = None if timeout is None else time.monotonic() + timeout
+        arrival = partial(self.client._history.await_samples, unread=unread)  # noqa: SLF001 - a wait that takes nothing
+        while True:
+            there = arrival(0)
+            samples = access()
+            left = SLICE_SECONDS if until is None else min(SLICE_SECONDS, until - time.monotonic())
+            # none although some are there: none were wanted
+            if samples or there or left <= 0:
+                return samples
+            await aside(arrival, left)
+
+    async def _access(self, call: partial[list[sdk.Sample]]) -> list[sdk.Sample]:
+        bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
+        timeout, bound.arguments["timeout"] = bound.arguments.get("timeout", 0.0), 0.0
+        access = partial(call.func, *bound.args, **bound.kwargs)
+        return await self._await_samples(access, timeout, unread=bound.arguments.get("unread", False))
+
+    take = coroutine(sdk.SampleReader.take, _access)  # type: ignore[arg-type]  # it makes a partial
+    read = coroutine(sdk.SampleReader.read, _access)  # type: ignore[arg-type]  # it makes a partial
     acknowledge_sample = same(sdk.SampleReader.acknowledge_sample)
     acknowledge_all = same(sdk.SampleReader.acknowledge_all)
     reject_sample = same(sdk.SampleReader.reject_sample)
@@ -164,8 +188,14 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
     @asynccontextmanager
     async def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> AsyncIterator[list[sdk.Sample]]:
         """Lend samples for an ``async with`` block, as :meth:`SampleReader.loan` does."""
-        lent = self.client.loan(max_samples, timeout)
-        samples = await self.after_others(lent.__enter__)
+        lent = self.client.loan(max_samples)
+
+        def lend() -> list[sdk.Sample]:
+            nonlocal lent
+            lent = self.client.loan(max_samples)
+            return lent.__enter__()
+
+        samples = await self._await_samples(lend, timeout)
         try:
             yield samples
         except BaseException as error:

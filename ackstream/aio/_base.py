@@ -137,11 +137,6 @@ def apart(_twin: Any, call: Callable[[], T]) -> asyncio.Future[T]:
     return aside(call)
 
 
-async def in_turn(twin: Any, call: Callable[[], T]) -> T:
-    """Make a call in the thread of the twin."""
-    return await twin.after_others(call)  # type: ignore[no-any-return]  # of any client
-
-
 def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Return a method that does not wait: that of the client."""
 

@@ -43,6 +43,7 @@ from tests.aio import memory
 from tests.aio.memory import COMMAND
 from tests.client.publishing.test_publisher import Brokers
 from tests.client.queries.test_message_stream import _add, _message
+from tests.client.reading.test_sample_reader import _publish
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -443,6 +444,34 @@ def test_a_reader_takes_reads_and_lends_samples_as_its_client_does(service: Serv
             assert twin.client.statistics.acknowledged == 3
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["take", "read", "loan"])
+def test_a_cancelled_wait_for_samples_has_taken_none(service: Service, kind: str) -> None:
+    assert service
+
+    async def main() -> list[list[int]]:
+        async with AsyncSampleReader("b", name="r1") as twin:
+            assert len(await twin.take()) == 3
+
+            async def access(timeout: float | None) -> list[int]:
+                if kind != "loan":
+                    return [each.seq for each in await getattr(twin, kind)(1, timeout)]
+                async with twin.loan(1, timeout) as samples:
+                    return [each.seq for each in samples]
+
+            assert await access(0.01) == []
+            for _ in range(2):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(access(None), 0.01)
+            waiting = asyncio.ensure_future(access(None))
+            await asyncio.sleep(0.01)
+            _publish(twin.client, 4, 5)
+            assert twin.client.statistics.acknowledged == 3
+            assert await twin.take(0, None) == []
+            return [await waiting, await access(0.0)]
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_SECONDS)) == [[4], [4 if kind == "read" else 5]]
 
 
 def test_a_wait_for_a_message_may_have_a_limit(service: Service) -> None:

@@ -180,6 +180,10 @@ class ReaderHistory(Awaited):
 
     # -- for the application -------------------------------------------------------------------------------------------
 
+    def await_samples(self, timeout: float | None, *, unread: bool = False) -> bool:
+        """Wait for at most so many seconds until there are samples; return whether there are."""
+        return self.wait_for(lambda: self._cache.has(unread=unread), timeout)
+
     def take(self, limit: int, timeout: float | None) -> list[Sample]:
         """Hand samples out as copies; chosen, and errors, as for :meth:`loan`."""
         with self.changed:
@@ -297,7 +301,7 @@ class ReaderHistory(Awaited):
     def _access(
         self, access: Callable[[], list[Sample]], timeout: float | None, *, unread: bool = False
     ) -> list[Sample]:
-        self.wait_for(lambda: self._cache.has(unread=unread), timeout)
+        self.await_samples(timeout, unread=unread)
         before = self._cache.unread
         samples = access()
         self.counts["handed_out"] += before - self._cache.unread
