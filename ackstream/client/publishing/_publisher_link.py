@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ackstream.client.core.connection import Connection
     from ackstream.client.core.storage import KeptMessage, MemoryMessages
     from ackstream.client.options import PublisherOptions
-    from ackstream.client.publishing._resending import Logon
+    from ackstream.client.publishing._resending import Logon, Takeovers
     from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
     from ackstream.client.publishing.publications import Headers, Stage
     from ackstream.protocol.readers import WriterStateRequest
@@ -98,13 +98,14 @@ class PublisherLink:
         first = kept[0] if kept else self._store.last + 1
         known = first if kept or first > 1 else None
         headers = self._records.logon(self._id, known, options.window, options.conflation_ms, self._store.store)
+        stored = self._command(headers, timeout, LogonTimeout)
         if self._stage == "persisted":
             answer = self._answered_logon(headers, timeout)
             found = self._messages.logged_on(answer.seq or 0, answer.highest or 0, answer.takeovers)
         else:
-            # the service does not report the last number: begin above any used one, even if the file lost its end
-            stored = self._command(headers, timeout, LogonTimeout)
-            found = self._messages.logged_on(self._store.discarded, stored.timestamp * NUMBERS_PER_MS)
+            # nobody waits for the last number: begin above any used one, even if the file lost its end
+            begin = stored.timestamp * NUMBERS_PER_MS
+            found = self._messages.logged_on(self._store.discarded, begin, self._takeovers(headers, timeout))
         self.life.enter("connected")
         self._logged_on = True
         for hole in found.holes:
@@ -206,11 +207,21 @@ class PublisherLink:
         except (KafkaError, ValueError) as cause:
             raise error(f"Kafka did not store a command of {self._name} within {timeout} s: {cause}.") from cause
 
+    def _takeovers(self, headers: Headers, timeout: float) -> Takeovers | None:
+        """Return whose the numbers of kept messages are, for whom alone an answer is waited; ``None``: not known."""
+        if len(self._store):
+            try:
+                return self._answered_logon(headers, timeout).takeovers
+            except LogonTimeout as error:
+                log.warning("%s", error)
+                return None
+        # the first logon of a file takes over
+        return () if self._store.session else ((self._id, 0),)
+
     def _answered_logon(self, headers: Headers, timeout: float) -> CommandAck:
-        """Log on, and return the answer; a service that could not process the logon is asked again after a pause."""
+        """Return the answer to the logon; a service that could not process it is asked again after a pause."""
         deadline = time.monotonic() + timeout
         while True:
-            self._command(headers, timeout, LogonTimeout)
             began = monotonic_ms()
             self._messages.wait_for(lambda: self.logon is not None, deadline - time.monotonic())
             if self.logon is None:
@@ -223,6 +234,7 @@ class PublisherLink:
             self.logon = None
             self._session.lapse()
             self._closing.wait(max(0.0, min(AGAIN_SECONDS, deadline - time.monotonic())))
+            self._command(headers, timeout, LogonTimeout)
         self._messages.measure(monotonic_ms() - began)
         if self.logon.status != "success":
             raise RefusedError.of(self.logon.reason or NOT_ENTITLED, "The logon")

@@ -80,29 +80,31 @@ class UnacknowledgedMessages(Awaited):
         counts = {name: self._counts[name] for name in PublishStatistics.__struct_fields__}
         return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
 
-    def logged_on(self, last: int, begin: int = 0, takeovers: Takeovers = ()) -> Logon:
+    def logged_on(self, last: int, begin: int = 0, takeovers: Takeovers | None = ()) -> Logon:
         """Drop the messages up to the service's last one; return those to send now (the others follow), and the holes.
 
         Holes are numbers between those that are kept, and up to the first new one (above ``begin``): their messages
-        were lost with a file, or never published. Where another store has used numbers, messages get new ones.
+        were lost with a file, or never published. Where another store has used numbers, messages get new ones; all of
+        them if it is not known (``takeovers`` ``None``).
         """
         if self._options.error_on_gap and last < self._messages.discarded:
             raise GapError(last + 1, self._messages.discarded)
-        own, refusals = last_own(self._messages.session, takeovers), self._refusals or []
+        session, refusals = self._messages.session, self._refusals or []
+        own = 0 if takeovers is None else last_own(session, takeovers)
         self._refusals = None
         for refusal in refusals:
             if (refusal.seq or 0) <= own:
                 self.acknowledged(refusal)
         others = [seq for seq in self._messages.numbers() if seq > own]
         if others:
-            log.warning("Another publisher has used numbers of %s kept messages, which get new ones.", len(others))
+            log.warning("Another publisher may have used numbers of %s kept messages, which get new ones.", len(others))
         for seq in filter(self._waits, others):
             # before it has the new one: after a crash in between, it is reported again
             self._return(seq, RENUMBERED)
         with self.changed:
-            if takeovers:
-                new = max(begin, last, self._messages.last) + 1
-                self._messages.take_over(takeovers[-1][0], {seq: new + at for at, seq in enumerate(others)})
+            if takeovers or others:
+                new, session = max(begin, last, self._messages.last) + 1, takeovers[-1][0] if takeovers else session
+                self._messages.take_over(session, {seq: new + at for at, seq in enumerate(others)})
             self._messages.drop(last)
             kept = self._messages.numbers()
             first = last + 1 if others else kept[0] if kept else self._messages.last + 1

@@ -72,7 +72,8 @@ class Publisher(Client):
         :param ack_timeout: seconds without an answer until the oldest message is sent again; more if answers are slow
         :param conflation_ms: the interval of merged acks (``None``: a second); granted: ``effective_conflation_ms``
         :param error_on_gap: refuse a service that lacks messages that were acknowledged to this store before
-        :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``)
+        :param logon_timeout: seconds to wait for the answer to the logon (stage ``persisted``; or where messages are
+            kept, which get new numbers without it)
         :param on_receipt: called with each receipt
         :param on_failed_write: called with refused messages and duplicates, with the stored copy; and with those that
             get new numbers, as another store has used theirs

@@ -62,6 +62,7 @@ class Connection:
         self.watermark, self.highest = 0, None
         self.takeovers: list[tuple[str | None, str, int]] = []
         self.retries = 0
+        self.silent = False
         self.pending: list[Stored] | None = None
         self.flushed = self.away = False
         self._answers: list[Any] = []
@@ -81,7 +82,7 @@ class Connection:
         with self._ready:
             self.sent.append((named, value))
             self._ready.notify_all()
-        if named.get("command") == "logon":
+        if named.get("command") == "logon" and not self.silent:
             self.retries -= 1
             fields: dict[str, Any] = {"seq": self.watermark, "highest": self.highest, "bookmark": 7}
             if not self.takeovers or self.takeovers[-1][0] != named.get("publisher-store"):
@@ -137,7 +138,7 @@ class Brokers(connection.Connection):
         if self.made:
             previous = self.made[-1]
             link.kafka, link.watermark, link.highest = previous.kafka, previous.watermark, previous.highest
-            link.takeovers = previous.takeovers
+            link.takeovers, link.silent = previous.takeovers, previous.silent
         link.retries = Connection.first_retries
         self.made.append(link)
         return link
@@ -604,6 +605,45 @@ def test_at_stage_accepted_kept_messages_keep_their_numbers(connections, tmp_pat
         (hole,) = connections[1].wait_for("withdraw")
         assert (hole["first"], hole["seq"]) == (str(kept + 1), str(begin))
         assert publisher.publish(b"y").result(SECONDS).seq == begin + 1
+
+
+def test_at_stage_accepted_kept_messages_get_new_numbers_where_another_store_may_have_used_theirs(
+    connections, tmp_path, caplog
+):
+    failed: list[Any] = []
+
+    def start(second: int, **options: Any) -> Publisher:
+        Connection.now_ms = NOW_MS + 1000 * second
+        return Publisher(connections, name="p1", stage="accepted", on_failed_write=failed.append, **options)
+
+    def keep(second: int) -> int:
+        with start(second, store=tmp_path / "p1") as publisher:
+            connections.made[-1].kafka = lambda _headers, _value: KafkaTimeoutError("away")
+            publisher.publish(b"kept")
+            publisher.close(0.1)
+        connections.made[-1].kafka = lambda _headers, _value: None
+        return publisher.next_seq - 1
+
+    kept = keep(0)
+    with start(1) as terminal:
+        terminal.publish(b"terminal").result(SECONDS)
+    with start(2, store=tmp_path / "p1") as publisher:
+        publisher.publish_flush(SECONDS)
+    again = (NOW_MS + 2000) * 1_000_000 + 1
+    assert [headers["seq"] for headers in connections[2].wait_for(None)] == [str(again)]
+    assert [(one.seq, one.reason, one.value) for one in failed] == [(kept, "renumbered", b"kept")]
+    # from now on its numbers are its own
+    kept = keep(3)
+    with start(4, store=tmp_path / "p1") as publisher:
+        publisher.publish_flush(SECONDS)
+    assert [headers["seq"] for headers in connections[4].wait_for(None)] == [str(kept)]
+    kept = keep(5)
+    connections.made[-1].silent = True
+    with start(6, store=tmp_path / "p1", logon_timeout=0.1) as publisher:
+        publisher.publish_flush(SECONDS)
+    assert [headers["seq"] for headers in connections[6].wait_for(None)] == [str((NOW_MS + 6000) * 1_000_000 + 1)]
+    assert [one.seq for one in failed[1:]] == [kept]
+    assert "was not answered within 0.1 s" in caplog.text
 
 
 def test_holes_are_withdrawn_before_anything_is_sent(connections, tmp_path):
