@@ -146,6 +146,11 @@ class Checkpoint:
         found: dict[str, Any] = json.loads(self.read(REMEMBERED)) if self.exists(REMEMBERED) else {}
         return found
 
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics (real names) whose offsets it has."""
+        return {key.removeprefix(TOPIC_ID): one for key, one in self.remembered.items() if key.startswith(TOPIC_ID)}
+
     def remember(self, values: Mapping[str, object]) -> None:
         """Replace the content of :data:`REMEMBERED` atomically: a job may be killed at any moment."""
         draft = f".{REMEMBERED}.draft"

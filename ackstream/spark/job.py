@@ -185,8 +185,9 @@ class Job:
             if measures:
                 stack.enter_context(observed(query, self.name, own))
             if self.reads:
+                known = Checkpoint(spark, settings.lake.checkpoint(self.name)).topic_ids
                 group = settings.kafka.group_of(self.name)
-                stack.enter_context(committer(settings.kafka, query, group, self.reads, measures=measures))
+                stack.enter_context(committer(settings.kafka, query, group, self.reads, known, measures=measures))
             yield query
 
 

@@ -151,17 +151,19 @@ def compare_ids(known: dict[str, str], found: Mapping[str, str], query: str) -> 
 
 
 def committer(
-    kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], *, measures: bool = False
+    kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], known: dict[str, str], *, measures: bool
 ) -> AbstractContextManager[None]:
     """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread.
 
     A query whose topic is created anew is stopped: Spark would go on at the former topic's offset. The block then ends
     with a StoppedError.
+
+    :param topics: the job's input, without the prefix
+    :param known: the ids of the topics (real names) whose offsets the query's checkpoint has
+    :param measures: whether to measure the lag
     """
-    # ``topics`` have the job's input, without the prefix; ``measures``: whether to measure the lag
     names = {kafka.topic(topic): topic for topic in topics}
     committed: dict[TopicPartition, int] = {}
-    known: dict[str, str] = {}
     total, looked = 0, -math.inf
 
     @contextmanager

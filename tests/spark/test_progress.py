@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from kafka import TopicPartition
 
 from ackstream.errors import StoppedError
+from ackstream.settings import Kafka
+from ackstream.spark import progress
 from ackstream.spark.batches import repeating
 from ackstream.spark.progress import compare_ids, consumed_offsets, first_offsets, lost_records
 
@@ -53,6 +56,21 @@ def test_a_query_whose_topic_is_created_anew_is_stopped() -> None:
     compare_ids(known, {"acks": "2"}, "correlate")
     with pytest.raises(StoppedError, match="The topic signals was created anew while correlate read it"):
         compare_ids(known, {"signals": "3", "acks": "2"}, "correlate")
+
+
+def test_a_topic_that_was_created_anew_while_the_query_started_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids are those of the checkpoint: a first look, after the start, could find the new topic."""
+    ended = threading.Event()
+    query: Any = SimpleNamespace(name="correlate", stop=ended.set, lastProgress=None, recentProgress=[])
+    monkeypatch.setattr(progress, "SECONDS", 0.001)
+    monkeypatch.setattr(progress, "connect_consumer", lambda *_: mock.Mock())
+    monkeypatch.setattr(progress, "connect_admin", lambda *_: nullcontext())
+    monkeypatch.setattr(progress.kafka_topics, "ids", lambda *_: {"signals": "2"})
+    with (
+        pytest.raises(StoppedError, match="The topic signals was created anew while correlate read it"),
+        progress.committer(Kafka(), query, "group", ["signals"], {"signals": "1"}, measures=False),
+    ):
+        assert ended.wait(60)
 
 
 class Work:
