@@ -64,7 +64,7 @@ def read_correlation_id(value: Any) -> str:
     if value == "":
         message = "The value of the header 'correlation-id' must not be empty."
         raise errors.header_invalid(CORRELATION_ID, message, named=False)
-    if not isinstance(value, (str, int)):
+    if type(value) not in (str, int):
         # Spark writes 1e7 as 1.0E7, Python as 10000000.0: the requester would wait for another id
         found = shown(_text(value))
         message = f"The value '{found}' of the header 'correlation-id' is neither text nor a whole number."

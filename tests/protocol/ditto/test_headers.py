@@ -171,7 +171,7 @@ def test_a_typed_header_with_null_is_an_error(name: str, expected: str) -> None:
     assert expected in refused({"correlation-id": "c", name: None}).message
 
 
-@pytest.mark.parametrize("value", [1767225600.123, 1e7, -0.0, [1.5], {"a": 1}], ids=str)
+@pytest.mark.parametrize("value", [1767225600.123, 1e7, -0.0, [1.5], {"a": 1}, True], ids=str)
 def test_a_correlation_id_that_each_language_writes_in_its_own_way_is_refused(value: Any) -> None:
     error = refused({"correlation-id": value})
     assert (error.status, error.error, error.extra) == (400, "header.invalid", {"invalidHeaderKey": "correlation-id"})
