@@ -65,6 +65,11 @@ class Content(NamedTuple):
     value: bytes | None
     headers: Headers
 
+    @property
+    def can_be_sent(self) -> bool:
+        """Whether the library sends such a record: with a key or a value, and a value in each header."""
+        return not (self.key is self.value is None) and all(value is not None for _, value in self.headers)
+
 
 class Letter(msgspec.Struct, frozen=True):
     """A dead letter.

@@ -243,18 +243,11 @@ class _Run(clients.Closing):
         able: list[tuple[Letter, str, Content]] = []
         for letter in letters:
             content, topic = found.get(letter.id), self._to or (self._messages if letter.queue else letter.topic)
-            gone = bool(letter.queue) and not self._to and letter.queue not in self._queues
-            # the library sends no record that has neither key nor value, and no header without a value
-            if (
-                gone
-                or topic not in known
-                or content is None
-                or content.key is content.value is None
-                or any(value is None for _, value in content.headers)
-            ):
-                self._report.unavailable.append(letter.id)
-            else:
+            exists = topic in known and bool(self._to or not letter.queue or letter.queue in self._queues)
+            if exists and content is not None and content.can_be_sent:
                 able.append((letter, topic, content))
+            else:
+                self._report.unavailable.append(letter.id)
         return able
 
     def _send(self, letters: Sequence[tuple[Letter, str, Content]]) -> None:
