@@ -206,20 +206,25 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         if not self._changed.is_set():
             return False
         self._changed.clear()
-        self.expelled = False
+        expelled, self.expelled = self.expelled, False
         partitions = set(self._consumer.assignment())
         self._progress.keep(partitions)
         first: dict[TopicPartition, int] = {}
         for record in records:
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         try:
-            for partition in partitions - self._progress.positions().keys():
+            known = self._progress.positions().keys()
+            for partition in partitions if expelled else partitions - known:
                 offset = first.get(partition)
                 if offset is None:
                     offset = self._consumer.position(partition, timeout_ms=_TIMEOUT_MS)
                 if offset is None:
                     raise KafkaError(f"the offset of {partition} is unknown")  # noqa: TRY301 - as position() might
-                self._start(partition, offset)
+                if partition in known:
+                    # another owner may have gone on meanwhile, and this one comes back
+                    self._progress.pass_over(partition, offset)
+                else:
+                    self._start(partition, offset)
             # a group that begins has no offsets: the member after a killed one must find where it began
             if positions := self._progress.positions():
                 self._consumer.commit(_offsets(positions), timeout_ms=_TIMEOUT_MS)

@@ -135,6 +135,11 @@ class OffsetProgress:
             self._sweep_at[partition] = max(SWEEP, 2 * len(self._work[partition]))
         return work
 
+    def pass_over(self, partition: TopicPartition, offset: int) -> None:
+        """Take all records before an offset for done, as the group does."""
+        self._next[partition] = max(self._next[partition], offset)
+        self._work[partition] = deque(work for work in self._work[partition] if work.offset >= offset)
+
     def keep(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget all partitions but these: the others have another owner now."""
         for partition in self._next.keys() - set(partitions):

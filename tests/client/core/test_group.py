@@ -190,6 +190,32 @@ def test_no_record_is_to_be_handled_until_the_group_has_assigned_its_partitions_
     assert not member.rebalancing
 
 
+@pytest.mark.parametrize(
+    ("offset", "committed"),
+    [
+        # nobody else had it: what is read again is not handled again
+        (0, 3),
+        (3, 3),
+        # another member has done the record that was at hand, and those behind it
+        (51, 51),
+    ],
+)
+def test_a_member_that_was_ruled_out_commits_nothing_before_what_others_have_committed(
+    offset, committed, consumer, progress, member
+):
+    consumer.offsets = {P0: 0}
+    consumer.assign(P0)
+    member.follow([])
+    for number in range(5):
+        progress.begin(P0, number).remaining = number == 3
+    consumer.listener.on_partitions_lost({P0})
+    consumer.offsets = {P0: offset}
+    consumer.assign(P0)
+    member.follow([])
+    assert consumer.commits[-1] == {P0: committed}
+    assert [number for number in (0, 4, 51, 52) if progress.begin(P0, number)] == [51, 52]
+
+
 def test_a_member_that_is_ruled_out_commits_nothing_and_claims_nothing(consumer, progress):
     assignor = Assignor()
     GroupMember(consumer, "g", ["t"], progress, progress.start, assignor)
