@@ -166,17 +166,17 @@ class PublisherBatch:
 
     def _flush(self, message: MessageMetadata, asked: frozenset[str]) -> None:
         waiting, self.urgent = self._state.flushes, True
-        command = ClientCommand("flush", message.cid, asked)
-        self._send(messages.opening(command, messages.refusal(command)))
         if len(waiting) >= MAX_FLUSHES:
             self._acknowledge_decided()
             self._acknowledge_flushes()
-        if len(waiting) < MAX_FLUSHES:
-            waiting.append((self._state.highest, message.cid))
-            if messages.completed(command):
-                self._state.completing = [*self._state.completing, message.cid]
-        else:
+        full = len(waiting) >= MAX_FLUSHES
+        command = ClientCommand("flush", message.cid, asked & {"received"} if full else asked)
+        self._send(messages.opening(command, messages.refusal(command)))
+        if full:
             self._acknowledge("processed", cid=message.cid, reason=SEQUENCE_GAP)
+        else:
+            waiting.append((self._state.highest, message.cid))
+            self._state.completing = [*self._state.completing, *(ack.cid for ack in messages.completed(command))]
 
     def _withdraw(self, message: MessageMetadata, asked: frozenset[str]) -> None:
         """Stop waiting for the numbers ``first`` to ``seq``; a single one can be answered, as a refused message is."""

@@ -147,6 +147,19 @@ def test_a_logon_and_a_flush_have_the_acks_that_they_ask_for() -> None:
     assert second.changed["p1"].completing == []
 
 
+def test_a_flush_that_is_one_too_many_behind_a_hole_has_one_verdict() -> None:
+    waiting = [
+        _message(at, None, command="flush", cid=f"f{at}", ack="none") for at in range(2, 2 + publishers.MAX_FLUSHES)
+    ]
+    ask = "received,processed,persisted,completed"
+    last = _message(2 + publishers.MAX_FLUSHES, None, command="flush", cid="last", ack=ask)
+    told = _told(_fold([_message(0, 1), _message(1, 3), *waiting, last]))
+    assert [one for one in told if one[1] == "last"] == [
+        ("received", "last", None, None),
+        ("processed", "last", None, "sequence gap"),
+    ]
+
+
 def test_flushes_behind_a_hole_are_limited_and_those_before_it_do_not_count() -> None:
     def flushes(first: int, count: int) -> list[MessageMetadata]:
         return [_message(at, None, command="flush", cid=f"f{at}") for at in range(first, first + count)]
