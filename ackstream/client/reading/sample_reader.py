@@ -80,7 +80,7 @@ class SampleReader(Client):
     (:meth:`loan`), or reads and leaves the samples in the cache (:meth:`read`). A sample whose handler or ``with``
     block raises stays unacknowledged. The handler is called with it again, alone: after a second, then each time after
     twice as long, up to a minute; others are handled meanwhile. Without a handler it is received again at the next
-    start.
+    start. With ``protocol`` it was acknowledged before, and neither happens.
 
     If another reader of the name starts, or Kafka has deleted unacknowledged samples and there is no ``lake``, the
     reader ends with an error: ``on_error`` is called with it, and every method that waits raises it. Samples of other
