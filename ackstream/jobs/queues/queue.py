@@ -130,6 +130,9 @@ class Queue:
             if message.given_up_at and message.not_before == message.given_up_at:
                 message.not_before = 0
                 self._wait(message)
+            # if it has no room for it, nobody knows whether it can read it
+            message.given_up_at = 0
+            self._unreadable.discard(message.id)
         self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *outcomes}))
 
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
@@ -207,8 +210,6 @@ class Queue:
     def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> None:
         message.holders[consumer.name] = None
         message.deliveries += 1
-        message.given_up_at = 0
-        self._unreadable.discard(message.id)
         consumer.held[message.id] = None
         self._turn = consumer.name
         self._report(message, now, "delivered", consumer.name)

@@ -489,6 +489,18 @@ def test_a_message_that_is_delayed_waits_and_one_that_is_held_does_not() -> None
     assert queue.deadline is None
 
 
+def test_a_message_waits_anew_after_a_consumer_that_had_no_room_for_it() -> None:
+    queue = _refused()
+    assert _sent(queue, 1) == []
+    queue.bind("B", 200_000)
+    queue.consumers["B"].stopped = True
+    assert _sent(queue, 200_000) == []
+    queue.unbind("B", UNREADABLE_MS + 10, "closed")
+    # nobody knows whether it could have read it
+    assert (_sent(queue, UNREADABLE_MS + 10), queue.exits) == ([], [])
+    assert queue.deadline == 2 * UNREADABLE_MS + 10
+
+
 def test_a_consumer_that_is_bound_anew_may_read_what_it_could_not() -> None:
     queue = _refused()
     assert _sent(queue, 1) == []
