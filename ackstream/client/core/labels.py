@@ -206,7 +206,7 @@ class Declarer(Closing):
 _TIMES = 16
 """The number of records that show the broker's time."""
 _STEP_SECONDS = 1.0
-"""A record that shows a time so much earlier than those before it is a correction of its clock, and is believed."""
+"""A record that shows a time earlier by this than those before it is a correction of its clock, and is believed."""
 _FRESH_SECONDS = 1.0
 
 

@@ -242,7 +242,7 @@ class Awaited:
         again: float,
         lasting: Callable[[], str] | None = None,
     ) -> bool:
-        """Call ``ask`` now, and again after so many seconds, until a condition holds; return as :meth:`wait_for`."""
+        """Call ``ask`` now, and again after each pause, until a condition holds; return as :meth:`wait_for`."""
         begun = time.monotonic()
         until = None if timeout is None else begun + timeout
         while not self.wait_for(condition, 0):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -99,8 +100,7 @@ class Work:
 
     offset: int
     remaining: int = 0
-    # of a delivery: to be made again
-    rejected: bool = False
+    rejected: bool = False  # its delivery is to be made again
 
 
 SWEEP = 1_000
@@ -205,8 +205,7 @@ class Deliveries(OffsetProgress):
         return found
 
 
-MAX_SENDING = 20_000
-MAX_SENDING_BYTES = 32 * 1024 * 1024
+MAX_SENDING, MAX_SENDING_BYTES = 20_000, 32 * 1024 * 1024
 """While more answers than this are on their way, or more bytes of them, no further records are read."""
 
 MAX_WAITING = 10_000
@@ -344,11 +343,8 @@ def _payload(response: bytes | None) -> Raw | UnsetType:
     """Return a response as a JSON value: itself if it is JSON, else its text, else its base64."""
     if response is None:
         return UNSET
-    try:
+    with suppress(*UNREADABLE, OverflowError):
         return raw(msgspec.json.decode(response))
-    except (*UNREADABLE, OverflowError):
-        pass
-    try:
+    with suppress(UnicodeDecodeError):
         return raw(response.decode())
-    except UnicodeDecodeError:
-        return raw(base64.b64encode(response).decode())
+    return raw(base64.b64encode(response).decode())

@@ -130,7 +130,7 @@ class StoreFile:
         if "locked" in text:
             remedy = "another process has it open: end that process, or give this client another name and file"
         elif _IO_ERROR in text:
-            remedy = "the disk fails, or has no room (a quota, a limit of the process): what is in the file stays"
+            remedy = "the disk fails, or has no room (a quota, a limit of the process): the messages in the file stay"
         elif _may_pass(error):
             remedy = "free disk space, or choose a writable directory"
         else:

@@ -125,12 +125,10 @@ class _Receiver(Client):
         try:
             self._worker.outbox.ask_time()
         except (KafkaError, ValueError, UnreachableError, FutureTimeout) as error:
-            log.warning(
-                "The time of the broker is not known: commands are handled after their deadline, too: %s", error
-            )
+            log.warning("The broker's time is not known: commands are handled after their deadline, too: %s", error)
 
     def _is_over(self, record: Any, timeout_ms: int | None) -> bool:
-        """Return whether the timeout of a command is over by what the broker's clock is now: it may be set back."""
+        """Return whether the timeout of a command is over by the clock of the broker, which may be set back."""
         broker = self._worker.outbox.broker
         if not signals.is_over(record, timeout_ms, broker.milliseconds):
             return False
@@ -327,23 +325,13 @@ class Subscriber(_Receiver):
         self, publication: Publication, decision: SignalDelivery, record: Any, work: Work, *, expired: bool
     ) -> None:
         self._counts["handled"] += 1
-        held = not self._automatic
-        opened = OpenDelivery(lambda: self._outbox, work, publication.correlation_id, decision.labels, held=held)
+        request, held, asked = publication.correlation_id, not self._automatic, publication.response_required
+        opened = OpenDelivery(lambda: self._outbox, work, request, decision.labels, held=held)
+        channel = "twin" if publication.stream == "events" else "live"
         signal = Delivered(
-            publication.correlation_id,
-            decision.envelope,
-            "twin" if publication.stream == "events" else "live",
-            decision.labels,
-            publication.response_required,
-            publication.response_required,
-            publication.timeout_ms,
-            record.timestamp,
-            record.topic,
-            record.partition,
-            record.offset,
-            opened,
-            expired=expired,
-        )
+            request, decision.envelope, channel, decision.labels, asked, asked, publication.timeout_ms,
+            record.timestamp, record.topic, record.partition, record.offset, opened, expired=expired,
+        )  # fmt: skip
         if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
             heapq.heappush(self._agenda, (self._worker.now() + lifetime, next(self._order), opened))

@@ -181,7 +181,7 @@ class ReaderHistory(Awaited):
     # -- for the application -------------------------------------------------------------------------------------------
 
     def await_samples(self, timeout: float | None, *, unread: bool = False) -> bool:
-        """Wait for at most so many seconds until there are samples; return whether there are."""
+        """Wait for at most that number of seconds until there are samples; return whether there are."""
         return self.wait_for(lambda: self._cache.has(unread=unread), timeout)
 
     def take(self, limit: int, timeout: float | None) -> list[Sample]:

@@ -78,7 +78,7 @@ class Letter(msgspec.Struct, frozen=True):
         record in a dead letter topic of another system, its own coordinates
     :ivar topic: the real name of the topic of the original record; empty: not known
     :ivar batch: the batch of a message in the table ``messages``
-    :ivar content: what is sent again, if the original record is not read
+    :ivar content: the content to send again, if the original record is not read
     """
 
     id: str

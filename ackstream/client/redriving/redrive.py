@@ -265,7 +265,7 @@ class _Run(clients.Closing):
             self._rows, self._numbers = before
             if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
                 raise
-            # else it hides what others write to its topics until it times out
+            # else it hides the records of others in its topics until it times out
             with suppress(KafkaError):
                 end_transaction(self._producer, END_SECONDS, commit=False)
             if not isinstance(error, _REFUSALS) and not any(isinstance(one.exception, _REFUSALS) for one in stored):

@@ -158,7 +158,7 @@ class Queue:
                 continue
             consumers = list(self.consumers.values()) if message.barrier else self._chosen(message)
             if not consumers and message.unreadable and len(passed) < PREFETCH:
-                # those who can read it are full: others may have room for what follows
+                # those who can read it are full: others may have room for those that follow
                 passed.append(heapq.heappop(self._waiting))
                 continue
             if not consumers or (message.barrier and self._precedes(message.order)):

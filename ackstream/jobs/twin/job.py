@@ -185,7 +185,7 @@ class TwinFold:
             if tables.first_and_newest(found, query_id)[0] != self._first:
                 raise StoppedError(
                     "Another twin has written to the journal since this one was started: both count the same revisions."
-                    " Run one twin per lake; started again, it goes on after what the other has done."
+                    " Run one twin per lake; started again, it goes on after the changes of the other."
                 )
 
         table = batches.arrow(map(msgspec.structs.astuple, rows), _ROWS)

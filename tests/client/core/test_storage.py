@@ -306,7 +306,7 @@ def test_what_is_acknowledged_is_dropped_though_the_disk_cannot_be_written(
     messages.withdraw(2)
     assert (messages.numbers(), messages.get(2), messages.discarded) == ([2, 3], WITHDRAWN, 1)
     assert caplog.text.count(error) == 2
-    with pytest.raises(StoreError, match="what is in the file stays" if "I/O" in error else "free disk space"):
+    with pytest.raises(StoreError, match="the messages in the file stay" if "I/O" in error else "free disk space"):
         messages.add(4, message(b"d"))
     messages._file._database = database
     messages.drop(2)

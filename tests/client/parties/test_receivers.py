@@ -136,7 +136,7 @@ def test_no_command_is_over_by_what_the_clock_of_the_broker_was_long_ago(error, 
     monkeypatch.setattr("ackstream.client.core.labels.ask_time", fail)
     receiver.receive(record(LIVE, 9, timeout="10s"))
     assert receiver.seen == [False]
-    assert "The time of the broker is not known" in caplog.text
+    assert "The broker's time is not known" in caplog.text
 
 
 def test_without_the_time_of_the_broker_every_command_is_handled():
@@ -155,4 +155,4 @@ def test_a_broker_that_does_not_give_its_time_is_logged(error, caplog, monkeypat
 
     monkeypatch.setattr(receiver.client._worker.outbox, "ask_time", away)
     receiver.client._worker.begin()
-    assert "The time of the broker is not known: commands are handled after their deadline, too" in caplog.text
+    assert "The broker's time is not known: commands are handled after their deadline, too" in caplog.text
