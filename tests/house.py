@@ -19,32 +19,32 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_127, 9),
-    "protocol": (6_975, 31),
-    "kafka": (1_942, 8),
-    "spark": (2_909, 12),
-    "lake": (1_736, 9),
-    "jobs": (10_900, 38),
-    "client": (9_189, 37),
-    "observe": (2_157, 10),
-    "gateway": (5_759, 21),
-    "connectivity": (4_459, 16),
-    "aio": (472, 2),
-    "testing": (813, 4),
-    "contract": (400, 2),
-    "local": (1_305, 6),
-    "cli": (2_562, 11),
-    "": (173, 4),
+    "settings": (2_074, 9),
+    "protocol": (7_003, 31),
+    "kafka": (1_995, 8),
+    "spark": (2_992, 12),
+    "lake": (1_818, 9),
+    "jobs": (10_816, 38),
+    "client": (10_712, 40),
+    "observe": (2_071, 9),
+    "gateway": (5_562, 20),
+    "connectivity": (4_321, 15),
+    "aio": (626, 2),
+    "testing": (815, 4),
+    "contract": (350, 1),
+    "local": (1_307, 5),
+    "cli": (2_447, 8),
+    "": (179, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_878, 220
+LINES, MODULES = 55_088, 214
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_932
+CORE_LINES = 36_529
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 
