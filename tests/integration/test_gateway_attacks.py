@@ -115,7 +115,9 @@ def test_a_good_client_is_served_while_others_attack(port: int) -> None:
         for thread in threads:
             thread.join()
     assert statuses.keys() == {200}, statuses
-    assert statistics.quantiles(taken, n=100)[-1] < MOST_SECONDS, (calm, taken, found)
+    # on a busy machine the client waits without an attack, too
+    most = MOST_SECONDS + 2 * statistics.median(calm)
+    assert statistics.quantiles(taken, n=100)[-1] < most, (calm, taken, found)
     # half-open ones end in time; a second for each look at them, and some for a busy machine
     assert found["half-open ended"] == HALF_OPEN * 3 // 4
     assert found["half-open seconds"] < HEADER_SECONDS + 20
