@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from base64 import b64encode
 from collections import Counter
 from contextlib import suppress
@@ -55,14 +54,12 @@ class Attacks:
         own = f"authorization: {authorization('mallory')}\r\ncontent-type: application/json\r\n"
         body = f"PUT {LAMP} HTTP/1.1\r\nhost: localhost\r\n{own}content-length: 9\r\n\r\n{{"
         heads = [*[""] * (HALF_OPEN // 4), *[f"{GET}x-a: "] * (HALF_OPEN // 2)]
-        began = time.monotonic()
         opened = await asyncio.gather(*(self._open(sent) for sent in heads))
         bodies = await asyncio.gather(*(self._open(body) for _ in range(HALF_OPEN - len(heads))))
         for reader, writer in opened:
             assert await reader.read() == b""
             writer.close()
             self.found["half-open ended"] += 1
-        self.found["half-open seconds"] = int(time.monotonic() - began)
         for _, writer in bodies:
             writer.close()
 

@@ -440,7 +440,10 @@ def test_members_that_join_a_busy_group_have_work_within_seconds(kafka: Kafka):
 
     with ExitStack() as stack:
         requester = stack.enter_context(Requester(topics))
+        calm = time.monotonic()
         members = [stack.enter_context(member(0))]
+        # what a member needs alone on this machine
+        calm = time.monotonic() - calm
         sent = [
             requester.publish(
                 Command.modify_attribute(f"org.acme:lamp-{number}", "x", number), acks=["meter"], timeout="10s"
@@ -454,7 +457,7 @@ def test_members_that_join_a_busy_group_have_work_within_seconds(kafka: Kafka):
             members += map(stack.enter_context, pool.map(member, range(1, 5)))
         eventually(lambda: {name for name, _, _ in calls} == {0, 1, 2, 3, 4}, "each has work")
         first = {name: min(when for each, _, when in calls if each == name) for name in range(1, 5)}
-        assert {name: when - began for name, when in first.items() if when - began > 5_000} == {}
+        assert {name: when - began for name, when in first.items() if when - began > 5_000 + 5_000 * calm} == {}
 
         def done() -> int:
             return sum(each.statistics.handled + each.statistics.expired for each in members)
@@ -462,7 +465,7 @@ def test_members_that_join_a_busy_group_have_work_within_seconds(kafka: Kafka):
         eventually(lambda: done() == 60, "all are handled, or their deadline is over")
         assert sum(each.statistics.expired for each in members) > 0
         closing = time.monotonic()
-    assert time.monotonic() - closing < 5
+    assert time.monotonic() - closing < 5 + 5 * calm
     assert [number for number, times in Counter(number for _, number, _ in calls).items() if times > 1] == []
     assert [number for _, number, when in calls if when > stored[number] + 10_000 + 100] == []
 

@@ -103,11 +103,12 @@ def test_without_a_response_failures_are_told_all_the_same(running: Running) -> 
 
 
 def test_what_waits_for_nothing_is_accepted_at_once(running: Running) -> None:
+    # a batch of correlate on the same machine, which answers what waits
+    waited = min(running("GET", LAMP).elapsed for _ in range(3))
     for headers in ({"response-required": "false"}, {"timeout": "0"}):
         found = [running("DELETE", "/api/2/things/org.acme:nobody", headers=headers) for _ in range(5)]
         assert {(answer.status_code, answer.content) for answer in found} == {(202, b"")}
-        # shorter than a batch of correlate, whatever the machine does besides
-        assert min(answer.elapsed.total_seconds() for answer in found) < 0.25
+        assert min(answer.elapsed for answer in found) < waited
 
 
 def test_a_correlation_id_can_be_used_again_at_once(running: Running) -> None:

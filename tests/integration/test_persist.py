@@ -115,19 +115,19 @@ def test_single_messages_have_acks_of_their_own(settings: Settings, running: Any
 def test_merged_acks_wait_for_the_interval_of_their_publisher_unless_someone_waits(
     settings: Settings, running: Any
 ) -> None:
-    with Publisher(settings.kafka, name="p1", conflation_ms=20_000) as publisher:
+    with Publisher(settings.kafka, name="p1", conflation_ms=60_000) as publisher:
         assert publisher.effective_conflation_ms is None
-        began = time.monotonic()
         waiting = publisher.publish(b"1", topic="open")
         publisher.publish(b"2", topic="open", ack_immediately=True).result(PATIENCE_SECONDS)
         assert waiting.result(0).seq == 1
-        assert time.monotonic() - began < 20
+        assert publisher.statistics.resent == 0
+    with Publisher(settings.kafka, name="p1", conflation_ms=10_000) as publisher:
         began = time.monotonic()
         waiting = publisher.publish(b"3", topic="open")
         eventually(lambda: _relied_on(settings)[0] == 3, "the message to be stored", running)
         assert not waiting.done()
         waiting.result(PATIENCE_SECONDS)
-        assert time.monotonic() - began >= 20
+        assert time.monotonic() - began >= 10
         assert publisher.statistics.resent == 0
 
 

@@ -10,6 +10,8 @@ ALLOWANCE_MS = 45_000
 """What a batch may take on the slowest machine."""
 INTERVAL_MS = 60_000
 """An interval of merged acks that no scenario has the time for: what comes within its own has another cause."""
+MERGED_MS = 20_000
+"""An interval of merged acks that a scenario waits for, longer than a batch on the slowest machine."""
 EXACT = (AT, "t_ms")
 
 

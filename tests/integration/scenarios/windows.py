@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.conformance.scenarios.observations import AT, NOT_BEFORE, Cumulative, Runs
 from tests.harness.waiting import eventually
 from tests.integration.scenarios.application import NO_RESENDING_SECONDS, Application, outcome
-from tests.integration.scenarios.patience import INTERVAL_MS
+from tests.integration.scenarios.patience import INTERVAL_MS, MERGED_MS
 from tests.integration.scenarios.rules import CLOSED, PASSING, REFUSING, RULES, SWALLOWING, Json, now, sleep_until
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def observe(get: Callable[[Json], Persistence], scenario: Scenario, silence: Sil
     given, when = scenario.given, scenario.when
     # what must not wait for the interval of merged acks is seen apart from it
     at_once = [NOT_BEFORE not in ack for ack in scenario.expect.get("broker_acks", ())]
-    interval = INTERVAL_MS if at_once and all(at_once) else None
+    interval = None
+    if at_once:
+        interval = INTERVAL_MS if all(at_once) else MERGED_MS
     seen = _produce(get(_rules(given)), scenario.id, given, when, silence, interval)
     if "default_profile" in scenario.expect:
         changed = given | {"reject_no_match": False}
