@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.twin.permissions import Kind
 
 TEXTS: Json = msgspec.json.decode(Path(__file__).with_name("openapi.json").read_bytes())
-HEADER_PARAMETERS: tuple[str, ...] = tuple(TEXTS["headerParameters"])
+DOCUMENT: Json = TEXTS["document"]
+HEADER_PARAMETERS: tuple[str, ...] = tuple(DOCUMENT["components"]["parameters"])
 """Query parameters that stand for headers."""
 
 PREFIX = "/api/2"
@@ -207,88 +208,36 @@ SCHEMAS: Json = {
 """All schemas, by name."""
 
 _BODIES: dict[Body, str] = {"json": "application/json", "merge-patch": MERGE_PATCH, "any": "*/*", "form": FORM}
-_PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": "", ".": "_"})
+_PUNCTUATION = str.maketrans({"/": "_", "{": "", "}": "", "+": ""})
 
 
 @cache
 def document() -> Json:
-    """Return the document, OpenAPI 3.1."""
+    """Return the document, OpenAPI 3.1: the one in the file, with its version, the operations and all schemas."""
     paths: Json = {}
     for operation in OPERATIONS:
         template = PREFIX + operation.template.replace("+}", "}")
         paths.setdefault(template, {})[operation.method.lower()] = _operation(operation)
-    return {
-        "openapi": "3.1.0",
-        "info": TEXTS["info"] | {"version": __version__},
-        "servers": TEXTS["servers"],
-        "security": TEXTS["security"],
-        "tags": [{"name": name} for name in dict.fromkeys(("Things", "Features", *TEXTS["tags"].values(), "Pages"))],
-        "paths": paths | {path: {"get": operation} for path, operation in _pages()},
-        "components": {
-            "securitySchemes": TEXTS["securitySchemes"],
-            "headers": {
-                name: {"description": about, "schema": {"type": "string"}} for name, about in TEXTS["headers"].items()
-            },
-            "parameters": {name: _parameter(name, TEXTS["headerParameters"][name]) for name in HEADER_PARAMETERS},
-            "responses": {
-                status: _with_headers(status, {"description": about, "content": content("Error")})
-                for status, about in TEXTS["errors"].items()
-            },
-            "schemas": SCHEMAS,
-        },
-    }
-
-
-def content(name: str, media_type: str = "application/json") -> Json:
-    """Return the content of a body, with its schema and its example."""
-    found: Json = {"schema": reference(name)}
-    if name in EXAMPLES:
-        found["example"] = EXAMPLES[name]
-    return {media_type: found}
-
-
-def _pages() -> Iterator[tuple[str, Json]]:
-    """Describe the routes outside the API."""
-    for path, page in TEXTS["pages"].items():
-        text = {page.get("mediaType"): {"schema": {"type": "string"}}}
-        yield path, _page(path, page, content(page["schema"]) if "schema" in page else text)
-    for path, probe in TEXTS["probes"].items():
-        responses = {
-            "200": {"description": probe["description"], "content": content("Health")},
-            "503": {"description": "Not now; the body has the reasons.", "content": content("Health")},
-        }
-        yield path, _page(path, probe, {}) | {"security": [], "responses": responses}
-    socket = _page("/ws/2", {"summary": "Open a WebSocket for Ditto Protocol messages"}, {})
-    socket["responses"] = {"101": {"description": "The WebSocket is open."}} | _errors("401", "403", "429", "503")
-    yield "/ws/2", socket
-
-
-def _page(path: str, page: Json, body: Json) -> Json:
-    given = page.get("parameter", {})
-    statuses = [*(["400"] if given.get("in") == "query" else []), "401", *(["404"] if "{" in path else []), "429"]
-    return {
-        "summary": page["summary"],
-        "operationId": f"get{path.translate(_PUNCTUATION)}",
-        "tags": ["Pages"],
-        "parameters": [_parameter(given["name"], given["description"], given["in"]) | {"required": True}]
-        if given
-        else [],
-        "responses": {"200": {"description": "The content.", "content": body}, **_errors(*statuses)},
+    return DOCUMENT | {
+        "info": DOCUMENT["info"] | {"version": __version__},
+        "paths": paths | DOCUMENT["paths"],
+        "components": DOCUMENT["components"] | {"schemas": SCHEMAS},
     }
 
 
 def _operation(operation: Operation) -> Json:
     names = [part.strip("{+}") for part in operation.template.split("/") if part.startswith("{")]
-    parameters = [_parameter(name, TEXTS["pathParameters"][name], "path") | {"required": True} for name in names]
     own = dict.fromkeys((*operation.parameters, *operation.event_parameters))
-    parameters += [_parameter(name, TEXTS["queryParameters"][name]) for name in own]
-    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in HEADER_PARAMETERS]
     found: Json = {
         "summary": operation.summary,
         "operationId": f"{operation.method.lower()}{operation.template.translate(_PUNCTUATION)}",
         "tags": [TEXTS["tags"].get(operation.kind) or ("Features" if "/features" in operation.template else "Things")],
-        "parameters": parameters,
-        "responses": _responses(operation),
+        "parameters": [
+            *(TEXTS["pathParameters"][name] for name in names),
+            *(TEXTS["queryParameters"][name] for name in own),
+            *({"$ref": f"#/components/parameters/{name}"} for name in HEADER_PARAMETERS),
+        ],
+        "responses": dict(_responses(operation)),
     }
     if operation.events is not None:
         found["description"] = f"With `accept: {EVENT_STREAM}`: {TEXTS['events'][operation.events]}"
@@ -300,50 +249,38 @@ def _operation(operation: Operation) -> Json:
 def _body(operation: Operation, body: Body) -> Json:
     if body == "form":
         names = SEARCH_PARAMETERS if operation.kind == "search" else COUNT_PARAMETERS
-        fields = {name: {"type": "string", "description": TEXTS["queryParameters"][name]} for name in names}
+        about = {name: TEXTS["queryParameters"][name]["description"] for name in names}
+        fields = {name: {"type": "string", "description": text} for name, text in about.items()}
         example = {"filter": "eq(attributes/floor,3)"}
         return {FORM: {"schema": {"type": "object", "properties": fields}, "example": example}}
     if operation.kind == "permissions":
-        return content("PermissionQuestions")
-    names_of = {"merge-patch": "MergePatch", "any": "Value"}
-    return content(names_of.get(body) or TEXTS["parts"].get(operation.pointer, "Value"), _BODIES[body])
+        return {_BODIES[body]: _content("PermissionQuestions")}
+    name = {"merge-patch": "MergePatch", "any": "Value"}.get(body) or TEXTS["parts"].get(operation.pointer, "Value")
+    return {_BODIES[body]: _content(name)}
 
 
-def _parameter(name: str, description: str, where: str = "query") -> Json:
-    return {"name": name, "in": where, "description": description, "schema": {"type": "string"}}
+def _content(name: str) -> Json:
+    """Return the content of a body: its schema and its example."""
+    return {"schema": reference(name)} | ({"example": EXAMPLES[name]} if name in EXAMPLES else {})
 
 
-def _responses(operation: Operation) -> Json:
-    texts = TEXTS["results"]
-    query = operation.kind in ("retrieve", "many", "search", "count", "messages", "whoami", "permissions")
-    result = content(texts["schemas"].get(operation.kind) or TEXTS["parts"].get(operation.pointer, "Value"))
-    entries, anything = content("Acknowledgements"), content("Value", "*/*")
-    found: Json = {}
-    if query:
-        found["200"] = {"description": texts["query"], "content": {} if operation.kind == "messages" else result}
-    elif operation.kind == "message":
-        found["200"] = {"description": texts["message"], "content": anything}
-    else:
-        found["200"] = {"description": texts["command"], "content": entries}
-    if operation.events is not None:
-        found["200"]["content"] = found["200"]["content"] | {EVENT_STREAM: {"schema": {"type": "string"}}}
-    if operation.kind in ("create", "modify", "merge"):
-        found["201"] = {"description": "Created.", "content": result}
-    if not query:
-        found |= {"202": {"description": "Accepted; no response was requested."}, "204": {"description": "Done."}}
-        found["424"] = {"description": texts["failedAcks"], "content": entries}
-        found["default"] = {"description": texts["other"], "content": anything}
-    elif operation.kind == "retrieve":
-        found["304"] = {"description": "Not modified since `if-none-match`."}
+def _responses(operation: Operation) -> Iterator[tuple[str, Json]]:
+    """Yield the responses by status, as the table of the file has them; ``<result>``: the body of the operation."""
+    result = TEXTS["results"].get(operation.kind) or TEXTS["parts"].get(operation.pointer, "Value")
+    for row in TEXTS["responses"]:
+        if operation.kind not in row["kinds"]:
+            continue
+        headers = {
+            name: {"$ref": f"#/components/headers/{name}"} for name in ("correlation-id", *row.get("headers", ()))
+        }
+        response: Json = {"description": row["description"], "headers": headers}
+        if "content" in row:
+            bodies = row["content"].items()
+            content = {kind: _content(result if name == "<result>" else name) for kind, name in bodies}
+            events = operation.events is not None and row["status"] == "200"
+            response["content"] = content | ({EVENT_STREAM: {"schema": {"type": "string"}}} if events else {})
+        yield row["status"], response
     own = {operation.kind, operation.body}
-    errors = [status for status in TEXTS["errors"] if own & {*TEXTS["errorsOf"].get(status, own)}]
-    return {status: _with_headers(status, response) for status, response in found.items()} | _errors(*errors)
-
-
-def _errors(*statuses: str) -> Json:
-    return {status: {"$ref": f"#/components/responses/{status}"} for status in statuses}
-
-
-def _with_headers(status: str, response: Json) -> Json:
-    names = ["correlation-id", *TEXTS["headersOf"].get(status, [])]
-    return response | {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names}}
+    for status in DOCUMENT["components"]["responses"]:
+        if own & {*TEXTS["errorsOf"].get(status, own)}:
+            yield status, {"$ref": f"#/components/responses/{status}"}
