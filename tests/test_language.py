@@ -15,6 +15,7 @@ from ackstream.cli.main import app
 ROOT = Path(__file__).parent.parent
 FILES = [
     *sorted((ROOT / "ackstream").rglob("*.py")),
+    *sorted((ROOT / "ackstream").rglob("*.toml")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "conf").glob("*.toml")),
     ROOT / "README.md",

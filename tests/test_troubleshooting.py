@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ackstream.settings.base import parse_toml
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
 GAP = "…"
@@ -34,7 +36,8 @@ def _texts() -> list[str]:
                 found.append("".join(str(one.value) if isinstance(one, ast.Constant) else GAP for one in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
-    return found
+    catalogue = parse_toml((ROOT / "ackstream" / "gateway" / "errors.toml").read_text("utf-8"))
+    return [*found, *(str(text).replace("{}", GAP) for error in catalogue.values() for text in error.values())]
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
