@@ -13,13 +13,6 @@ from ackstream.connectivity.transports.transport import ExternalMessage, resolve
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connection_rules import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
-from ackstream.protocol.ditto.errors import (
-    header_invalid,
-    id_enforcement_failed,
-    thing_not_found,
-    unknown_path,
-    unknown_topic_path,
-)
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     ORIGINATOR,
@@ -35,7 +28,15 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import addresses_subject, check_address, conceal, kind_of, restrict
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.errors import (
+    DittoError,
+    header_invalid,
+    id_enforcement_failed,
+    shown,
+    thing_not_found,
+    unknown_path,
+    unknown_topic_path,
+)
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import response_type
 from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
-from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID
-from ackstream.protocol.errors import BAD_REQUEST, TOO_LARGE, DittoError, shown
+from ackstream.protocol.errors import BAD_REQUEST, TOO_LARGE, DittoError, label_not_unique, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ackstream.protocol.errors import DittoError, bad_request
+from ackstream.protocol.errors import CATALOGUE, DittoError
 
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
@@ -63,7 +63,7 @@ def read_duration(text: str) -> int | None:
     return sum(int(amount) * _UNITS[unit] for unit, amount in parts.items())
 
 
-timeout_invalid = bad_request("timeout.invalid", "{}", "Please choose a valid timeout.")
+timeout_invalid = CATALOGUE["timeout_invalid"]
 
 
 class Duration(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.errors import BAD_REQUEST, DittoError, bad_request, shown
+from ackstream.protocol.errors import BAD_REQUEST, CATALOGUE, DittoError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,11 +53,7 @@ def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
     return read
 
 
-json_pointer_invalid = bad_request(
-    "json.pointer.invalid",
-    "The JSON pointer <{}> is invalid!",
-    "Consecutive slashes in JSON pointers are not supported.",
-)
+json_pointer_invalid = CATALOGUE["json_pointer_invalid"]
 
 Keys = tuple[str, ...]
 

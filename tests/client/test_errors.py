@@ -16,9 +16,8 @@ from ackstream.client.errors import (
     StoreError,
 )
 from ackstream.errors import MissingExtraError, UnreachableError
-from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
-from ackstream.protocol.errors import AccessDeniedError, DittoError
+from ackstream.protocol.errors import AccessDeniedError, DittoError, thing_not_found
 
 
 @pytest.mark.parametrize(

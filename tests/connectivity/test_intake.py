@@ -25,9 +25,9 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
-from ackstream.protocol.ditto.errors import label_not_declared, thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN
+from ackstream.protocol.errors import label_not_declared, thing_not_found
 from ackstream.settings.connections import ReplyTarget, Source
 from tests.prose import covers, each, prose
 

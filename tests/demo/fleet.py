@@ -24,7 +24,7 @@ from ackstream.kafka.clients import spark_options
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.outcomes import percentiles, verdict
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.errors import thing_not_found
 from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:

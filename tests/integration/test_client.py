@@ -35,8 +35,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.local.broker import Broker
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode
-from ackstream.protocol.ditto.errors import thing_not_found
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, thing_not_found
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.counterpart import Counterpart, aggregate, id_of_reply, reply_headers
 from tests.harness.kafka import records

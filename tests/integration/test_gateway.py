@@ -18,7 +18,7 @@ from ackstream.client import Ack, Response
 from ackstream.jobs.archive import job
 from ackstream.lake import tables
 from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.errors import thing_not_found
 from ackstream.settings import Gateway, Kafka
 from tests.gateway.browser import Browser, chromium
 from tests.harness import processes

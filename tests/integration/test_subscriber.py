@@ -13,9 +13,8 @@ from kafka import KafkaProducer
 from ackstream.client import Ack, Delivered, Response, Subscriber
 from ackstream.client.core.labels import Declarer
 from ackstream.kafka.topics import ensure_topics
-from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.protocol.ditto.twin.subscriptions import subscription
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, thing_not_found
 from ackstream.settings import Kafka, Settings
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually

@@ -23,7 +23,7 @@ from ackstream.observe.outcomes import (
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import encode, error_envelope, raw
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.errors import thing_not_found
 from tests.harness.ledgers import outcome
 
 

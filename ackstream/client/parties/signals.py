@@ -17,7 +17,6 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
-from ackstream.protocol.ditto.errors import json_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
@@ -32,7 +31,7 @@ from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.ditto.twin.subscriptions import publication
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, json_invalid, unknown_topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -49,8 +49,7 @@ from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.ditto.connection_rules import Settlement, TargetAddress
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.ditto.errors import kafka_message_rejected
-from ackstream.protocol.errors import BAD_REQUEST
+from ackstream.protocol.errors import BAD_REQUEST, kafka_message_rejected
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver

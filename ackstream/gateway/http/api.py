@@ -28,7 +28,6 @@ from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope
-from ackstream.protocol.ditto.errors import unknown_topic_path
 from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.signal_defaults import (
     check_combination,
@@ -38,7 +37,7 @@ from ackstream.protocol.ditto.signal_defaults import (
     waits_for_acks,
 )
 from ackstream.protocol.ditto.twin.permissions import Kind, check_permissions, restrict
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, unknown_topic_path
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -18,12 +18,11 @@ from ackstream.gateway.http.translation import fields_in, is_json, media_type, p
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, json_text, raw
-from ackstream.protocol.ditto.errors import option_invalid
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Publication, subscription
 from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thing
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, option_invalid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -22,10 +22,9 @@ from ackstream.gateway.http.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
 from ackstream.protocol.ditto.aggregates import http_body
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, json_text, raw
-from ackstream.protocol.ditto.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, command_timeout
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, DittoError, command_timeout
 from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:

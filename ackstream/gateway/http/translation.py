@@ -32,7 +32,6 @@ from ackstream.protocol.ditto.envelopes import (
     decode_text,
     raw,
 )
-from ackstream.protocol.ditto.errors import json_format_invalid, json_invalid
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
@@ -45,6 +44,7 @@ from ackstream.protocol.ditto.headers import (
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.permissions import MAX_IDS
 from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id, check_policy_members
+from ackstream.protocol.errors import json_format_invalid, json_invalid
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:

@@ -19,12 +19,6 @@ from msgspec.structs import replace
 from ackstream.client.requests.requester import retrieval
 from ackstream.gateway.errors import header_unfit
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.errors import (
-    PRECONDITION_FAILED,
-    command_timeout,
-    condition_failed,
-    live_channel_condition_unfit,
-)
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONDITION,
@@ -42,7 +36,14 @@ from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_availab
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.errors import (
+    PRECONDITION_FAILED,
+    REQUEST_TIMEOUT,
+    DittoError,
+    command_timeout,
+    condition_failed,
+    live_channel_condition_unfit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -23,7 +23,6 @@ from ackstream.gateway.middleware.commands import check_headers, is_live, with_d
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds, RecentIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode
-from ackstream.protocol.ditto.errors import unknown_path, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CORRELATION_ID,
     DECLARED_ACKS,
@@ -45,7 +44,7 @@ from ackstream.protocol.ditto.twin import permissions, searches
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, unknown_path, unknown_topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping

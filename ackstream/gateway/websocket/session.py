@@ -23,13 +23,12 @@ from ackstream.gateway.websocket.incoming import Answering, Incoming, Searches, 
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
-from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
 from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin.permissions import restrict, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Drop, SubscriberState, decide, weak_acks
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, label_not_unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.jobs.correlate.state import TWIN_ACKS, Received
+from ackstream.protocol import errors
 from ackstream.protocol.dispositions import Completion
-from ackstream.protocol.ditto import errors
 from ackstream.protocol.ditto.acknowledgements import response_to_ack
 from ackstream.protocol.ditto.aggregates import AckText, read_text, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw

@@ -18,8 +18,7 @@ from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records, of_topics
-from ackstream.protocol import ledger
-from ackstream.protocol.ditto import errors
+from ackstream.protocol import errors, ledger
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long

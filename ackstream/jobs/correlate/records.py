@@ -19,8 +19,7 @@ from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUE
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
-from ackstream.protocol.ditto.errors import internal_error
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, internal_error
 from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
 if TYPE_CHECKING:

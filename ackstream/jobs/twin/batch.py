@@ -32,7 +32,6 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import headers_text, write_aggregate, write_text
 from ackstream.protocol.ditto.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope, json_text, raw
-from ackstream.protocol.ditto.errors import twin_failed
 from ackstream.protocol.ditto.headers import (
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -46,7 +45,7 @@ from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.things import resource
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, twin_failed
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark.records import guarded, in_order
 

@@ -16,7 +16,11 @@ from msgspec import UNSET
 from ackstream.jobs.twin.records import check_tags
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import check_depth
-from ackstream.protocol.ditto.errors import (
+from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
+from ackstream.protocol.ditto.twin import things
+from ackstream.protocol.ditto.twin.things import Resource, not_found, select_of_thing
+from ackstream.protocol.errors import (
+    DittoError,
     condition_failed,
     conflict,
     merge_invalid,
@@ -24,10 +28,6 @@ from ackstream.protocol.ditto.errors import (
     quota_exceeded,
     thing_too_large,
 )
-from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
-from ackstream.protocol.ditto.twin import things
-from ackstream.protocol.ditto.twin.things import Resource, not_found, select_of_thing
-from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import matches
 from ackstream.protocol.rql.patterns import Effort
 

@@ -13,7 +13,12 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.protocol.ditto.envelopes import check_storable, encode
-from ackstream.protocol.ditto.errors import (
+from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL, LIVE_CHANNEL_CONDITION
+from ackstream.protocol.ditto.requests import check_available
+from ackstream.protocol.ditto.topics import THING_ACTIONS
+from ackstream.protocol.ditto.twin import things
+from ackstream.protocol.ditto.twin.things import Resource, resource
+from ackstream.protocol.errors import (
     header_type_invalid,
     id_not_deletable,
     id_not_settable,
@@ -28,11 +33,6 @@ from ackstream.protocol.ditto.errors import (
     unknown_path,
     unknown_topic_path,
 )
-from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.requests import check_available
-from ackstream.protocol.ditto.topics import THING_ACTIONS
-from ackstream.protocol.ditto.twin import things
-from ackstream.protocol.ditto.twin.things import Resource, resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,8 @@ from msgspec import UNSET
 
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
-from ackstream.protocol.ditto.errors import (
+from ackstream.protocol.ditto.twin.things import select_of_thing
+from ackstream.protocol.errors import (
     answer_too_large,
     cursor_invalid,
     json_field_missing,
@@ -34,7 +35,6 @@ from ackstream.protocol.ditto.errors import (
     option_invalid,
     unknown_path,
 )
-from ackstream.protocol.ditto.twin.things import select_of_thing
 from ackstream.protocol.rql.evaluation import SignalFact, checked, field_of, find, matches, scalars
 from ackstream.protocol.rql.parser import parse
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_STEPS, Effort, matches_any

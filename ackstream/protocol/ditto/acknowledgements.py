@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto import errors
+from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, Envelope, json_text, raw
 from ackstream.protocol.ditto.headers import (
     CHANNEL,

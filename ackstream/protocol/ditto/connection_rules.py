@@ -13,11 +13,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from ackstream.protocol.ditto.aggregates import FAILED_DEPENDENCY, combined_status
-from ackstream.protocol.ditto.errors import label_invalid, target_address_invalid
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, STREAM_OF, Subscription, subscription_of
-from ackstream.protocol.errors import CONFLICT, REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.errors import CONFLICT, REQUEST_TIMEOUT, DittoError, label_invalid, target_address_invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.errors import json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.json import MAX_DEPTH, UNREADABLE
 
 if TYPE_CHECKING:

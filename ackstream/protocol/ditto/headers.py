@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.protocol.ditto import errors
+from ackstream.protocol import errors
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.labels import parse_label

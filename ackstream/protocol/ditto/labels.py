@@ -28,8 +28,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import ditto_label_forbidden, label_invalid, label_not_declared, label_not_unique
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import (
+    DittoError,
+    ditto_label_forbidden,
+    label_invalid,
+    label_not_declared,
+    label_not_unique,
+)
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:

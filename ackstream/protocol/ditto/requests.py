@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import not_available, unknown_topic_path
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONDITION,
@@ -36,7 +35,7 @@ from ackstream.protocol.ditto.signal_defaults import (
 )
 from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.things import resource
-from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.errors import DittoError, not_available, shown, unknown_topic_path
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, RE
 from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import bad_request
+from ackstream.protocol.errors import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,33 +44,11 @@ TWIN_KINDS = frozenset({"twin", "twinQuery"})
 _STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "request", "cancel"})
 
 
-# timeouts above the bound of the HTTP API: the timeout, the bound
-_OUT_OF_BOUNDS = "The timeout <{:,}ms> is not inside its allowed bounds <0ms - {:,}ms>"
-gateway_timeout_invalid = bad_request("gateway:timeout.invalid", _OUT_OF_BOUNDS, "Choose a timeout inside the bounds.")
-message_timeout_invalid = bad_request("timeout.invalid", _OUT_OF_BOUNDS, "Please choose a valid timeout.")
-
-# a timeout of zero if a response or acknowledgements are awaited
-zero_timeout = bad_request(
-    "header.invalid",
-    "The value of the header 'timeout' must not be zero if response or acknowledgements are requested.",
-    "Please provide a positive timeout.",
-    invalidHeaderKey="timeout",
-)
-
-# on a WebSocket
-acks_without_response = bad_request(
-    "header.invalid",
-    "For WebSocket, it is forbidden to request acknowledgements while 'response-required' is set to false.",
-    "Please set 'requested-acks' to [] or 'response-required' to true.",
-    invalidHeaderKey="requested-acks",
-)
-
-# a query that requires no response
-command_headers_invalid = bad_request(
-    "command.headers.invalid",
-    "Query commands must not have the header 'response-required' set to false",
-    "Set the header 'response-required' to true instead in order to receive a response to your query command.",
-)
+gateway_timeout_invalid = CATALOGUE["gateway_timeout_invalid"]
+message_timeout_invalid = CATALOGUE["message_timeout_invalid"]
+zero_timeout = CATALOGUE["zero_timeout"]
+acks_without_response = CATALOGUE["acks_without_response"]
+command_headers_invalid = CATALOGUE["command_headers_invalid"]
 
 
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:

@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ackstream.protocol.ditto.errors import unknown_topic_path
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, unknown_topic_path
 
 GROUPS = ("things", "policies", "connections")
 CHANNELS = ("twin", "live", "none")

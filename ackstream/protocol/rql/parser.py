@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError, bad_request
+from ackstream.protocol.errors import CATALOGUE, DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,11 +107,7 @@ def leaves(tree: Node) -> Iterator[Leaf]:
         yield tree
 
 
-rql_expression_invalid = bad_request(
-    "rql.expression.invalid",
-    "{}",
-    "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid.",
-)
+rql_expression_invalid = CATALOGUE["rql_expression_invalid"]
 
 
 def parse(text: str) -> Node:

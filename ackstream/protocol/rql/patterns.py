@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.protocol.errors import bad_request
+from ackstream.protocol.errors import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,12 +64,7 @@ MAX_STEPS = 30_000
 CHARACTERS = 100
 """As many characters of a text are looked at in one step."""
 
-rql_expression_expensive = bad_request(
-    "rql.expression.expensive",
-    "Evaluating the RQL expression on these values takes more than {} steps.",
-    "Compare with fewer values: each literal of the expression is compared with each element of an array, and each ? of"
-    " a pattern is tried at each place of a text.",
-)
+rql_expression_expensive = CATALOGUE["rql_expression_expensive"]
 
 
 class Effort:

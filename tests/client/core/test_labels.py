@@ -16,9 +16,8 @@ from ackstream.client.reading.samples import Sample
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.envelopes import encode
-from ackstream.protocol.ditto.errors import label_not_unique, thing_not_found
 from ackstream.protocol.ditto.labels import Declarations, LabelsTakenError
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, label_not_unique, thing_not_found
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
 

@@ -21,10 +21,9 @@ from ackstream.client.parties.signals import (
 )
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
-from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import signature
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, thing_not_found
 from ackstream.settings.security import Secret
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"

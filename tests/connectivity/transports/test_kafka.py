@@ -35,7 +35,7 @@ from ackstream.connectivity.transports.kafka import (
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.correlation_ids import Latest
-from ackstream.protocol.ditto.errors import kafka_message_rejected
+from ackstream.protocol.errors import kafka_message_rejected
 from ackstream.settings import Kafka
 from tests.prose import covers, each
 

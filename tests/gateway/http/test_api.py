@@ -11,7 +11,7 @@ from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import decoded, raw
-from ackstream.protocol.ditto.errors import ack_request_timeout, command_timeout, thing_not_found
+from ackstream.protocol.errors import ack_request_timeout, command_timeout, thing_not_found
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web, aggregate, failure, response
 from tests.prose import each, prose

@@ -21,10 +21,9 @@ from ackstream.gateway.http.operations import find
 from ackstream.gateway.middleware.admission import SEARCHES, Limits
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
-from ackstream.protocol.ditto.errors import thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.subscriptions import publication
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, thing_not_found
 from ackstream.settings import Gateway, Settings
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Exchange, Web, response

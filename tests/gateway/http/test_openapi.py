@@ -17,7 +17,7 @@ from ackstream.gateway.http.operations import OPERATIONS, PREFIX, document
 from ackstream.gateway.server import application
 from ackstream.observe.overview import View
 from ackstream.observe.stories import Story, Trace
-from ackstream.protocol.ditto.errors import thing_not_found
+from ackstream.protocol.errors import thing_not_found
 from tests.gateway.page.test_pages import TRACE_ID, Seen
 from tests.gateway.parts import Web, aggregate, failure, response
 

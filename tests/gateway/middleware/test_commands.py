@@ -8,7 +8,7 @@ import pytest
 
 from ackstream.gateway.middleware import commands
 from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.protocol.ditto.errors import command_timeout, condition_failed, thing_not_found
+from ackstream.protocol.errors import command_timeout, condition_failed, thing_not_found
 from tests.gateway.parts import Web, failure, response
 
 if TYPE_CHECKING:

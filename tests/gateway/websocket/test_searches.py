@@ -13,9 +13,8 @@ import pytest
 from ackstream.gateway.websocket import incoming as searches
 from ackstream.gateway.websocket.incoming import Searches
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
-from ackstream.protocol.ditto.errors import option_invalid
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, option_invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,10 +27,9 @@ from ackstream.gateway.websocket import session
 from ackstream.gateway.websocket.session import socket_route
 from ackstream.protocol.ditto.correlation_ids import shown_id, wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
-from ackstream.protocol.ditto.errors import condition_failed, label_not_unique, thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.subscriptions import publication
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, condition_failed, label_not_unique, thing_not_found
 from ackstream.settings import Gateway, Settings
 from tests.gateway.parts import Exchange, failure, response
 from tests.gateway.sockets import Closed, connected

@@ -32,11 +32,10 @@ from ackstream.protocol.ditto.aggregates import (
     write_text,
 )
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode, raw
-from ackstream.protocol.ditto.errors import target_address_invalid
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, target_address_invalid
 from tests.outcomes import outcome, refusal
 from tests.prose import each, prose
 from tests.protocol.ditto.test_envelopes import ENVELOPES, JSON

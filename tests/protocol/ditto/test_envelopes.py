@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto import errors
+from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, raw
 from ackstream.protocol.ditto.signal_defaults import zero_timeout
 from ackstream.protocol.ditto.topics import TopicPath

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ackstream.protocol.ditto.errors import label_not_unique
 from ackstream.protocol.ditto.labels import (
     BUILT_IN,
     GRACE_MS,
@@ -28,7 +27,7 @@ from ackstream.protocol.ditto.labels import (
     parse_declared,
     parse_label,
 )
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, label_not_unique
 from tests.outcomes import outcome, refusal
 from tests.prose import each
 

@@ -14,10 +14,9 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
-from ackstream.protocol.ditto.errors import json_invalid, option_invalid, unknown_topic_path
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import NOT_FOUND, REQUEST_TIMEOUT, DittoError, bad_request, error_factory
+from ackstream.protocol.errors import CATALOGUE, DittoError, json_invalid, option_invalid, unknown_topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,18 +30,10 @@ _TOPIC = TopicPath("_", "_", "things", "twin", "search")
 _OPTION = re.compile(r"\s*((\w+)\([^()]*\))\s*(?:,|$)")
 _NO_SIZE = re.compile(r"size\(0*\)")
 
-_CODE = "thing-search:subscription"
-subscription_not_found = error_factory(NOT_FOUND, f"{_CODE}.not.found", "No subscription with ID '{}' exists.")
-subscription_timeout = error_factory(
-    REQUEST_TIMEOUT, f"{_CODE}.timeout", "The subscription '{}' stopped due to a lack of interaction."
-)
-subscription_cancelled = bad_request(
-    f"{_CODE}.protocol.error", "This subscription is considered cancelled. No more messages are processed."
-)
-demand_not_positive = bad_request(
-    f"{_CODE}.protocol.error",
-    "The number of requested elements must be > 0 (see reactive-streams specification, rule 3.9)",
-)
+subscription_not_found = CATALOGUE["subscription_not_found"]
+subscription_timeout = CATALOGUE["subscription_timeout"]
+subscription_cancelled = CATALOGUE["subscription_cancelled"]
+demand_not_positive = CATALOGUE["demand_not_positive"]
 
 
 class Subscribe(msgspec.Struct, frozen=True):

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ackstream.protocol import json
-from ackstream.protocol.ditto import errors
+from ackstream.protocol import errors, json
 from ackstream.protocol.ditto.envelopes import json_text
-from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
+from ackstream.protocol.errors import CATALOGUE, DittoError, shown
 from ackstream.protocol.json import keys_of
 
 if TYPE_CHECKING:
@@ -51,13 +50,13 @@ _DEFINITION = re.compile(r"[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+:[_a-zA-Z0-9\-.]+|ht
 class Resource(msgspec.Struct, frozen=True):
     """A part of a thing; ``keys`` lead to it from the top; ``feature`` is the feature's id if it is (in) one.
 
-    ``pointer`` is its pointer within the attributes or properties, for error texts.
+    ``pointer`` leads to it within the attributes or properties if it is one of them, for error texts.
     """
 
     kind: Kind
     keys: json.Keys
     feature: str | None = None
-    pointer: str = "/"
+    pointer: str | None = None
 
     @property
     def path(self) -> str:
@@ -65,60 +64,10 @@ class Resource(msgspec.Struct, frozen=True):
         return json.write_pointer(self.keys)
 
 
-_CHECK = "Check if the ID of the {} and you have sufficient permissions."
-_OF_THING = _CHECK.format("Thing was correct")
-_OF_FEATURE = _CHECK.format("Thing and the Feature ID was correct")
-_IN_FEATURE = "of the Feature with ID '{feature}' on the Thing with ID '{thing}'"
-
-# kind of resource: code, message up to "or (the) requester …", description
-_NOT_FOUND: dict[Kind, tuple[str, str, str]] = {
-    "policyId": ("policyId", "The Policy ID of the Thing with ID <{thing}> could not be found", errors.OF_REQUESTED),
-    "definition": (
-        "definition",
-        "The Definition of the Thing with ID <{thing}> could not be found",
-        _CHECK.format("thing and the key of your requested definition was correct"),
-    ),
-    "attributes": ("attributes", "The Attributes of the Thing with ID '{thing}' could not be found", _OF_THING),
-    "attribute": (
-        "attribute",
-        "The attribute with key '{pointer}' on the thing with ID '{thing}' could not be found",
-        _CHECK.format("thing and the key of your requested attribute was correct"),
-    ),
-    "features": ("features", "The Features on the Thing with ID '{thing}' do not exist", _OF_THING),
-    "feature": (
-        "feature",
-        "The Feature with ID '{feature}' on the Thing with ID '{thing}' could not be found",
-        _CHECK.format("Thing and the ID of your requested Feature was correct"),
-    ),
-    "featureDefinition": ("feature.definition", f"The Definition {_IN_FEATURE} does not exist", _OF_FEATURE),
-    "featureProperties": ("feature.properties", f"The Properties {_IN_FEATURE} do not exist", _OF_FEATURE),
-    "featureProperty": (
-        "feature.property",
-        f"The Property with JSON Pointer '{{pointer}}' {_IN_FEATURE} does not exist",
-        _CHECK.format("Thing, the Feature ID and the key of your requested property was correct"),
-    ),
-    "featureDesiredProperties": (
-        "feature.desiredProperties",
-        f"The desired properties {_IN_FEATURE} do not exist",
-        _OF_FEATURE,
-    ),
-    "featureDesiredProperty": (
-        "feature.desiredProperty",
-        f"The desired property with JSON Pointer '{{pointer}}' {_IN_FEATURE} does not exist",
-        _CHECK.format("Thing, the Feature ID and the key of your requested desired property was correct"),
-    ),
-}
-
-
 def not_found(thing_id: str, part: Resource) -> DittoError:
     """Return the error for a thing that lacks a part."""
-    if part.kind == "thing":
-        return errors.thing_not_found(thing_id)
-    code, message, description = _NOT_FOUND[part.kind]
-    text = message.format(thing=shown(thing_id), feature=shown(part.feature), pointer=shown(part.pointer))
-    who = "requester" if part.kind == "policyId" else "the requester"
-    hidden = f"or {who} had insufficient permissions to access it."
-    return DittoError(NOT_FOUND, f"things:{code}.notfound", f"{text} {hidden}", description)
+    named = [value for value in (thing_id, part.feature, part.pointer) if value is not None]
+    return CATALOGUE[f"{part.kind}_not_found"](*named)
 
 
 @lru_cache(maxsize=4096)
@@ -137,7 +86,7 @@ def resource(path: str) -> Resource:
         case ("features", feature, "definition"):
             return Resource("featureDefinition", keys, feature)
         case ("features", feature, part, *rest) if part in _PARTS:
-            return Resource(_PARTS[part][bool(rest)], keys, feature, json.write_pointer(rest))
+            return Resource(_PARTS[part][bool(rest)], keys, feature, json.write_pointer(rest) if rest else None)
     raise errors.unknown_path(path)
 
 

@@ -10,12 +10,11 @@ from ackstream.jobs.twin.records import check_tags, read_tags
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
-from ackstream.protocol.ditto.errors import condition_failed, thing_not_found
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.twin.permissions import check_address, conceal, kind_of, restrict, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, condition_failed, thing_not_found
 from tests.harness.effort import soon
 
 if TYPE_CHECKING:

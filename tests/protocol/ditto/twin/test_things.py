@@ -25,21 +25,21 @@ from ackstream.protocol.json import select
 @pytest.mark.parametrize(
     ("path", "kind", "pointer"),
     [
-        ("/", "thing", "/"),
-        ("/policyId", "policyId", "/"),
-        ("/definition", "definition", "/"),
-        ("/attributes", "attributes", "/"),
+        ("/", "thing", None),
+        ("/policyId", "policyId", None),
+        ("/definition", "definition", None),
+        ("/attributes", "attributes", None),
         ("/attributes/a/b~1c", "attribute", "/a/b~1c"),
-        ("/features", "features", "/"),
-        ("/features/f", "feature", "/"),
-        ("/features/f/definition", "featureDefinition", "/"),
-        ("/features/f/properties", "featureProperties", "/"),
+        ("/features", "features", None),
+        ("/features/f", "feature", None),
+        ("/features/f/definition", "featureDefinition", None),
+        ("/features/f/properties", "featureProperties", None),
         ("/features/f/properties/p/q", "featureProperty", "/p/q"),
-        ("/features/f/desiredProperties", "featureDesiredProperties", "/"),
+        ("/features/f/desiredProperties", "featureDesiredProperties", None),
         ("/features/f/desiredProperties/p", "featureDesiredProperty", "/p"),
     ],
 )
-def test_a_path_names_a_resource(path: str, kind: str, pointer: str) -> None:
+def test_a_path_names_a_resource(path: str, kind: str, pointer: str | None) -> None:
     found = resource(path)
     assert (found.kind, found.path, found.pointer) == (kind, path, pointer)
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from ackstream.protocol.ditto import errors
+from ackstream.protocol import errors
+from ackstream.protocol.ditto.twin.things import Kind, not_found, resource
 from ackstream.protocol.durations import timeout_invalid
 from ackstream.protocol.errors import DittoError
 from tests.conformance.runner import request_parsing_failed
@@ -51,6 +53,26 @@ def test_a_message_repeats_only_the_beginning_of_a_long_text(error: DittoError) 
     assert sum(len(value) for value in error.to_dict().values() if isinstance(value, str)) < 2_500
     assert "x" * 500 in error.message
     assert "…" in error.message
+
+
+def test_every_error_of_the_catalogue_is_used() -> None:
+    root = Path(errors.__file__).parent
+    sources = "".join(path.read_text("utf-8") for path in root.rglob("*.py"))
+    of_parts = {f"{kind}_not_found" for kind in get_args(Kind)}
+    unused = [name for name in errors.CATALOGUE.keys() - of_parts if f'CATALOGUE["{name}"]' not in sources]
+    assert unused == []
+
+
+def test_each_part_of_a_thing_has_an_error_that_names_it() -> None:
+    paths = ["", "policyId", "definition", "attributes", "attributes/a~1b", "features", "features/~1"]
+    paths += [f"features/f/{name}" for name in ("definition", "properties", "desiredProperties")]
+    paths += ["features/f/properties/p/q", "features/f/desiredProperties/p"]
+    parts = [resource(f"/{path}") for path in paths]
+    assert {part.kind for part in parts} == set(get_args(Kind))
+    for part in parts:
+        message = not_found("ns:thing", part).message
+        assert all(f"'{name}'" in message for name in (part.feature, part.pointer) if name is not None)
+        assert "ns:thing" in message
 
 
 @each("labels", "request-parse-error-json")
