@@ -16,7 +16,7 @@ from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSen
 from ackstream.gateway import errors
 from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
 from ackstream.gateway.middleware.admission import ClientAdmission
-from ackstream.gateway.middleware.audit import Audit, recording
+from ackstream.gateway.middleware.audit import Audit, AuditTrail
 from ackstream.gateway.middleware.connections import check_transport
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
@@ -192,7 +192,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
         watched = watched_files(settings.gateway, authenticator, access)
         seconds, delivery = gateway.max_timeout / 1000, gateway.delivery_timeout / 1000
         with (
-            recording(audit, settings.kafka) if audit.level != "off" else nullcontext(),
+            AuditTrail(settings.kafka, audit) if audit.level != "off" else nullcontext(),
             FileWatch(watched, audit.read_rules),
             Outcomes(settings.kafka) as outcomes,
             Requester(settings.kafka, default_timeout=seconds, delivery_timeout=delivery) as requester,

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-from msgspec.structs import asdict
-
 from ackstream.client.core.connection import Connection, ReliableSender, Sending
 from ackstream.gateway.errors import unavailable
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
@@ -53,6 +50,7 @@ SIGN_IN, REQUEST = "sign-in", "request"
 
 _READING = frozenset({"retrieve", "many", "list", "search", "count", "messages"})
 _REPEATED = "further attempts of this address"
+_ABSENT: dict[str, str | None] = dict.fromkeys(("correlation_id", "command", "thing_id", "path"))
 
 
 class Sender(NamedTuple):
@@ -67,15 +65,6 @@ class Sender(NamedTuple):
         """Return the sender of a connection."""
         peer = connection.client
         return cls(subjects, peer and peer.host, connection.scope.get("method", "WEBSOCKET"))
-
-
-class Action(msgspec.Struct, frozen=True):
-    """The subject of a record: a command, or the path of a request or file."""
-
-    correlation_id: str | None = None
-    command: str | None = None
-    thing_id: str | None = None
-    path: str | None = None
 
 
 class Attempt:
@@ -94,13 +83,15 @@ class Attempt:
     def write(self, correlation_id: str | None, **how: Any) -> None:
         """Record the command, or its refusal."""
         topic = self._command.topic
-        action = Action(
-            correlation_id,
+        self._audit.write(
+            self._event,
+            self._sender,
+            correlation_id=correlation_id,
             command="/".join(filter(None, (topic.channel, topic.criterion, topic.action or topic.subject))),
             thing_id=None if topic.namespace == "_" else topic.thing_id,
             path=self._command.path,
+            **how,
         )
-        self._audit.write(self._event, self._sender, action, **how)
 
 
 class Audit:
@@ -142,7 +133,7 @@ class Audit:
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
         """Record that a WebSocket was opened."""
-        self.write(SIGN_IN, Sender.of(connection, subjects), Action(command=connection.scope["path"]), allowed=True)
+        self.write(SIGN_IN, Sender.of(connection, subjects), command=connection.scope["path"], allowed=True)
 
     def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
         """Record, or count, a failed sign-in of a user, if known; an unknown name may be a password."""
@@ -166,36 +157,35 @@ class Audit:
         with self._lock:
             recorded = self._failures.take(event, sender.address, self._clock())
         if recorded:
-            action = Action(command=connection.scope["path"])
-            self.write(event, sender, action, allowed=False, status=error.status, reason=error.message)
+            why = {"status": error.status, "reason": error.message}
+            self.write(event, sender, command=connection.scope["path"], allowed=False, **why)
 
     def turn(self, *, closing: bool = False) -> None:
         """Record the failures that were counted; to be called from time to time, in any thread."""
         with self._lock:
             due = self._failures.due(self._clock(), everything=closing)
         for event, address, count in due:
-            self.write(event, Sender((), address), Action(), allowed=False, count=count, reason=_REPEATED)
+            self.write(event, Sender((), address), allowed=False, count=count, reason=_REPEATED)
 
     def read_rules(self, name: str, problem: str | None) -> None:
         """Record that the access file was read again, or refused."""
-        self.write("rules", Sender(()), Action(path=name), allowed=problem is None, reason=problem)
+        self.write("rules", Sender(()), path=name, allowed=problem is None, reason=problem)
 
     def write(
         self,
         event: str,
         sender: Sender,
-        action: Action,
         *,
         allowed: bool,
         count: int = 1,
         status: int | None = None,
-        reason: str | None = None,
+        **texts: str | None,
     ) -> None:
-        """Give a record to be stored."""
+        """Give a record to be stored; ``texts`` are the columns of the row that are texts, cut to a length."""
         if self.level == "off":
             return
         subject, roles = _divided(sender.subjects)
-        texts = {**asdict(action), "address": sender.address, "method": sender.method, "reason": reason}
+        texts |= {"address": sender.address, "method": sender.method}
         row = AuditRow(
             event=event,
             received_at=round(self._clock() * 1000),
@@ -204,7 +194,7 @@ class Audit:
             allowed=allowed,
             count=count,
             status=status,
-            **{name: None if text is None else text[:MAX_CHARACTERS] for name, text in texts.items()},
+            **{name: text and text[:MAX_CHARACTERS] for name, text in (_ABSENT | texts).items()},
         )
         self._take(row)
 
@@ -260,19 +250,17 @@ TURN_SECONDS = RESEND_SECONDS = 1.0
 class AuditTrail(Closing):
     """Stores records in order without making anyone wait, in one partition and numbered, so that a gap shows."""
 
-    def __init__(self, kafka: Kafka) -> None:
-        """Connect; ``UnreachableError``: no broker, or the topic is missing."""
+    def __init__(self, kafka: Kafka, audit: Audit) -> None:
+        """Connect, and store the records of an audit; ``UnreachableError``: no broker, or the topic is missing."""
         self._topic, self._run_id = kafka.topic(TOPIC), f"gateway-{secrets.token_hex(8)}"
         self._number = self._unstored = 0
         self._lock, self._waiting, self._closed = threading.Lock(), threading.Event(), threading.Event()
         self._working = True
         self._producer = Connection(kafka).producer(self._topic, linger_ms=LINGER_MS)
         self._sender = ReliableSender(self._producer)
+        self._audit = audit
+        audit.store(self.take, lambda: self.full)
         self._thread = threading.Thread(target=self._run, name="ackstream-audit", daemon=True)
-
-    def start(self, turn: Callable[[], None]) -> None:
-        """Begin to send; ``turn`` is called once a second, in a thread."""
-        self._turn = turn
         self._thread.start()
 
     @property
@@ -293,7 +281,8 @@ class AuditTrail(Closing):
         self._waiting.set()
 
     def close(self) -> None:
-        """Send waiting records, for at most 5 s."""
+        """Send waiting records, and the counted failures, for at most 5 s."""
+        self._audit.turn(closing=True)
         self._closed.set()
         self._waiting.set()
         self._thread.join(CLOSE_SECONDS)
@@ -313,7 +302,7 @@ class AuditTrail(Closing):
             self._sender.turn(now + RESEND_SECONDS if closed else now)
             if not closed and now - turned >= TURN_SECONDS:
                 turned = now
-                self._turn()
+                self._audit.turn()
 
     def _send(self, record: dict[str, Any], at: float) -> None:
         self._sender.submit(Sending(record, lambda error: self._finished(record, error), give_up_at=0), at)
@@ -331,15 +320,3 @@ class AuditTrail(Closing):
         if self._working:
             log.warning("Kafka does not store records of the audit, which are sent again until it does: %s", error)
         self._working = False
-
-
-@contextmanager
-def recording(audit: Audit, kafka: Kafka) -> Iterator[None]:
-    """Store the records of an audit that is not off for the time of the block; raises as :class:`AuditTrail` does."""
-    with AuditTrail(kafka) as trail:
-        audit.store(trail.take, lambda: trail.full)
-        trail.start(audit.turn)
-        try:
-            yield
-        finally:
-            audit.turn(closing=True)

@@ -10,7 +10,7 @@ import pytest
 
 from ackstream.gateway.errors import authentication_failed
 from ackstream.gateway.middleware.admission import SEARCHES
-from ackstream.gateway.middleware.audit import ADDRESSES, FREE, WINDOW_SECONDS, Action, Audit, FailureCounts, Sender
+from ackstream.gateway.middleware.audit import ADDRESSES, FREE, WINDOW_SECONDS, Audit, FailureCounts, Sender
 from ackstream.protocol.errors import DittoError
 from tests.gateway.access.test_authentication import LAMP, THING, as_, web
 from tests.gateway.parts import Web, response
@@ -312,6 +312,6 @@ def test_a_gateway_that_stops_leaves_no_count_behind() -> None:
 def test_roles_are_shown_apart_from_the_subject() -> None:
     rows: list[AuditRow] = []
     sender = Sender(("jwt:x", "role:jwt:a", "role:jwt:b"))
-    Audit("changes", rows.append).write("sign-in", sender, Action(), allowed=True)
+    Audit("changes", rows.append).write("sign-in", sender, allowed=True)
     assert shown(rows[0], "subject", "roles") == ("jwt:x", ("jwt:a", "jwt:b"))
     assert json.loads(json.dumps(rows[0].roles)) == ["jwt:a", "jwt:b"]

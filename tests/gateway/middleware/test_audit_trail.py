@@ -62,9 +62,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 @contextmanager
 def trail() -> Iterator[tuple[AuditTrail, Audit]]:
-    with AuditTrail(Kafka(topic_prefix="x-")) as found:
-        records = Audit("changes", found.take, lambda: found.full)
-        found.start(records.turn)
+    records = Audit("changes")
+    with AuditTrail(Kafka(topic_prefix="x-"), records) as found:
         yield found, records
 
 
