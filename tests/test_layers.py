@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol.rql": {"errors", "protocol"},
     "protocol.ditto": {"errors", "protocol", "protocol.rql"},
     "settings": WIRE,
-    "observe": BASE | {"kafka", "lake"},
+    "observe": BASE | {"kafka"},
     "local": BASE | {"kafka"},
     "kafka": BASE,
     "contract": BASE | {"kafka"},

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ackstream.jobs.correlate.job import InFlight
-    from ackstream.observe.feeds import JobSign
+    from ackstream.observe.feeds import JobSign, Overview
     from ackstream.observe.outcomes import Verdict
-    from ackstream.observe.overview import Overview
     from ackstream.observe.planes import PlanesView
 
 REFRESH_SECONDS = 1.0
@@ -52,7 +51,7 @@ def watch(
     from kafka.errors import AuthorizationError, KafkaError
 
     from ackstream.kafka.clients import failure
-    from ackstream.observe.overview import Watching
+    from ackstream.observe.feeds import Watching
 
     span_ms = milliseconds("--window", window)
     settings = load()

@@ -18,10 +18,10 @@ from ackstream.gateway.access.authentication import Authenticator, access_of, wa
 from ackstream.gateway.middleware.admission import ClientAdmission
 from ackstream.gateway.middleware.audit import Audit, AuditTrail
 from ackstream.gateway.middleware.connections import check_transport
+from ackstream.gateway.page.live import Live
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
-from ackstream.observe.overview import Live
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.settings.access import FileWatch
 from ackstream.settings.gateway import with_access_file

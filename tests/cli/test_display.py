@@ -13,9 +13,8 @@ from rich.console import Console
 from ackstream.cli.monitoring import watch_screen
 from ackstream.cli.tables import _story as story
 from ackstream.cli.terminal import Terminal, escaped, moment, plain, result_table, span
-from ackstream.observe.feeds import JobSign, Lag
+from ackstream.observe.feeds import JobSign, Lag, Overview
 from ackstream.observe.outcomes import Meter
-from ackstream.observe.overview import Overview
 from ackstream.observe.planes import DeadLetter, DestinationLine, PlanesView
 from ackstream.observe.progress import PublisherLine, QueueLine, ReaderLine
 

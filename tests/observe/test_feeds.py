@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -12,16 +12,13 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.errors import AckstreamError
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe import feeds
-from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, PlaneWatch, clock_warning
+from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, Watching, clock_warning
 from ackstream.observe.outcomes import Meter
-from ackstream.observe.overview import Watching
 from ackstream.observe.planes import Planes
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated, StoredRange
 from ackstream.settings import Settings
 from tests.harness.ledgers import outcome
-from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
@@ -170,49 +167,6 @@ def test_a_broker_without_any_topic_of_the_planes_shows_nothing(settings: Settin
         feed.read_to_end(planes)
         feed.give(planes)
         assert feed.signs() == []
-
-
-@pytest.mark.integration
-def test_a_topic_that_is_created_later_is_read_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "SIGNS_SECONDS", 0.1)
-    ensure_topics(settings, ["ledger"])
-    with PlaneWatch(settings) as watch:
-        watch.look()
-        ensure_topics(settings, ["stored", "persist-lease"])
-        write(settings, "stored", STORED)
-        write(settings, "persist-lease", b"0")
-        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
-        eventually(lambda: [sign.job for sign in watch.look()[1]] == ["persist"], "the job")
-
-
-@pytest.mark.integration
-def test_nothing_is_read_until_somebody_looks_and_some_time_after(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ensure_topics(settings, ["stored"])
-    opened: list[Any] = []
-
-    class Counted(PlaneFeed):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            opened.append("opened")
-
-        def close(self) -> None:
-            super().close()
-            opened.append("closed")
-
-    monkeypatch.setattr(feeds, "PlaneFeed", Counted)
-    with PlaneWatch(settings) as watch:
-        write(settings, "stored", STORED)
-        assert not opened
-        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
-        assert opened == ["opened"]
-        # nobody looks any more
-        monkeypatch.setattr(feeds, "IDLE_SECONDS", 0.0)
-        eventually(lambda: opened == ["opened", "closed"], "an end")
-        monkeypatch.setattr(feeds, "IDLE_SECONDS", 60.0)
-        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
-    assert opened == ["opened", "closed"] * 2
 
 
 @pytest.mark.integration

@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 
 import ackstream
+from ackstream.gateway.page import live as live_page
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.queues import job as queues
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import index_conf
-from ackstream.observe import overview as live_page
 from ackstream.settings import Settings, load
 from ackstream.settings.base import Part
 from ackstream.spark.operator import SHUFFLE_PARTITIONS

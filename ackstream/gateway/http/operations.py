@@ -17,8 +17,8 @@ import msgspec
 from ackstream import __version__
 from ackstream.contract.asyncapi import DITTO_SCHEMAS, Json, of_types, reference
 from ackstream.gateway.errors import method_not_allowed, not_found
-from ackstream.observe.overview import View
-from ackstream.observe.stories import Story, Trace
+from ackstream.gateway.page.live import View
+from ackstream.gateway.page.stories import Story, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,9 +28,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.admission import ip_address, is_in
+from ackstream.gateway.page.live import KAFKA
 from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
 from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Figures, Tally
-from ackstream.observe.overview import KAFKA
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import ROLE, Proxy
 from ackstream.settings.security import is_loopback

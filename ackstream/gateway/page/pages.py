@@ -17,8 +17,8 @@ from starlette.routing import Route
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.http.operations import document
+from ackstream.gateway.page.stories import Story, Trace
 from ackstream.lake import questions
-from ackstream.observe.stories import Story, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.observe.overview import View
+    from ackstream.gateway.page.live import View
     from ackstream.protocol.ditto.twin.access import Access
 
 

@@ -14,9 +14,9 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from ackstream.contract.asyncapi import of_types
 from ackstream.gateway.http import operations
 from ackstream.gateway.http.operations import OPERATIONS, PREFIX, document
+from ackstream.gateway.page.live import View
+from ackstream.gateway.page.stories import Story, Trace
 from ackstream.gateway.server import application
-from ackstream.observe.overview import View
-from ackstream.observe.stories import Story, Trace
 from ackstream.protocol.errors import thing_not_found
 from tests.gateway.page.test_pages import TRACE_ID, Seen
 from tests.gateway.parts import Web, aggregate, failure, response

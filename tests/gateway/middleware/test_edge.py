@@ -16,9 +16,9 @@ from ackstream.errors import SettingsError
 from ackstream.gateway.middleware import edge
 from ackstream.gateway.middleware.connections import Doors
 from ackstream.gateway.middleware.edge import EVENT_LOOP, follow, unfollow
+from ackstream.gateway.page.live import KAFKA
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Figures
-from ackstream.observe.overview import KAFKA
 from ackstream.settings import Gateway, load
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import URL, Web, response

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ackstream.gateway.page.live import FailureEntry, LabelTally, View
 from ackstream.gateway.page.pages import FILES, TRACED
+from ackstream.gateway.page.stories import Happening, Story, Trace, TracedRequest
 from ackstream.lake import questions
 from ackstream.observe.feeds import JobSign, Lag
 from ackstream.observe.outcomes import VERDICTS, Count
-from ackstream.observe.overview import FailureEntry, LabelTally, View
 from ackstream.observe.planes import DeadLetter, PlanesView
-from ackstream.observe.stories import Happening, Story, Trace, TracedRequest
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_

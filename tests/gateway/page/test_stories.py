@@ -12,10 +12,10 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.gateway.page import stories as module
+from ackstream.gateway.page.stories import Stories, Story, Trace, TracedRequest, in_order
 from ackstream.lake.schemas import TABLES
-from ackstream.observe import stories as module
 from ackstream.observe.outcomes import read_entry
-from ackstream.observe.stories import Stories, Story, Trace, TracedRequest, in_order
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from ackstream.observe import overview as module
+import pytest
+
+from ackstream.gateway.page import live as module
+from ackstream.gateway.page.live import FailureEntry, LabelCounts, LabelTally, PlaneWatch
+from ackstream.kafka.topics import ensure_topics
+from ackstream.observe.feeds import PlaneFeed
 from ackstream.observe.outcomes import read_entry
-from ackstream.observe.overview import FailureEntry, LabelCounts, LabelTally
 from ackstream.settings import Settings
-from tests.observe.test_stories import LAMP, ack, outcome
+from tests.gateway.page.test_stories import LAMP, ack, outcome
+from tests.harness.waiting import eventually
+from tests.observe.test_feeds import STORED, write
 
 if TYPE_CHECKING:
-    import pytest
+    from ackstream.settings import Kafka
 
 
 def take(into: LabelCounts, name: str, value: bytes, at: int) -> None:
@@ -85,3 +91,51 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
         view = live.view()
     assert [tally.missing for tally in view.labels] == [1, 1, 1]
     assert len(view.failures) == 1
+
+
+@pytest.fixture
+def settings(kafka: Kafka) -> Settings:
+    return Settings(kafka=kafka)
+
+
+@pytest.mark.integration
+def test_a_topic_that_is_created_later_is_read_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIGNS_SECONDS", 0.1)
+    ensure_topics(settings, ["ledger"])
+    with PlaneWatch(settings) as watch:
+        watch.look()
+        ensure_topics(settings, ["stored", "persist-lease"])
+        write(settings, "stored", STORED)
+        write(settings, "persist-lease", b"0")
+        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
+        eventually(lambda: [sign.job for sign in watch.look()[1]] == ["persist"], "the job")
+
+
+@pytest.mark.integration
+def test_nothing_is_read_until_somebody_looks_and_some_time_after(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_topics(settings, ["stored"])
+    opened: list[Any] = []
+
+    class Counted(PlaneFeed):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            opened.append("opened")
+
+        def close(self) -> None:
+            super().close()
+            opened.append("closed")
+
+    monkeypatch.setattr(module, "PlaneFeed", Counted)
+    with PlaneWatch(settings) as watch:
+        write(settings, "stored", STORED)
+        assert not opened
+        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
+        assert opened == ["opened"]
+        # nobody looks any more
+        monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
+        eventually(lambda: opened == ["opened", "closed"], "an end")
+        monkeypatch.setattr(module, "IDLE_SECONDS", 60.0)
+        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
+    assert opened == ["opened", "closed"] * 2

@@ -1,28 +1,30 @@
-"""The overview of all planes, for the live page and for ``ackstream watch``: counts, failures, jobs and planes."""
+"""What the live page shows: requests, labels and failures from the ledger, and all planes while someone looks."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict, deque
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import asdict, replace
 
+from ackstream.gateway.page.stories import Stories
 from ackstream.kafka.clients import Closing
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.feeds import JobSign, LedgerFeed, PlaneFeed, PlaneWatch
+from ackstream.observe.feeds import POLL_MS, JobSign, LedgerFeed, PlaneFeed
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
 from ackstream.observe.planes import SHOWN, Planes, PlanesView
-from ackstream.observe.stories import Stories
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
+
+log = logging.getLogger(__name__)
 
 KAFKA = "Kafka"
 """The sign of life of a process that follows the ledger."""
@@ -143,6 +145,79 @@ class LabelCounts:
         return sorted(tallies, key=lambda tally: (-(tally.missing + tally.refused), -tally.acknowledged, tally.name))
 
 
+IDLE_SECONDS = 60.0
+"""Reading stops after this time without a look at the page."""
+
+VIEW_SECONDS, SIGNS_SECONDS = 1.0, 5.0
+RETRY_SECONDS = 2.0
+
+
+class PlaneWatch(Closing):
+    """Follows the planes in a thread, from one window before the first look; only while it is looked at."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Begin; nothing is connected before the first look."""
+        self._settings = settings
+        self._forget()
+        self._note = ""
+        self._looked = -IDLE_SECONDS
+        self._wanted, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ackstream-planes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._closing.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def look(self) -> tuple[PlanesView, list[JobSign], str]:
+        """Return the planes, the jobs, and a note if they cannot be followed."""
+        self._looked = time.monotonic()
+        self._wanted.set()
+        return self._view, self._signs, self._note
+
+    @property
+    def _idle(self) -> bool:
+        return time.monotonic() - self._looked > IDLE_SECONDS
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            if self._idle:
+                # a page would open with the state of an hour ago
+                self._forget()
+                self._wanted.wait()
+                # only now: a look, or the end, since the question above counts
+                self._wanted.clear()
+                continue
+            try:
+                self._follow()
+            except Exception as error:  # noqa: BLE001 - a thread that dies would freeze the page
+                log.warning("The planes cannot be followed: %r", error)
+                self._note = f"The planes cannot be followed: {error}"
+                self._closing.wait(RETRY_SECONDS)
+
+    def _forget(self) -> None:
+        self._view = Planes(self._settings.gateway.page_window).view(epoch_milliseconds())
+        self._signs: list[JobSign] = []
+
+    def _follow(self) -> None:
+        """Follow until the page is closed everywhere."""
+        window = self._settings.gateway.page_window
+        with PlaneFeed(self._settings, epoch_milliseconds() - window) as feed:
+            planes, signs_at, view_at = Planes(window), 0.0, 0.0
+            while not (self._closing.is_set() or self._idle):
+                feed.give(planes, POLL_MS)
+                if time.monotonic() >= view_at:
+                    self._view = planes.view(epoch_milliseconds())
+                    view_at = time.monotonic() + VIEW_SECONDS
+                if time.monotonic() >= signs_at:
+                    if feed.outdated:
+                        return
+                    self._signs, self._note = feed.signs(), ""
+                    signs_at = time.monotonic() + SIGNS_SECONDS
+
+
 class Live(Closing):
     """Follows the ledger from one window before its start."""
 
@@ -212,58 +287,3 @@ class Live(Closing):
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 clock_at = time.monotonic() + CLOCK_SECONDS
-
-
-class Overview(NamedTuple):
-    """All planes at one moment, for the terminal; times are in epoch milliseconds."""
-
-    now: int
-    requests: Snapshot
-    trends: dict[Verdict, list[int]]
-    newest: int | None
-    jobs: list[JobSign]
-    planes: PlanesView | None
-    note: str
-
-
-class Watching(Closing):
-    """Follows requests and all other planes in the thread of its caller."""
-
-    def __init__(self, settings: Settings, window: int) -> None:
-        """Connect, with a window of recent counts in milliseconds; raises if broker or ledger is missing."""
-        self._meter, self._planes = Meter(window), Planes(window)
-        self._jobs: list[JobSign] = []
-        self._note = ""
-        since = epoch_milliseconds() - max(window, settings.correlate.default_timeout)
-        with ExitStack() as stack:
-            self._ledger = stack.enter_context(LedgerFeed(settings, since))
-            self._topics = stack.enter_context(PlaneFeed(settings, since))
-            self._connected = stack.pop_all()
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._connected.close()
-
-    def read_to_end(self) -> None:
-        """Read all present records; ``KafkaError``: the broker is unavailable."""
-        self._ledger.read_all(self._meter.take)
-        self._topics.read_to_end(self._planes)
-        self._jobs, self._note = self._topics.signs(), self._ledger.warning()
-
-    def follow(self, seconds: float) -> None:
-        """Read new records for a time; note it if Kafka does not respond."""
-        try:
-            self._jobs, self._note = self._topics.signs(), self._ledger.warning()
-        except KafkaError as error:
-            self._note = f"Kafka does not respond: {error}"
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            for entry in self._ledger.records():
-                self._meter.take(entry)
-            self._topics.give(self._planes)
-
-    def now(self) -> Overview:
-        """Return the current state of all planes."""
-        now, meter = epoch_milliseconds(), self._meter
-        found = meter.snapshot(now), meter.trends(now), meter.newest
-        return Overview(now, *found, self._jobs, self._planes.view(now), self._note)
