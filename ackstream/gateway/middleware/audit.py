@@ -157,8 +157,8 @@ class Audit:
         with self._lock:
             recorded = self._failures.take(event, sender.address, self._clock())
         if recorded:
-            why = {"status": error.status, "reason": error.message}
-            self.write(event, sender, command=connection.scope["path"], allowed=False, **why)
+            path = connection.scope["path"]
+            self.write(event, sender, allowed=False, command=path, status=error.status, reason=error.message)
 
     def turn(self, *, closing: bool = False) -> None:
         """Record the failures that were counted; to be called from time to time, in any thread."""
