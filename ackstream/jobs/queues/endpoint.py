@@ -1,8 +1,8 @@
 """A queue as its consumers see it: sessions, numbered answers, and an event for everything that happens to a message.
 
 Pure: records and a watermark in; answers, events and unreadable records out; the state is one blob. A record counts at
-its own timestamp, and time passes with records and with the watermark alone. So for the same order of records nothing
-depends on where batches are cut, and a replayed batch gives the same output.
+its own timestamp, and time passes with records and with the watermark alone. So for the same order of records and ticks
+nothing depends on where batches are cut, and a replayed batch gives the same output.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ are no segments; before version 4 leases began with the delivery, and every deli
 did not wait for a consumer that can read it."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
+
+LOOKS = 2
+"""Ticks in a session, where there are no records. Consumers send a sign of life more often, so where more time passes
+between two records or ticks, Kafka or the job was away: the excess is no consumer's silence."""
 
 MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
@@ -124,6 +128,8 @@ class Endpoint:
     def next_timeout(self) -> int | None:
         """The earliest time (epoch milliseconds) at which something happens without a record."""
         times = [session.until for session in self._sessions.values()]
+        if times:
+            times.append(self._now + self._session_ms // LOOKS)
         if self._queue.deadline is not None:
             times.append(self._queue.deadline)
         return min(times, default=None)
@@ -276,6 +282,11 @@ class Endpoint:
         """End sessions and leases in the order of their ends, then deliver the messages they held."""
         if now <= self._now:
             return
+        excess = now - self._now - self._session_ms // LOOKS
+        if excess > 0 and self._sessions:
+            for session in self._sessions.values():
+                session.until += excess
+            self._queue.extend(excess)
         self._now = now
         lost = [(session.until, consumer) for consumer, session in self._sessions.items() if session.until <= now]
         for until, consumer in sorted(lost, key=itemgetter(0)):

@@ -360,6 +360,14 @@ class Queue:
         while self._early and next(iter(self._early.values())) < now:
             del self._early[next(iter(self._early))]
 
+    def extend(self, milliseconds: int) -> None:
+        """Let every lease last longer."""
+        for message in self.messages.values():
+            for consumer, until in message.holders.items():
+                if until is not None:
+                    message.holders[consumer] = until + milliseconds
+                    heapq.heappush(self._timers, (until + milliseconds, message.id))
+
     @property
     def deadline(self) -> int | None:
         """When to call :meth:`dispatch` again; ``None`` if nothing is scheduled."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import MAX_TTL_MS, STATE_VERSION, Endpoint
+from ackstream.jobs.queues.endpoint import LOOKS, MAX_TTL_MS, STATE_VERSION, Endpoint
 from ackstream.jobs.queues.queue import UNREADABLE_MS, Queue
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ackstream.settings.jobs import QueueSettings
 
 SESSION = 30_000
+LOOK = SESSION // LOOKS
 BARRIER = 7
 """The number of the message that is one, of those that laws are tried with."""
 ALL: tuple[Any, ...] = ("failed", "rejected")
@@ -38,8 +39,13 @@ class Service:
         self._state = state
         self._offset = 0
 
-    def batch(self, *records: tuple[int, Any], watermark: int = 0) -> list[Any]:
-        """Process messages (named by their partition) and records of consumers; return the answers."""
+    def batch(self, *records: tuple[int, Any], watermark: int = 0, ticks: bool = True) -> list[Any]:
+        """Process messages (named by their partition) and records of consumers; return the answers.
+
+        :param watermark: that of the batch
+        :param ticks: whether the ticks come before it that the queue has asked for
+        """
+        earlier = self._tick_until(watermark) if ticks else []
         arrivals = [
             Arrival(at, "m", record, 0, 5, "orders") if isinstance(record, int) else record
             for at, record in records
@@ -60,7 +66,13 @@ class Service:
         self.events += endpoint.events
         self.answers += endpoint.answers
         self.unreadable = endpoint.unreadable
-        return endpoint.answers
+        return earlier + endpoint.answers
+
+    def _tick_until(self, watermark: int) -> list[Any]:
+        answers: list[Any] = []
+        while self.timeout is not None and self.timeout < watermark:
+            answers += self.batch(watermark=self.timeout)
+        return answers
 
     def told(self, *records: tuple[int, Any], watermark: int = 0) -> list[tuple[str, str, int]]:
         """Return (consumer, message's partition, count) of the deliveries of a batch."""
@@ -87,7 +99,7 @@ def test_a_bind_is_answered_with_the_granted_backlog_then_messages_follow() -> N
         MessageDelivered("q", "A", 1, 2, "m-1-0", "m", 1, 0, 5, 1, "orders"),
         MessageDelivered("q", "A", 1, 3, "m-2-0", "m", 2, 0, 5, 1, "orders"),
     ]
-    assert service.timeout == 11 + SESSION
+    assert service.timeout == 12 + LOOK
 
 
 def test_a_backlog_that_no_state_could_hold_is_unreadable() -> None:
@@ -130,10 +142,37 @@ def test_a_silent_consumer_is_lost_when_its_session_ends_and_not_before() -> Non
     service = Service(solace())
     service.batch((0, 1), (0, _bind()), (0, _bind("B")))
     service.batch((20_000, Alive("q", "A", 1, received=2, handed_out=2)))
-    assert service.batch(watermark=SESSION - 1) == []
-    assert service.batch(watermark=SESSION) == [Unbound("q", "B", 1, "lost")]
-    assert service.told((31_000, _bind("C")), watermark=50_000) == [("C", "1", 2)]
+    end = SESSION + 20_000 - LOOK
+    assert service.batch(watermark=end - 1) == []
+    assert service.batch(watermark=end) == [Unbound("q", "B", 1, "lost")]
+    assert service.told((36_000, _bind("C")), watermark=50_000) == [("C", "1", 2)]
     assert service.happened("event", "at", "consumer", "reason")[1] == ("returned", 50_000, "A", "lost")
+
+
+@pytest.mark.parametrize("tick_first", [True, False])
+@pytest.mark.parametrize("away_ms", [20_000, 60_000, 86_400_000])
+def test_time_in_which_kafka_was_away_is_no_consumers_silence(away_ms: int, *, tick_first: bool) -> None:
+    service = Service(amps(lease_ms=40_000, max_deliveries=1, max_backlog=1))
+    service.batch((0, 1), (0, 2), (0, _bind()), (0, _bind("B")))
+    signs = [(100 + each, Alive("q", name, 1, 2, handed_out=2)) for each, name in enumerate("AB")]
+    service.batch(*signs)
+    back = 10_000 + away_ms
+    if tick_first:
+        service.batch(watermark=back, ticks=False)
+    # what the clients had kept is stored one after the other
+    assert service.batch((back, signs[0][1])) == []
+    assert service.batch((back + 2_000, signs[1][1])) == []
+    assert service.batch((back + 3_000, _settle(1)), (back + 3_000, _settle(2, consumer="B"))) == []
+    assert service.happened("event", "reason")[2:] == [("left", "accepted"), ("left", "accepted")]
+
+
+def test_a_lease_and_a_session_end_where_others_could_write() -> None:
+    service = Service(amps(lease_ms=40_000, max_backlog=1))
+    service.batch((0, 1), (0, 2), (0, _bind()), (0, _bind("B")))
+    service.batch(*((100 + each, Alive("q", name, 1, 2, handed_out=2)) for each, name in enumerate("AB")))
+    service.batch(*((at, Alive("q", "B", 1, 2, handed_out=2)) for at in range(10_000, 60_000, 10_000)))
+    returned = [("returned", 30_100, "A", "lost"), ("returned", 40_101, "B", "lease")]
+    assert [each for each in service.happened("event", "at", "consumer", "reason") if each[-1]] == returned
 
 
 def test_a_backlog_of_alive_records_keeps_a_session_although_it_is_read_late() -> None:
@@ -196,7 +235,7 @@ def test_anybody_may_settle_where_the_queue_allows_it() -> None:
 def test_a_lease_ends_by_itself_and_the_message_goes_to_another() -> None:
     service = Service(amps(lease_ms=1_000))
     service.batch((0, 1), (0, _bind()), (0, _bind("B")))
-    assert service.timeout == SESSION, "A may not have it yet"
+    assert service.timeout == LOOK, "A may not have it yet"
     service.batch((500, Alive("q", "A", 1, received=2, handed_out=2)), (600, Alive("q", "A", 1, received=2)))
     assert service.timeout == 1_500
     assert service.told(watermark=1_500) == [("A", "1", 2)]
@@ -397,7 +436,7 @@ def test_a_checkpoint_continues(written: tuple[int, bytes]) -> None:
     service.batch((1_050, 9))
     assert service.happened("event", "message", "reason")[-1] == ("left", "m-9-0", "settled-early")
     assert service.told((1_060, _settle(1, 3, session=7))) == [("A", "4", 1)], "the barrier is last"
-    assert service.timeout == 1_060 + SESSION
+    assert service.timeout == 1_060 + LOOK
 
 
 def test_what_is_received_stays_in_the_queue() -> None:

@@ -104,7 +104,7 @@ def test_a_batch_is_answered_and_the_state_lasts_to_the_next_one() -> None:
     out = _call(state, _message(1, 7), _word(2, 8, Bind("q", "A", 5)))
     assert [type(answer) for answer in out["answer"]] == [Bound, MessageDelivered]
     assert [event.event for event in out["event"]] == ["delivered"]
-    assert state.timeout == 30_002
+    assert state.timeout == 15_002
     out = _call(state, _word(3, 9, SettleMessages("q", "A", 5, ("messages-0-7",))))
     assert [(event.event, event.reason) for event in out["event"]] == [("left", "accepted")]
 
@@ -116,7 +116,7 @@ def test_a_timeout_lets_time_pass() -> None:
     state.watermark = 1_003
     out = _call(state)
     assert [(event.event, event.at) for event in out["event"]] == [("returned", 1_003), ("delivered", 1_003)]
-    assert state.timeout == 30_003
+    assert state.timeout == 16_003
 
 
 def test_a_batch_that_runs_again_comes_to_the_same() -> None:
