@@ -5,7 +5,6 @@ The texts of most are in ``errors.toml``; the errors that people who run ackstre
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -104,17 +103,15 @@ def error_factory(
     return make
 
 
-bad_request = partial(error_factory, BAD_REQUEST)
-"""``error_factory`` of most errors: those with the status 400."""
-
-
-def _read() -> dict[str, Callable[..., DittoError]]:
-    entries = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, Any]])
+def catalogue(module: str) -> dict[str, Callable[..., DittoError]]:
+    """Return the factories of the errors in ``errors.toml`` beside a module, by name; their status is 400 by default."""
+    text = Path(module).with_name("errors.toml").read_bytes()
+    entries = msgspec.toml.decode(text, type=dict[str, dict[str, Any]])
     return {name: error_factory(**{"status": BAD_REQUEST, **entry}) for name, entry in entries.items()}
 
 
-CATALOGUE = _read()
-"""The factories of the errors in ``errors.toml``, by name."""
+CATALOGUE = catalogue(__file__)
+"""The errors of all parts that read and write signals."""
 
 
 # -- errors of several modules -----------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from ackstream.gateway.http.operations import (
     MERGE_PATCH,
     SEARCH_PARAMETERS,
 )
-from ackstream.protocol.ditto.correlation_ids import random_bytes
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
     PROTOCOL_CONTENT_TYPE,
@@ -70,7 +69,7 @@ _SCHEMA_VERSION = 2
 
 def new_id() -> str:
     """Return a correlation-id for a command whose client has given none."""
-    return str(uuid.UUID(bytes=random_bytes(16), version=4))
+    return str(uuid.uuid4())
 
 
 def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:

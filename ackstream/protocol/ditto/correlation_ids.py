@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import threading
-from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
@@ -40,7 +38,6 @@ UUID_DIGITS = re.compile(r"[0-9A-F]{12}4[0-9A-F]{3}[89AB][0-9A-F]{15}")
 
 _NUMBERED = re.compile(r"(.*)#([0-9]+)", re.DOTALL)
 _RANDOM_BYTES = 12
-_RANDOM_AT_ONCE = 3_072
 _ON_WIRE = re.compile(r"(.+)#[A-Za-z0-9_-]{16}", re.DOTALL)
 
 
@@ -97,32 +94,13 @@ def suffixed(identity: str, suffix: object) -> str:
 
 def wire_id(identity: str) -> str:
     """Return the id under which a gateway sends a client's command: the client's, and 16 characters at random."""
-    return suffixed(identity, urlsafe_b64encode(random_bytes(_RANDOM_BYTES)).decode())
+    return suffixed(identity, secrets.token_urlsafe(_RANDOM_BYTES))
 
 
 def shown_id(identity: str) -> str:
     """Return the id of a signal as clients of a gateway see it: without what :func:`wire_id` has added."""
     found = _ON_WIRE.fullmatch(identity)
     return identity if found is None else found[1]
-
-
-class _Randomness:
-    """Random bytes of the system, for many ids at a time: asking it costs more than all else about an id."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._unused = b""
-
-    def __call__(self, number: int) -> bytes:
-        """Return bytes that were never returned before; a child process made by a fork would return the same."""
-        with self._lock:
-            if len(self._unused) < number:
-                self._unused = secrets.token_bytes(_RANDOM_AT_ONCE)
-            taken, self._unused = self._unused[:number], self._unused[number:]
-        return taken
-
-
-random_bytes = _Randomness()
 
 
 class Latest(OrderedDict[K, V]):
