@@ -16,7 +16,6 @@ from ackstream.connectivity.system import AloneAway, System
 from ackstream.connectivity.transports.kafka import cluster, shares_brokers
 from ackstream.connectivity.transports.transport import (
     EXPECTED,
-    MAX_BACKOFF_SECONDS,
     TURN_SECONDS,
     Confirm,
     MessageSource,
@@ -24,11 +23,11 @@ from ackstream.connectivity.transports.transport import (
     Published,
     Runner,
     TargetPublisher,
-    backoff,
     not_published,
     transport,
 )
 from ackstream.errors import SettingsError
+from ackstream.kafka.clients import MAX_BACKOFF_SECONDS, backoff
 from ackstream.kafka.topics import system_topics
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import CONNECTION_FAILURES, CONNECTION_OPEN, FIGURES

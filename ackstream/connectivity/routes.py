@@ -25,9 +25,9 @@ from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks, text
 from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedError, WouldBlockError
 from ackstream.client.reading.samples import usable_lake
-from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner, backoff
+from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner
 from ackstream.errors import BadParameterError
-from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.kafka.clients import CLOSE_SECONDS, backoff
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES, ROUTE_OPEN
 from ackstream.protocol.record_headers import ORIGINAL_SEQ, ORIGINAL_WRITER, ROUTED_BY

@@ -71,6 +71,7 @@ EXPECTED = (
 """The errors of :func:`failure`: a broker refuses, or is away."""
 RESEND_SECONDS = 0.2
 """The pause before a record is sent again."""
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 60.0
 DELIVERY_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
 BATCH_BYTES = 128 * 1024
@@ -321,6 +322,26 @@ def failure(kafka: Kafka, error: KafkaError) -> ClientError:
         else f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct kafka.bootstrap "
         f"(ACKSTREAM_KAFKA_BOOTSTRAP)."
     )
+
+
+def backoff(attempt: int) -> float:
+    """Return the seconds to wait before attempt 1, 2, …: 0.1, 0.2, 0.4, … up to 60."""
+    return min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 16))
+
+
+class Failures:
+    """The failures of work that is repeated at once: which of them to log, in pauses that grow by :func:`backoff`."""
+
+    def __init__(self) -> None:
+        self._logged, self._quiet_until = 0, float("-inf")
+
+    def due(self, now: float) -> bool:
+        """Return whether to log a failure at ``now`` (seconds); after a minute without one, the pauses begin anew."""
+        if now < self._quiet_until:
+            return False
+        self._logged = 1 if now > self._quiet_until + MAX_BACKOFF_SECONDS else self._logged + 1
+        self._quiet_until = now + backoff(self._logged)
+        return True
 
 
 def monotonic_ms() -> int:

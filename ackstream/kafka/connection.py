@@ -80,7 +80,8 @@ class ClientConnection(TopicReader):
         try:
             self.assignment.update()
         except KafkaError as error:
-            log.warning("Looking up new partitions failed and will be retried: %s", error)
+            if self.failures.due(time.monotonic()):
+                log.warning("Looking up new partitions failed and will be retried: %s", error)
         records = super().read(timeout_ms, max_records)
         return [record for record in records if record.topic != self._addressed or record.key == self.name]
 
@@ -131,7 +132,7 @@ class PartitionAssignment:
         self._addressed = addressed
         self._since = time.time_ns() // 1_000_000 - _SLACK_MS
         self._counts = self._partition_counts()
-        self._assigned = self._wanted()
+        self._assigned = self._wanted(self._counts)
         consumer.assign(sorted(self._assigned))
         for partition, offset in consumer.end_offsets(sorted(self._assigned)).items():
             consumer.seek(partition, offset)
@@ -141,32 +142,27 @@ class PartitionAssignment:
         return sorted(partition for partition in self._assigned if partition.topic == topic)
 
     def update(self) -> None:
-        """Assign added partitions. If the broker does not answer, the next call tries again."""
+        """Assign added partitions; after a KafkaError, the next call tries again."""
         counts = self._partition_counts()
         if counts == self._counts or not all(counts.values()):
             return
-        known, self._counts = self._counts, counts
-        new = sorted(self._wanted() - self._assigned)
-        try:
-            self._consumer.assign(sorted(self._assigned.union(new)))
-            moved = [partition for partition in new if partition.topic == self._addressed]
-            # a new partition of a topic that is read whole was empty: it is read from its beginning
-            starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
-            for partition, offset in starts.items():
-                self._consumer.seek(partition, offset)
-        except KafkaError as error:
-            log.warning("New partitions are not read yet: %s", error)
-            self._counts = known
-        else:
-            self._assigned.update(new)
+        new = sorted(self._wanted(counts) - self._assigned)
+        self._consumer.assign(sorted(self._assigned.union(new)))
+        moved = [partition for partition in new if partition.topic == self._addressed]
+        # a new partition of a topic that is read whole was empty: it is read from its beginning
+        starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
+        for partition, offset in starts.items():
+            self._consumer.seek(partition, offset)
+        self._counts = counts
+        self._assigned.update(new)
 
     def _partition_counts(self) -> dict[str, int]:
         topics = (*self._whole, self._addressed)
         return {topic: len(self._consumer.partitions_for_topic(topic)) for topic in topics}
 
-    def _wanted(self) -> set[Any]:
-        whole = {TopicPartition(topic, number) for topic in self._whole for number in range(self._counts[topic])}
-        return whole | {TopicPartition(self._addressed, partition_of(self._name, self._counts[self._addressed]))}
+    def _wanted(self, counts: dict[str, int]) -> set[Any]:
+        whole = {TopicPartition(topic, number) for topic in self._whole for number in range(counts[topic])}
+        return whole | {TopicPartition(self._addressed, partition_of(self._name, counts[self._addressed]))}
 
 
 class Outbox:

@@ -50,6 +50,7 @@ class TopicReader(Closing):
         self.stop = stop or threading.Event()
         self.unreadable = self.skipped = 0
         self.codec: str | None = None
+        self.failures = clients.Failures()
         self.thread: threading.Thread | None = None
         self._last_skipped: tuple[Any, int] | None = None
 
@@ -103,7 +104,8 @@ class TopicReader(Closing):
             batches = self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
         except Exception as error:  # noqa: BLE001 - unpacking a foreign record may raise anything
             if not self._skip_record(error):
-                log.warning("Reading from Kafka failed and will be retried: %s", error)
+                if self.failures.due(time.monotonic()):
+                    log.warning("Reading from Kafka failed and will be retried: %s", error)
                 self.stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]

@@ -104,7 +104,7 @@ def error_factory(
 
 
 def catalogue(module: str) -> dict[str, Callable[..., DittoError]]:
-    """Return the factories of the errors in ``errors.toml`` beside a module, by name; their status is 400 by default."""
+    """Return the factories of the errors in ``errors.toml`` beside a module, by name; the default status is 400."""
     text = Path(module).with_name("errors.toml").read_bytes()
     entries = msgspec.toml.decode(text, type=dict[str, dict[str, Any]])
     return {name: error_factory(**{"status": BAD_REQUEST, **entry}) for name, entry in entries.items()}

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark import inheritable_thread_target
 
 from ackstream.errors import StoppedError
+from ackstream.kafka.clients import Failures
 from ackstream.observe.logs import about
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def repeating(
     """
     stop = threading.Event()
     ended: list[StoppedError] = []
+    failures = Failures()
 
     def run() -> None:
         worked = time.monotonic()
@@ -127,7 +129,8 @@ def repeating(
                 if silent > patience:
                     ended.append(StoppedError(f"The {name} has failed for {silent:.0f} s, at last with {error!r}."))
                 else:
-                    log.warning("The %s failed and will be retried: %r", name, error)
+                    if failures.due(time.monotonic()):
+                        log.warning("The %s failed and will be retried: %r", name, error)
                     stop.wait(max(seconds, RETRY_SECONDS))
             if ended:
                 log.error("%s", ended[0])

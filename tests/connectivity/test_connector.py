@@ -16,7 +16,6 @@ from ackstream.connectivity.connector import (
     check_addresses,
 )
 from ackstream.connectivity.transports.transport import (
-    MAX_BACKOFF_SECONDS,
     MODULES,
     MessageSource,
     OutgoingMessage,
@@ -27,7 +26,7 @@ from ackstream.connectivity.transports.transport import (
     transport,
 )
 from ackstream.errors import SettingsError, UnreachableError
-from ackstream.kafka.clients import Closing
+from ackstream.kafka.clients import MAX_BACKOFF_SECONDS, Closing
 from ackstream.observe.metrics import CONNECTION_FAILURES, FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.settings import Kafka, Settings

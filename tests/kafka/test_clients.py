@@ -199,3 +199,11 @@ def test_what_is_not_committed_is_read_by_nobody(connected: dict[str, Any]) -> N
 def test_an_option_that_is_wrong_is_named(key: str, value: str, sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         clients.connect_consumer(Kafka(options=KafkaOptions(python={key: value})), None)
+
+
+def test_of_failures_at_once_the_first_is_logged_and_then_one_after_each_growing_pause() -> None:
+    failures = clients.Failures()
+    logged = [now for now in range(400) if failures.due(now)]
+    assert logged == [0, 1, 2, 3, 4, 6, 10, 17, 30, 56, 108, 168, 228, 288, 348]
+    # after a quiet time a failure is a new one
+    assert [failures.due(now) for now in (500, 500.05, 500.1, 500.2, 500.3)] == [True, False, True, False, True]

@@ -3,12 +3,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import pytest
 from kafka import TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
+from ackstream.kafka import reader as kafka_reader
 from ackstream.kafka.connection import PartitionAssignment, offsets_since
 from ackstream.kafka.library import partition_of
-from ackstream.kafka.reader import TopicReader
+from ackstream.kafka.reader import BACKOFF_SECONDS, TopicReader
 
 NAME = b"r1"
 
@@ -79,7 +81,8 @@ def test_a_broker_that_does_not_answer_is_asked_again() -> None:
     assigned = _assignment(consumer)
     consumer.partitions["mine"] = next(count for count in range(2, 9) if partition_of(NAME, count) != 0)
     consumer.failing = True
-    assigned.update()
+    with pytest.raises(KafkaError):
+        assigned.update()
     assert len(assigned.of("mine")) == 1
     consumer.failing = False
     assigned.update()
@@ -137,3 +140,35 @@ def test_an_error_that_is_not_about_a_record_skips_none() -> None:
     reader.stop.set()
     assert reader.read() == []
     assert (sought, reader.unreadable) == ([], 0)
+
+
+class Clock:
+    """The time of a reader, which passes in its pauses alone."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_broker_that_refuses_at_once_is_asked_again_and_again_but_logged_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def poll(**_: object) -> NoReturn:
+        asked.append(clock.now)
+        raise GroupAuthorizationFailedError
+
+    asked: list[float] = []
+    clock = Clock()
+    monkeypatch.setattr(kafka_reader, "time", clock)
+    fetcher = SimpleNamespace(_next_partition_records=None)
+    coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
+    reader = TopicReader(SimpleNamespace(poll=poll, _fetcher=fetcher, _coordinator=coordinator), clock)  # type: ignore[arg-type]
+    while clock.now < 700:
+        assert reader.read() == []
+    assert len(asked) == 600 / BACKOFF_SECONDS
+    assert 10 < len(caplog.records) < 25

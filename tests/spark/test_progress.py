@@ -97,6 +97,18 @@ def test_work_that_fails_is_retried() -> None:
         assert work.done.wait(60)
 
 
+def test_work_that_fails_at_once_is_logged_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    clock = mock.Mock(monotonic=lambda: work.failures / -2)
+    work = Work(600)
+    with (
+        mock.patch("ackstream.spark.batches.time", clock),
+        mock.patch("ackstream.spark.batches.RETRY_SECONDS", 0),
+        repeating("test", 0, work.connect),
+    ):
+        assert work.done.wait(60)
+    assert 5 < len(caplog.records) < 25
+
+
 def test_work_that_fails_for_too_long_ends_the_block_with_a_sentence() -> None:
     ended = threading.Event()
     with (

@@ -17,12 +17,11 @@ from ackstream.connectivity.transports.transport import (
     TURN_SECONDS,
     MessageSource,
     TargetPublisher,
-    backoff,
     not_published,
     redelivers,
 )
 from ackstream.errors import UnreachableError
-from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.kafka.clients import CLOSE_SECONDS, backoff
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import UNAVAILABLE
 

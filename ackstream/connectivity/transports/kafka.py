@@ -36,13 +36,12 @@ from ackstream.connectivity.transports.transport import (
     Published,
     TargetPublisher,
     Transport,
-    backoff,
     not_published,
     redelivers,
 )
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
+from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, backoff
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK

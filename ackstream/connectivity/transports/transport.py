@@ -183,7 +183,6 @@ class TargetPublisher(Closing):
 
 
 TURN_SECONDS, END_SECONDS = 0.1, 20.0
-MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 60.0
 EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
 """Errors whose text is complete without a stack trace."""
 
@@ -213,11 +212,6 @@ class Runner(Closing):
             thread.join(max(0.0, until - time.monotonic()))
             if thread.is_alive():
                 log.warning("%s has not ended within %g s.", thread.name, END_SECONDS)
-
-
-def backoff(attempt: int) -> float:
-    """Return the seconds to wait before attempt 1, 2, …: 0.1, 0.2, 0.4, … up to 60."""
-    return min(MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 16))
 
 
 def redelivers(settlement: Settlement, qos: int, *, able: bool = True) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 
 from ackstream.client.core.messages import Deliveries
-from ackstream.connectivity.transports.transport import backoff
+from ackstream.kafka.clients import backoff
 from tests.prose import each
 
 if TYPE_CHECKING:
