@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from ackstream.cli.main import Commands, app
-from ackstream.client.core.storage import SqliteMessages
+from ackstream.client.core.storage import PublishStore
 from ackstream.local.machine import keep_private, locked, write_file
 
 if TYPE_CHECKING:
@@ -64,6 +64,6 @@ def test_a_file_that_is_written_whole_is_private_whatever_a_killed_writer_left(t
 
 
 def test_the_store_of_a_client_is_private(tmp_path: Path) -> None:
-    store = SqliteMessages(tmp_path / "p1.store", "p1")
+    store = PublishStore(tmp_path / "p1.store", "p1")
     assert set(_modes(tmp_path).values()) == {0o600}
     store.close()

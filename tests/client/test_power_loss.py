@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.core.storage import KeptMessage, SqliteMessages
+from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.protocol.queries import Position, bookmark
 
@@ -38,14 +38,14 @@ class Crashed:
         return path
 
 
-def _state(messages: SqliteMessages) -> State:
+def _state(messages: PublishStore) -> State:
     return messages.last, messages.discarded, messages.numbers()
 
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
     path = tmp_path_factory.mktemp("crashed") / "store"
-    messages, states = SqliteMessages(path, "p1"), []
+    messages, states = PublishStore(path, "p1"), []
     for seq in range(1, CHANGES + 1):
         messages.add(seq, KeptMessage(b"%d" % seq * 200, []))
         if seq == ON_DISK:
@@ -60,13 +60,13 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
 
 
 def _reopened(path: Path) -> State:
-    messages = SqliteMessages(path, "p1")
+    messages = PublishStore(path, "p1")
     state = _state(messages)
     assert all(messages.get(seq) == KeptMessage(b"%d" % seq * 200, []) for seq in state[2])
     # it can be used
     messages.add(state[0] + 1, KeptMessage(b"next", []))
     messages.close()
-    again = SqliteMessages(path, "p1")
+    again = PublishStore(path, "p1")
     assert again.last == state[0] + 1
     again.close()
     return state

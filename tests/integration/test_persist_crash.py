@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from deltalake import DeltaTable
 
-from ackstream.client.core.storage import SqliteMessages
+from ackstream.client.core.storage import PublishStore
 from ackstream.kafka.topics import ensure_topics
 from ackstream.local.broker import Broker
 from ackstream.protocol.dispositions import SESSION_OVER
@@ -141,7 +141,7 @@ def test_every_message_is_stored_once_or_refused_whatever_is_killed(tmp_path: Pa
     _check_answers(answers, rows, commits)
     for name in names:
         _check_notes(notes[name], {seq: row for (client, seq), row in rows.items() if client == name}, commits)
-        with closing(SqliteMessages(stores[name], name)) as store:
+        with closing(PublishStore(stores[name], name)) as store:
             assert (len(store), store.last) == (0, MESSAGES)
 
 

@@ -188,20 +188,48 @@ class KeptMessage(msgspec.Struct, array_like=True):
 WITHDRAWN = KeptMessage(b"", [], withdrawn=True)
 
 
-class MemoryMessages:
-    """Unacknowledged messages in memory, lost with the process; ``last``, the last used, is at least ``discarded``.
+class PublishStore:
+    """The unacknowledged messages of a publisher, which a copy in a :class:`StoreFile` lets survive a crash.
 
+    :ivar last: the last used number, at least ``discarded``
     :ivar store: a text that no other file has; empty: there is no file
     :ivar session: the session with which the file took over the numbers of the name, as far as it knows; empty: none
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None, client: str = "", synchronous: Synchronous = "normal") -> None:
+        """Begin empty, in memory, or with the file of a client, which is created if it does not exist."""
         self.last = self.discarded = 0
         self.store = self.session = ""
         self._kept: dict[int, KeptMessage] = {}
+        self._file: StoreFile | None = None
+        if path is None:
+            return
+        lost = "loses the unacknowledged messages in it"
+        layout: dict[str, Any] = {"version": _VERSION, "schema": _SCHEMA, "upgrades": _UPGRADES, "lost": lost}
+        self._file = StoreFile(path, client, what="publish store", synchronous=synchronous, **layout)
+        ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
+        ((self.store, self.session),) = self._file.read("SELECT store, session FROM identity")
+        kept = self._file.read("SELECT seq, message FROM messages ORDER BY seq")
+        self._kept = {seq: _decode(seq, message) for seq, message in kept}
 
     def add(self, seq: int, *messages: KeptMessage) -> None:
         """Keep messages, all or none, under numbers that rise from ``seq``."""
+        last = seq + len(messages) - 1
+        try:
+            if self._file is not None:
+                rows = [(number, msgspec.msgpack.encode(message)) for number, message in enumerate(messages, seq)]
+                inserts = [("INSERT INTO messages VALUES (?, ?)", row) for row in rows]
+                self._file.change(*inserts, ("UPDATE store SET last = ?", (last,)))
+            self._keep(seq, *messages)
+        except StoreError:
+            raise
+        except BaseException:
+            # an interrupt: the file may have them already
+            if self._file is not None and self._file.read("SELECT last FROM store") == [(last,)]:
+                self._keep(seq, *messages)
+            raise
+
+    def _keep(self, seq: int, *messages: KeptMessage) -> None:
         self._kept.update(enumerate(messages, seq))
         self.last = seq + len(messages) - 1
 
@@ -210,107 +238,56 @@ class MemoryMessages:
         return self._kept.get(seq)
 
     def withdraw(self, seq: int) -> None:
-        """Keep the number of a message, but not the message."""
+        """Keep the number of a message, but not the message; it may stay in the file, and is then refused again."""
+        row = (msgspec.msgpack.encode(WITHDRAWN), seq)
+        self._change(("UPDATE messages SET message = ? WHERE seq = ?", row), needed=False)
         self._kept[seq] = WITHDRAWN
 
     def advance(self, seq: int) -> None:
         """Use no number up to this one for a new message."""
+        self._change(("UPDATE store SET last = max(last, ?)", (seq,)))
         self.last = max(self.last, seq)
 
     def take_over(self, session: str, moves: Mapping[int, int]) -> None:
         """Note a session, and give messages new numbers, which are ascending and behind all that are used."""
-        self.session = session
+        last = max(moves.values(), default=self.last)
+        self._change(
+            ("UPDATE identity SET session = ?", (session,)),
+            *[("UPDATE messages SET seq = ? WHERE seq = ?", (new, number)) for number, new in moves.items()],
+            ("UPDATE store SET last = ?", (last,)),
+        )
+        self.session, self.last = session, last
         for number, new in moves.items():
             self._kept[new] = self._kept.pop(number)
-            self.last = new
 
     def drop(self, seq: int) -> None:
-        """Drop all messages up to a number."""
+        """Drop all messages up to a number; they may stay in the file until later ones are dropped."""
+        if seq <= self.discarded:
+            return
+        self._change(
+            ("UPDATE store SET discarded = ?, last = max(last, ?)", (seq, seq)),
+            ("DELETE FROM messages WHERE seq <= ?", (seq,)),
+            needed=False,
+        )
         for number in list(itertools.takewhile(lambda kept: kept <= seq, self._kept)):
             del self._kept[number]
-        self.discarded = max(self.discarded, seq)
-        self.last = max(self.last, seq)
+        self.discarded, self.last = seq, max(self.last, seq)
+
+    def _change(self, *statements: Statement, needed: bool = True) -> None:
+        if self._file is not None:
+            self._file.change(*statements, needed=needed)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the messages that are kept, ascending."""
         return list(self._kept)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Close the file; may be called twice."""
+        if self._file is not None:
+            self._file.close()
 
     def __len__(self) -> int:
         return len(self._kept)
-
-
-class SqliteMessages(MemoryMessages):
-    """The same, with a copy of everything in a :class:`StoreFile`, which survives a crash."""
-
-    def __init__(self, path: Path, client: str, synchronous: Synchronous = "normal") -> None:
-        super().__init__()
-        lost = "loses the unacknowledged messages in it"
-        self._file = StoreFile(
-            path,
-            client,
-            what="publish store",
-            version=_VERSION,
-            schema=_SCHEMA,
-            lost=lost,
-            upgrades=_UPGRADES,
-            synchronous=synchronous,
-        )
-        ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
-        ((self.store, self.session),) = self._file.read("SELECT store, session FROM identity")
-        kept = self._file.read("SELECT seq, message FROM messages ORDER BY seq")
-        self._kept = {seq: _decode(seq, message) for seq, message in kept}
-
-    def add(self, seq: int, *messages: KeptMessage) -> None:
-        """Keep messages, all or none, under numbers that rise from ``seq``."""
-        rows = [(number, msgspec.msgpack.encode(message)) for number, message in enumerate(messages, seq)]
-        inserts = [("INSERT INTO messages VALUES (?, ?)", row) for row in rows]
-        try:
-            self._file.change(*inserts, ("UPDATE store SET last = ?", (rows[-1][0],)))
-            super().add(seq, *messages)
-        except StoreError:
-            raise
-        except BaseException:
-            # an interrupt: the file may have them already
-            if self._file.read("SELECT last FROM store") == [(rows[-1][0],)]:
-                super().add(seq, *messages)
-            raise
-
-    def withdraw(self, seq: int) -> None:
-        """Keep the number of a message, but not the message; it may stay in the file, and is then refused again."""
-        row = (msgspec.msgpack.encode(WITHDRAWN), seq)
-        self._file.change(("UPDATE messages SET message = ? WHERE seq = ?", row), needed=False)
-        super().withdraw(seq)
-
-    def advance(self, seq: int) -> None:
-        """Use no number up to this one for a new message."""
-        self._file.change(("UPDATE store SET last = max(last, ?)", (seq,)))
-        super().advance(seq)
-
-    def take_over(self, session: str, moves: Mapping[int, int]) -> None:
-        """Note a session, and give messages new numbers, which are ascending and behind all that are used."""
-        changes = [("UPDATE messages SET seq = ? WHERE seq = ?", (new, number)) for number, new in moves.items()]
-        last = max(moves.values(), default=self.last)
-        self._file.change(
-            ("UPDATE identity SET session = ?", (session,)), *changes, ("UPDATE store SET last = ?", (last,))
-        )
-        super().take_over(session, moves)
-
-    def drop(self, seq: int) -> None:
-        """Drop all messages up to a number; they may stay in the file until later ones are dropped."""
-        if seq > self.discarded:
-            self._file.change(
-                ("UPDATE store SET discarded = ?, last = max(last, ?)", (seq, seq)),
-                ("DELETE FROM messages WHERE seq <= ?", (seq,)),
-                needed=False,
-            )
-            super().drop(seq)
-
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        self._file.close()
 
 
 def _decode(seq: int, message: bytes) -> KeptMessage:

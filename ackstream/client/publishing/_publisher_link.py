@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client.core.connection import Connection
-    from ackstream.client.core.storage import KeptMessage, MemoryMessages
+    from ackstream.client.core.storage import KeptMessage, PublishStore
     from ackstream.client.options import PublisherOptions
     from ackstream.client.publishing._resending import Logon, Takeovers
     from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
@@ -53,7 +53,7 @@ class PublisherLink:
         self,
         connection: Connection,
         options: PublisherOptions,
-        store: MemoryMessages,
+        store: PublishStore,
         messages: UnacknowledgedMessages,
     ) -> None:
         """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""

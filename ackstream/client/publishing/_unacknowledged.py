@@ -25,7 +25,7 @@ from ackstream.protocol.messages import CommandAck
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.storage import KeptMessage, MemoryMessages
+    from ackstream.client.core.storage import KeptMessage, PublishStore
     from ackstream.client.options import PublisherOptions
     from ackstream.client.publishing._resending import Takeovers
     from ackstream.client.publishing.publications import Open, Stage
@@ -40,7 +40,7 @@ class UnacknowledgedMessages(Awaited):
     """Decides when messages are sent and when they are done. Futures and handlers are called without the lock."""
 
     def __init__(
-        self, messages: MemoryMessages, options: PublisherOptions, clock: Callable[[], int] = monotonic_ms
+        self, messages: PublishStore, options: PublisherOptions, clock: Callable[[], int] = monotonic_ms
     ) -> None:
         """Take over an earlier run's messages, unsent until :meth:`logged_on`; windows may exceed Solace's 1 to 255."""
         super().__init__()

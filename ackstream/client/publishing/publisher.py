@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ackstream.client.core.arguments import check_word, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
-from ackstream.client.core.storage import MemoryMessages, SqliteMessages, Synchronous
+from ackstream.client.core.storage import PublishStore, Synchronous
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout
 from ackstream.client.options import PublisherOptions
@@ -97,9 +97,8 @@ class Publisher(Client):
         check_word("synchronous", options.synchronous, Synchronous)
         self._options = options
         self._topic, self._name = connection.kafka.topic("messages"), name
-        self._store = MemoryMessages()
-        if options.store is not None:
-            self._store = SqliteMessages(Path(options.store), name, options.synchronous)
+        path = None if options.store is None else Path(options.store)
+        self._store = PublishStore(path, name, options.synchronous)
         with ExitStack() as stack:
             stack.callback(self._store.close)
             self._unacknowledged = UnacknowledgedMessages(self._store, options)

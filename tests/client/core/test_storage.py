@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.core.storage import WITHDRAWN, KeptMessage, MemoryMessages, SqliteMessages
+from ackstream.client.core.storage import WITHDRAWN, KeptMessage, PublishStore
 from ackstream.client.errors import StoreError
 from tests.client.files import dump, write
 
@@ -23,7 +23,7 @@ def message(value: bytes) -> KeptMessage:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def messages(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    opened: Any = MemoryMessages() if request.param == "memory" else SqliteMessages(tmp_path / "store", "p1")
+    opened: Any = PublishStore() if request.param == "memory" else PublishStore(tmp_path / "store", "p1")
     yield opened
     opened.close()
 
@@ -57,18 +57,18 @@ def test_a_withdrawn_message_leaves_its_number(messages: Any) -> None:
 
 
 def test_a_file_has_its_messages_after_reopening(tmp_path: Path) -> None:
-    first = SqliteMessages(tmp_path / "store", "p1")
+    first = PublishStore(tmp_path / "store", "p1")
     first.add(1, message(b"a"))
     first.add(2, message(b"b"))
     first.drop(1)
     first.close()
     first.close()
-    second = SqliteMessages(tmp_path / "store", "p1")
+    second = PublishStore(tmp_path / "store", "p1")
     assert (second.numbers(), second.get(2), second.last, second.discarded) == ([2], message(b"b"), 2, 1)
     second.withdraw(2)
     second.advance(40)
     second.close()
-    third = SqliteMessages(tmp_path / "store", "p1")
+    third = PublishStore(tmp_path / "store", "p1")
     assert (third.numbers(), third.get(2), third.last) == ([2], WITHDRAWN, 40)
     third.close()
 
@@ -82,12 +82,12 @@ ROWS = {
 
 
 def test_the_file_of_an_earlier_release_is_read_and_an_unusable_message_holds_nothing_up(tmp_path: Path) -> None:
-    SqliteMessages(tmp_path / "store", "p1").close()
+    PublishStore(tmp_path / "store", "p1").close()
     with sqlite3.connect(tmp_path / "store") as database:
         database.executemany("INSERT INTO messages VALUES (?, ?)", ROWS.items())
         database.execute("UPDATE store SET last = 3")
     database.close()
-    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages = PublishStore(tmp_path / "store", "p1")
     assert [messages.get(seq) for seq in (1, 2, 3)] == [message(b"a"), WITHDRAWN, KeptMessage(b"c", [])]
     messages.close()
 
@@ -115,12 +115,12 @@ INSERT INTO identity VALUES ('0123456789abcdef0123456789abcdef', 'logon-1');
 
 def test_a_file_of_this_version_is_read_and_written_as_it_always_was(tmp_path: Path) -> None:
     write(tmp_path / "store", VERSION_2)
-    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages = PublishStore(tmp_path / "store", "p1")
     assert (messages.discarded, messages.last, messages.numbers()) == (6, 9, [7, 9])
     assert (messages.get(7), messages.get(9)) == (message(b"a"), WITHDRAWN)
     assert (messages.store, messages.session) == ("0123456789abcdef0123456789abcdef", "logon-1")
     messages.close()
-    new = SqliteMessages(tmp_path / "new", "p1")
+    new = PublishStore(tmp_path / "new", "p1")
     new.drop(6)
     new.add(7, message(b"a"))
     new.add(9, message(b"b"))
@@ -135,7 +135,7 @@ def test_a_file_of_version_1_gets_an_identity_that_no_other_file_has(tmp_path: P
     for name in ("a", "b"):
         write(tmp_path / name, VERSION_1)
         for _ in range(2):
-            messages = SqliteMessages(tmp_path / name, "p1")
+            messages = PublishStore(tmp_path / name, "p1")
             assert (messages.last, messages.numbers(), messages.get(7), messages.session) == (
                 9,
                 [7, 9],
@@ -148,32 +148,32 @@ def test_a_file_of_version_1_gets_an_identity_that_no_other_file_has(tmp_path: P
 
 
 def test_messages_can_be_given_new_numbers(tmp_path: Path) -> None:
-    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages = PublishStore(tmp_path / "store", "p1")
     messages.add(7, message(b"a"), message(b"b"), message(b"c"))
     messages.take_over("logon-2", {8: 10, 9: 11})
     for _ in range(2):
         assert (messages.numbers(), messages.get(10), messages.last) == ([7, 10, 11], message(b"b"), 11)
         assert messages.session == "logon-2"
         messages.close()
-        messages = SqliteMessages(tmp_path / "store", "p1")
+        messages = PublishStore(tmp_path / "store", "p1")
     messages.close()
 
 
 @pytest.mark.parametrize("owners", [0, 1])
 def test_a_file_that_was_killed_before_it_had_an_owner_is_usable(tmp_path: Path, owners: int) -> None:
-    SqliteMessages(tmp_path / "store", "p1").close()
+    PublishStore(tmp_path / "store", "p1").close()
     with sqlite3.connect(tmp_path / "store") as database:
         database.execute("DELETE FROM owner WHERE ? = 0", (owners,))
     database.close()
     for _ in range(2):
-        SqliteMessages(tmp_path / "store", "p1").close()
+        PublishStore(tmp_path / "store", "p1").close()
     with pytest.raises(StoreError, match="belongs to the client p1"):
-        SqliteMessages(tmp_path / "store", "p2")
+        PublishStore(tmp_path / "store", "p2")
 
 
 @pytest.mark.parametrize(("synchronous", "found"), [("normal", 1), ("full", 2)])
 def test_a_change_waits_for_the_disk_if_that_is_wanted(tmp_path: Path, synchronous: Any, found: int) -> None:
-    messages = SqliteMessages(tmp_path / "store", "p1", synchronous)
+    messages = PublishStore(tmp_path / "store", "p1", synchronous)
     assert messages._file.read("PRAGMA synchronous") == [(found,)]
     messages.close()
 
@@ -181,8 +181,8 @@ def test_a_change_waits_for_the_disk_if_that_is_wanted(tmp_path: Path, synchrono
 WRITER = """
 import sys
 from pathlib import Path
-from ackstream.client.core.storage import KeptMessage, SqliteMessages
-messages = SqliteMessages(Path(sys.argv[1]), "p1")
+from ackstream.client.core.storage import KeptMessage, PublishStore
+messages = PublishStore(Path(sys.argv[1]), "p1")
 for seq in range(1, 1_000_000):
     messages.add(seq, KeptMessage(b"x" * 100, []))
     if seq % 3 == 0:
@@ -202,14 +202,14 @@ def test_what_was_kept_survives_kill_9(tmp_path: Path) -> None:
         os.kill(writer.pid, signal.SIGKILL)
         printed = [int(line) for line in writer.stdout if line.endswith("\n")]
     last = max(printed, default=200)
-    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages = PublishStore(tmp_path / "store", "p1")
     assert messages.last in (last, last + 1)
     assert messages.numbers() == list(range(messages.discarded + 1, messages.last + 1))
     messages.close()
 
 
 def _filled(path: Path) -> Path:
-    messages = SqliteMessages(path, "p1")
+    messages = PublishStore(path, "p1")
     for seq in range(1, 400):
         messages.add(seq, message(b"x" * 100))
     messages.close()
@@ -222,14 +222,14 @@ def test_a_truncated_file_is_refused_in_a_sentence(tmp_path: Path, part: float) 
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])
     with pytest.raises(StoreError, match=r"store cannot be used \(.*\): it is damaged"):
-        SqliteMessages(path, "p1")
+        PublishStore(path, "p1")
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.write_bytes(b"these are my notes" * 1000)
     with pytest.raises(StoreError, match="damaged"):
-        SqliteMessages(path, "p1")
+        PublishStore(path, "p1")
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -238,27 +238,27 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
         database.execute("PRAGMA user_version = 9")
     database.close()
     with pytest.raises(StoreError, match="version 9"):
-        SqliteMessages(path, "p1")
+        PublishStore(path, "p1")
 
 
 def test_the_store_of_another_client_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="belongs to the client p1, not to p2"):
-        SqliteMessages(_filled(tmp_path / "store"), "p2")
+        PublishStore(_filled(tmp_path / "store"), "p2")
 
 
 def test_a_store_is_for_one_at_a_time(tmp_path: Path) -> None:
-    first = SqliteMessages(tmp_path / "store", "p1")
+    first = PublishStore(tmp_path / "store", "p1")
     with pytest.raises(StoreError, match="another process has it open"):
-        SqliteMessages(tmp_path / "store", "p1")
+        PublishStore(tmp_path / "store", "p1")
     first.close()
 
 
 def test_an_attempt_to_open_a_store_again_leaves_it_locked_for_other_processes(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    first = SqliteMessages(path, "p1")
+    first = PublishStore(path, "p1")
     with pytest.raises(StoreError, match="another process has it open"):
-        SqliteMessages(path, "p1")
-    other = f"from ackstream.client.core.storage import SqliteMessages; SqliteMessages({str(path)!r}, 'p1')"
+        PublishStore(path, "p1")
+    other = f"from ackstream.client.core.storage import PublishStore; PublishStore({str(path)!r}, 'p1')"
     refused = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
     assert "another process has it open" in refused.stderr
     first.close()
@@ -266,7 +266,7 @@ def test_an_attempt_to_open_a_store_again_leaves_it_locked_for_other_processes(t
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
-    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages = PublishStore(tmp_path / "store", "p1")
     messages._file.read("PRAGMA max_page_count = 20")
     for seq in range(1, 10):
         messages.add(seq, message(b"x" * 1000))
@@ -298,7 +298,7 @@ class Broken:
 def test_what_is_acknowledged_is_dropped_though_the_disk_cannot_be_written(
     tmp_path: Path, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    messages = SqliteMessages(tmp_path / "store", "p1")
+    messages = PublishStore(tmp_path / "store", "p1")
     messages.add(1, message(b"a"), message(b"b"), message(b"c"))
     database = messages._file._database
     messages._file._database = Broken(database, error)  # type: ignore[assignment]
@@ -311,11 +311,11 @@ def test_what_is_acknowledged_is_dropped_though_the_disk_cannot_be_written(
     messages._file._database = database
     messages.drop(2)
     messages.close()
-    again = SqliteMessages(tmp_path / "store", "p1")
+    again = PublishStore(tmp_path / "store", "p1")
     assert (again.numbers(), again.discarded) == ([3], 2)
     again.close()
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"missing/store cannot be used .*: free disk space, or choose a writable"):
-        SqliteMessages(tmp_path / "missing" / "store", "p1")
+        PublishStore(tmp_path / "missing" / "store", "p1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.core.storage import WITHDRAWN, KeptMessage, MemoryMessages
+from ackstream.client.core.storage import WITHDRAWN, KeptMessage, PublishStore
 from ackstream.client.errors import (
     FlushTimeout,
     GapError,
@@ -36,7 +36,7 @@ class World:
 
     def __init__(self, *, earlier: int = 0, log_on: bool = True, **options: Any) -> None:
         self.now = 0
-        self.store = MemoryMessages()
+        self.store = PublishStore()
         for seq in range(1, earlier + 1):
             self.store.add(seq, KeptMessage(b"m%d" % seq, []))
         self.failed: list[FailedMessage] = []
@@ -87,7 +87,7 @@ def test_windowed_receipts_are_for_the_last_message_of_an_ack() -> None:
 
 def test_a_refused_message_is_returned_before_it_is_dropped_and_never_sent_again() -> None:
     kept: list[tuple[int, bytes | None, int]] = []
-    store = MemoryMessages()
+    store = PublishStore()
 
     def failed(message: FailedMessage) -> None:
         kept.append((message.seq, message.value, len(store)))

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.storage import KeptMessage, SqliteMessages
+from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import GapError
 from tests.conformance.scenarios.observations import AtMost, Counted, Series
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -100,14 +100,14 @@ def _unanswered(persistence: Persistence, scenario: Scenario, silence: Silence, 
 
 
 def _fill(path: Path, client: str, discarded: int, messages: dict[int, tuple[str, bytes]]) -> None:
-    with closing(SqliteMessages(path, client)) as kept:
+    with closing(PublishStore(path, client)) as kept:
         kept.drop(discarded)
         for seq, (subject, value) in messages.items():
             kept.add(seq, KeptMessage(value, [("topic", subject.encode())]))
 
 
 def _left(path: Path, client: str) -> list[int]:
-    with closing(SqliteMessages(path, client)) as kept:
+    with closing(PublishStore(path, client)) as kept:
         return kept.numbers()
 
 

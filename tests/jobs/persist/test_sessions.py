@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ackstream.client.core.storage import KeptMessage, MemoryMessages
+from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._resending import RENUMBERED
@@ -93,7 +93,7 @@ class Service:
 class Process:
     """One publisher in one run, as its session drives it."""
 
-    def __init__(self, service: Service, store: MemoryMessages, session: str) -> None:
+    def __init__(self, service: Service, store: PublishStore, session: str) -> None:
         self.service, self.store, self.id = service, store, session
         self.failed: list[bytes | None] = []
         options = PublisherOptions("localhost:9092", name="p", window=WINDOW, on_failed_write=self._fail)
@@ -168,16 +168,16 @@ class World:
     def __init__(self) -> None:
         self.service = Service()
         self.everybody: list[Process] = []
-        self.copy = MemoryMessages()
+        self.copy = PublishStore()
         self.running = [self.start(self.store())]
 
-    def store(self) -> MemoryMessages:
+    def store(self) -> PublishStore:
         """Return one with a file, of which this is the copy in memory."""
-        found = MemoryMessages()
+        found = PublishStore()
         found.store = f"file-{len(self.everybody)}"
         return found
 
-    def start(self, store: MemoryMessages) -> Process:
+    def start(self, store: PublishStore) -> Process:
         process = Process(self.service, store, f"logon-{len(self.everybody)}")
         self.everybody.append(process)
         self.batch()
@@ -209,7 +209,7 @@ class World:
         elif action in ("added", "caught up"):
             self.service.behind = False
         elif action == "second":
-            self.running = [process, self.start(self.store() if index else MemoryMessages())]
+            self.running = [process, self.start(self.store() if index else PublishStore())]
         else:
             process.alive = False
             stores = {"restart": process.store, "older": deepcopy(self.copy), "nothing": self.store()}
