@@ -1,6 +1,6 @@
 """The errors of the SDK: one flat tree under :class:`ClientError`, and the error of each reason for a refusal."""
 
-from ackstream.errors import ClientError
+from ackstream.errors import ClientError, MissingCodecError  # noqa: F401 - of the SDK, too
 
 
 class RequestError(ClientError):
@@ -117,10 +117,6 @@ class BindTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the fi
 
 class UnknownQueueError(ClientError):
     """No work queue has this name."""
-
-
-class MissingCodecError(ClientError):
-    """Messages have a compression that this Python has no package for; others get those that the client had."""
 
 
 class CommandTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field

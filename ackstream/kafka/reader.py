@@ -8,17 +8,18 @@ import time
 import traceback
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kafka.errors import KafkaError, UnsupportedCodecError
+from kafka import TopicPartition
+from kafka.errors import KafkaError, KafkaTimeoutError, UnsupportedCodecError
 
-from ackstream.errors import UnreachableError
+from ackstream.errors import MissingCodecError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.login import check_access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from typing_extensions import Self
 
@@ -29,6 +30,14 @@ log = logging.getLogger(__name__)
 POLL_MS = 100
 BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
+FETCH_MS = 200
+PATIENCE_SECONDS = 10.0
+NEAR = 1_000
+"""The most records that are read to reach the next wanted one; a seek costs a request of its own."""
+
+Place: TypeAlias = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
+
 PACKAGES = {"zstd": "zstandard", "snappy": "python-snappy", "lz4": "lz4"}
 """The packages that kafka-python needs for the compressions of Kafka; gzip is Python's own."""
 
@@ -133,6 +142,67 @@ class TopicReader(Closing):
             except Exception:
                 log.exception("A step of the thread %s failed and will be retried.", threading.current_thread().name)
                 self.stop.wait(BACKOFF_SECONDS)
+
+    def check_codec(self, what: str, remedy: str = "") -> None:
+        """Raise ``MissingCodecError`` if :attr:`codec` is one; ``what`` names the records."""
+        if self.codec is not None:
+            raise MissingCodecError(
+                f"{what} are compressed with {self.codec}, which this Python cannot read: "
+                f"pip install {PACKAGES[self.codec]}{remedy}."
+            )
+
+    def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
+        """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked.
+
+        For a reader that does nothing else; nearby records come in one request. ``codec`` is that of these records
+        alone. Raises KafkaError: the broker does not answer.
+        """
+        wanted, consumer, self.codec = set(places), self.consumer, None
+        pending: dict[Any, list[int]] = {}
+        for topic, partition, offset in sorted(wanted, reverse=True):
+            pending.setdefault(TopicPartition(topic, partition), []).append(offset)
+        found: dict[Place, Any] = {}
+        for partition, beginning in consumer.beginning_offsets(list(pending)).items():
+            pending[partition] = [offset for offset in pending[partition] if offset >= beginning]
+        positions: dict[Any, int] = {}
+        assigned: set[Any] = set()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while pending := {partition: offsets for partition, offsets in pending.items() if offsets}:
+            if changed := pending.keys() != assigned:
+                assigned = set(pending)
+                consumer.assign(sorted(assigned))
+            for partition, offsets in pending.items():
+                position = positions.get(partition)
+                far = position is None or offsets[-1] > position + NEAR
+                if far or changed:
+                    consumer.seek(partition, offsets[-1] if far else position)
+            records = self.read(FETCH_MS)
+            there = {(record.topic, record.partition, record.offset): record for record in records}
+            found |= {place: there[place] for place in there.keys() & wanted}
+            if self._pass_over(pending, positions) or records:
+                until = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > until:
+                self._give_up_missing(pending)
+        return found
+
+    def _pass_over(self, pending: Mapping[Any, list[int]], positions: dict[Any, int]) -> bool:
+        """Drop the offsets that were read, were deleted meanwhile, or cannot be unpacked; return whether any was."""
+        before = sum(map(len, pending.values()))
+        for partition, offsets in pending.items():
+            position = self.consumer.position(partition, timeout_ms=FETCH_MS)
+            if position is not None:
+                positions[partition] = position
+                while offsets and offsets[-1] < position:
+                    offsets.pop()
+        return sum(map(len, pending.values())) < before
+
+    def _give_up_missing(self, pending: dict[Any, list[int]]) -> None:
+        """Drop offsets beyond the partitions' ends, as after a lost disk; raise ``KafkaError`` of the broker."""
+        ends = self.consumer.end_offsets(list(pending))
+        for partition, offsets in pending.items():
+            offsets[:] = [offset for offset in offsets if offset < ends[partition]]
+        if any(pending.values()):
+            raise KafkaTimeoutError(f"no records of {', '.join(map(str, pending))}")
 
     def _resume_rebalance(self) -> None:
         """Make the next poll finish a rebalance in progress."""

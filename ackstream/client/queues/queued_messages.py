@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
-from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError
 
 from ackstream.client.core.arguments import names
 from ackstream.client.core.messages import Message
-from ackstream.client.errors import MissingCodecError
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
-from ackstream.kafka.reader import PACKAGES, TopicReader
+from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.protocol.record_headers import FOR_QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ackstream.client.core.connection import Connection
     from ackstream.client.reading.samples import Sample
+    from ackstream.kafka.reader import Place
     from ackstream.protocol.queues import MessageDelivered
     from ackstream.settings import Lake
-
-POLL_MS = 200
-PATIENCE_SECONDS = 10.0
-NEAR = 1_000
-"""The most records that are read to reach the next wanted one; a seek costs a request of its own."""
-
-Location = tuple[str, int, int]
-"""Topic, partition and offset."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,76 +160,16 @@ class MessageFetcher:
         An error is to be retried, but a ``MissingCodecError``, which no other attempt mends.
         """
         wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
-        found = self._from_kafka(wanted)
+        records = self._reader.fetch(wanted)
+        found = {place: one for place, record in records.items() if (one := samples.of_record(record)) is not None}
         if self._lake is not None and len(found) < len(wanted):
             found |= self._from_table(self._lake, [one for location, one in wanted.items() if location not in found])
-        elif self._reader.codec is not None and len(found) < len(wanted):
-            codec = self._reader.codec
-            raise MissingCodecError(
-                f"Messages are compressed with {codec}, which this Python cannot read: pip install {PACKAGES[codec]}, "
-                f"or give the consumer the lake of the settings, whose table messages has them."
-            )
+        elif len(found) < len(wanted):
+            self._reader.check_codec("Messages", ", or give the consumer the lake of the settings, which has them")
         return {delivery.message: found[location] for location, delivery in wanted.items() if location in found}
 
-    def _from_kafka(self, wanted: Mapping[Location, Any]) -> dict[Location, Sample]:
-        consumer, self._reader.codec = self._reader.consumer, None
-        pending: dict[Any, list[int]] = {}
-        for topic, partition, offset in sorted(wanted, reverse=True):
-            pending.setdefault(TopicPartition(topic, partition), []).append(offset)
-        found: dict[Location, Sample] = {}
-        for partition, beginning in consumer.beginning_offsets(list(pending)).items():
-            # messages that Kafka has deleted are read from the table
-            pending[partition] = [offset for offset in pending[partition] if offset >= beginning]
-        positions: dict[Any, int] = {}
-        assigned: set[Any] = set()
-        until = time.monotonic() + PATIENCE_SECONDS
-        while pending := {partition: offsets for partition, offsets in pending.items() if offsets}:
-            if changed := pending.keys() != assigned:
-                assigned = set(pending)
-                consumer.assign(sorted(assigned))
-            for partition, offsets in pending.items():
-                position = positions.get(partition)
-                far = position is None or offsets[-1] > position + NEAR
-                if far or changed:
-                    consumer.seek(partition, offsets[-1] if far else position)
-            records = self._reader.read(POLL_MS)
-            found |= _wanted(records, wanted)
-            if self._pass_over(pending, positions) or records:
-                until = time.monotonic() + PATIENCE_SECONDS
-            if time.monotonic() > until:
-                self._give_up_missing(pending)
-        return found
-
-    def _pass_over(self, pending: Mapping[Any, list[int]], positions: dict[Any, int]) -> bool:
-        """Drop the offsets that were read, were deleted meanwhile, or cannot be unpacked; return whether any was."""
-        before = sum(map(len, pending.values()))
-        for partition, offsets in pending.items():
-            position = self._reader.consumer.position(partition, timeout_ms=POLL_MS)
-            if position is not None:
-                positions[partition] = position
-                while offsets and offsets[-1] < position:
-                    offsets.pop()
-        return sum(map(len, pending.values())) < before
-
-    def _give_up_missing(self, pending: dict[Any, list[int]]) -> None:
-        """Drop offsets beyond the partitions' ends, as after a lost disk; raise ``KafkaError`` of the broker."""
-        ends = self._reader.consumer.end_offsets(list(pending))
-        for partition, offsets in pending.items():
-            offsets[:] = [offset for offset in offsets if offset < ends[partition]]
-        if any(pending.values()):
-            raise KafkaTimeoutError(f"no records of {', '.join(map(str, pending))}")
-
-    def _from_table(self, lake: Lake, gone: Iterable[MessageDelivered]) -> dict[Location, Sample]:
+    def _from_table(self, lake: Lake, gone: Iterable[MessageDelivered]) -> dict[Place, Sample]:
         from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 
         rows = reading.messages_at(lake, [(one.batch, one.partition, one.offset) for one in gone])
         return {(row["topic"], row["partition"], row["offset"]): samples.of_row(row) for row in rows}
-
-
-def _wanted(records: Iterable[Any], wanted: Mapping[Location, Any]) -> dict[Location, Sample]:
-    found = {}
-    for record in records:
-        location = (record.topic, record.partition, record.offset)
-        if location in wanted and (sample := samples.of_record(record)) is not None:
-            found[location] = sample
-    return found

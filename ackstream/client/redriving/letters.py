@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from kafka import TopicPartition
 
-from ackstream.client.errors import MissingCodecError
 from ackstream.errors import InputError, UnreachableError
-from ackstream.kafka.reader import PACKAGES
+from ackstream.kafka.reader import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ackstream.kafka.reader import TopicReader
     from ackstream.settings import Lake
@@ -23,8 +22,6 @@ Headers = list[tuple[str, "bytes | None"]]
 
 AT_ONCE = 500
 """The most letters that are read or sent at once."""
-NEAR = 1_000
-"""Records that are read and dropped rather than passed over by a seek."""
 MOST_DIGITS = 19
 """The digits of the largest offset."""
 SILENCE_SECONDS = 30.0
@@ -78,7 +75,7 @@ class Letter(msgspec.Struct, frozen=True):
         record in a dead letter topic of another system, its own coordinates
     :ivar topic: the real name of the topic of the original record; empty: not known
     :ivar batch: the batch of a message in the table ``messages``
-    :ivar content: the content to send again, if the original record is not read
+    :ivar copy: where a copy of the record is, in a dead letter topic of another system; ``None``: there is none
     """
 
     id: str
@@ -90,10 +87,10 @@ class Letter(msgspec.Struct, frozen=True):
     offset: int
     batch: int | None = None
     correlation_id: str | None = None
-    content: Content | None = None
+    copy: Place | None = None
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def place(self) -> Place:
         """Topic, partition and offset of the original record."""
         return self.topic, self.partition, self.offset
 
@@ -151,19 +148,27 @@ def _selected(connection: Any, query: str, where: str) -> list[Any]:
 
 def letter_of(record: Any) -> Letter:
     """Read a record of another system's dead letter topic; it has no topic if its headers do not name the original."""
-    headers = dict(record.headers)
-    identity = f"{record.topic}-{record.partition}-{record.offset}"
-    for prefix, names in _FOREIGN.items():
-        topic, partition, offset, reason = (headers.get(prefix + name) for name in names)
-        if topic:
-            own = [(name, value) for name, value in record.headers if not name.startswith(prefix)]
-            text = (reason or b"").decode(errors="replace")
-            # a share group may be set to copy no value: then the original record is read
-            content = None if record.key is record.value is None else Content(record.key, record.value, own)
-            place = _number(partition, prefix), _number(offset, prefix)
-            return Letter(identity, text, None, None, topic.decode(errors="replace"), *place, content=content)
-    content = Content(record.key, record.value, list(record.headers))
-    return Letter(identity, "", None, None, "", -1, -1, content=content)
+    headers, own = dict(record.headers), (record.topic, record.partition, record.offset)
+    # a share group may be set to copy no value: then the original record is read
+    copy = None if record.key is record.value is None else own
+    identity, prefix = "-".join(map(str, own)), _system(headers)
+    if prefix is None:
+        return Letter(identity, "", None, None, "", -1, -1, copy=own)
+    topic, partition, offset, reason = (headers.get(prefix + name) for name in _FOREIGN[prefix])
+    text, place = (reason or b"").decode(errors="replace"), (_number(partition, prefix), _number(offset, prefix))
+    return Letter(identity, text, None, None, (topic or b"").decode(errors="replace"), *place, copy=copy)
+
+
+def _system(headers: Mapping[str, bytes | None]) -> str | None:
+    """Return the prefix of the headers in which a system has named the original of its copy."""
+    return next((prefix for prefix, (topic, *_) in _FOREIGN.items() if headers.get(prefix + topic)), None)
+
+
+def _content(record: Any, *, copied: bool = False) -> Content:
+    """Return the content of a record; of a copy, without the headers of the system that has made it."""
+    prefix = _system(dict(record.headers)) if copied else None
+    headers = [each for each in record.headers if prefix is None or not each[0].startswith(prefix)]
+    return Content(record.key, record.value, headers)
 
 
 def _number(value: bytes | None, prefix: str) -> int:
@@ -185,80 +190,52 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterator[Any]:
     """Yield the records that partitions of a topic have now, partition by partition."""
-    for partition in sorted(partitions):
-        one = TopicPartition(topic, partition)
-        first, last = (found[one] for found in _ends(reader.consumer, one))
-        yield from _read(reader, one, first, last)
+    consumer = reader.consumer
+    for partition in (TopicPartition(topic, number) for number in sorted(partitions)):
+        consumer.assign([partition])
+        consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
+        end, until = consumer.end_offsets([partition])[partition], time.monotonic() + SILENCE_SECONDS
+        while (position := consumer.position(partition)) < end:
+            records = reader.read()
+            reader.check_codec(f"Records of {topic}")
+            if records or consumer.position(partition) > position:
+                until = time.monotonic() + SILENCE_SECONDS
+            elif time.monotonic() > until:
+                raise UnreachableError(
+                    f"The records of {topic}, partition {partition.partition}, up to {end} did not arrive within "
+                    f"{SILENCE_SECONDS:g} s (read up to {position}): is its broker running?"
+                )
+            yield from (record for record in records if record.offset < end)
 
 
-def _ends(consumer: Any, partition: TopicPartition) -> tuple[dict[Any, int], dict[Any, int]]:
-    return consumer.beginning_offsets([partition]), consumer.end_offsets([partition])
-
-
-def _read(reader: TopicReader, partition: TopicPartition, first: int, end: int) -> Iterator[Any]:
-    """Yield the records of a partition from ``first`` to before ``end``."""
-    if first >= end:
-        return
-    reader.consumer.assign([partition])
-    reader.consumer.seek(partition, first)
-    until = time.monotonic() + SILENCE_SECONDS
-    while (position := reader.consumer.position(partition)) < end:
-        records = reader.read()
-        if reader.codec is not None:
-            raise MissingCodecError(
-                f"Records of {partition.topic} are compressed with {reader.codec}, which this Python cannot read: "
-                f"pip install {PACKAGES[reader.codec]}."
-            )
-        if records or reader.consumer.position(partition) > position:
-            until = time.monotonic() + SILENCE_SECONDS
-        elif time.monotonic() > until:
-            raise UnreachableError(
-                f"The records of {partition.topic}, partition {partition.partition}, up to {end} did not arrive within "
-                f"{SILENCE_SECONDS:g} s (read up to {position}): is its broker running?"
-            )
-        yield from (record for record in records if record.offset < end)
-
-
-def _originals(reader: TopicReader, letters: Sequence[Letter]) -> dict[tuple[str, int, int], Content]:
-    """Return the records with the coordinates of letters that Kafka still has."""
-    found = {}
-    known = reader.consumer.topics()
-    wanted = sorted(one.place for one in letters if one.topic in known)
-    for (topic, number), group in groupby(wanted, key=lambda one: one[:2]):
-        partition = TopicPartition(topic, number)
-        if number not in reader.consumer.partitions_for_topic(topic):
-            continue
-        first, last = (ends[partition] for ends in _ends(reader.consumer, partition))
-        runs: list[list[int]] = []
-        for offset in (offset for *_, offset in group if first <= offset < last):
-            if runs and offset - runs[-1][-1] <= NEAR:
-                runs[-1].append(offset)
-            else:
-                runs.append([offset])
-        for run in runs:
-            offsets = set(run)
-            for record in _read(reader, partition, run[0], run[-1] + 1):
-                if record.offset in offsets:
-                    found[topic, number, record.offset] = Content(record.key, record.value, list(record.headers))
+def _records(reader: TopicReader, places: Iterable[Place]) -> dict[Place, Any]:
+    """Return the records at some places that Kafka still has; a place may name any topic, partition and offset."""
+    consumer = reader.consumer
+    known = consumer.topics()
+    wanted = [one for one in places if one[0] in known and one[1] in consumer.partitions_for_topic(one[0])]
+    ends = consumer.end_offsets([TopicPartition(*partition) for partition in {one[:2] for one in wanted}])
+    wanted = [one for one in wanted if 0 <= one[2] < ends[TopicPartition(*one[:2])]]
+    found = reader.fetch(wanted)
+    if len(found) < len(wanted):
+        reader.check_codec("Records to redrive")
     return found
 
 
 def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict[str, Content]:
     """Return the content of those letters whose record is still stored: in Kafka, or in a table."""
-    found = {letter.id: letter.content for letter in letters if letter.content is not None}
     messages = [letter for letter in letters if letter.queue and letter.batch is not None]
-    records = [letter for letter in letters if not letter.queue and letter.content is None]
-    stored = _stored(lake, messages) if messages else {}
-    originals = _originals(reader, records) if records else {}
-    for letter in (*messages, *records):
-        content = (stored if letter.queue else originals).get(letter.place)
-        if content is not None:
-            found[letter.id] = content
-    missing = [letter.id for letter in records if letter.id not in found]
+    records = [letter for letter in letters if not letter.queue]
+    rows = _stored(lake, messages) if messages else {}
+    found = {one.id: rows[one.place] for one in messages if one.place in rows}
+    kept = _records(reader, {one.copy or one.place for one in records}) if records else {}
+    for one in records:
+        if (record := kept.get(one.copy or one.place)) is not None:
+            found[one.id] = _content(record, copied=one.copy is not None)
+    missing = [one.id for one in records if one.id not in found]
     return found | (_copies(lake, missing) if missing else {})
 
 
-def _stored(lake: Lake, letters: Iterable[Letter]) -> dict[tuple[str, int, int], Content]:
+def _stored(lake: Lake, letters: Iterable[Letter]) -> dict[Place, Content]:
     """Return the messages of letters in the table ``messages`` by their coordinates."""
     from ackstream.lake.reading import messages_at  # noqa: PLC0415 - it takes a second
 

@@ -232,7 +232,7 @@ class _Run(clients.Closing):
                 ) from None
             except KafkaError as error:
                 raise UnreachableError(
-                    f"Kafka did not accept the dead letters: {error}. Run the command again; none is sent twice."
+                    f"Kafka did not give or take the dead letters: {error}. Run the command again; none is sent twice."
                 ) from error
             progress(self._report)
             self._count(time.monotonic())

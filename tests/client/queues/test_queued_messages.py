@@ -14,8 +14,8 @@ from kafka import TopicPartition
 from kafka.errors import CorruptRecordError, KafkaTimeoutError, UnsupportedCodecError
 
 from ackstream.client.errors import MissingCodecError
-from ackstream.client.queues import queued_messages
 from ackstream.client.queues.queued_messages import MessageFetcher, QueueMessage
+from ackstream.kafka import reader
 from ackstream.lake import reading
 from ackstream.protocol.queues import MessageDelivered
 from ackstream.settings import Lake
@@ -111,7 +111,7 @@ def test_what_kafka_has_is_fetched_and_nothing_else_holds_it_up(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         consumer = Consumer(readable, unreadable - readable, beginning)
-        patch.setattr(queued_messages, "NEAR", 4)
+        patch.setattr(reader, "NEAR", 4)
         found = _fetcher(consumer).fetch([_delivered(offset) for offset in wanted])
     assert {int(sample.value or b"") for sample in found.values()} == {
         offset for offset in wanted & readable if offset >= beginning
@@ -185,7 +185,7 @@ def test_a_redriven_message_can_be_published_again_with_its_headers() -> None:
 def test_a_message_beyond_the_end_of_its_partition_is_given_up_one_that_does_not_arrive_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queued_messages, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(reader, "PATIENCE_SECONDS", 0.02)
     for offset in (5, 9, 99_999):
         assert _fetcher(Consumer([], end=5)).fetch([_delivered(offset)]) == {}
     silent = Consumer([3], end=5)

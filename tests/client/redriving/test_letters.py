@@ -5,15 +5,18 @@ from __future__ import annotations
 import getpass
 import math
 import os
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka import TopicPartition
 
 from ackstream.client.errors import MissingCodecError
-from ackstream.client.redriving.letters import Content, all_of, from_tables, letter_of
+from ackstream.client.redriving.letters import Content, Letter, all_of, contents, from_tables, letter_of
 from ackstream.client.redriving.redrive import came_back, redrive, user
 from ackstream.errors import BadParameterError, InputError
+from ackstream.kafka.reader import TopicReader
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
 
@@ -44,11 +47,43 @@ def record(headers: list[tuple[str, bytes]], key: bytes | None = b"k", value: by
 def test_a_dead_letter_of_another_system_names_its_original(headers: list[Any], reason: str, offset: int):
     letter = letter_of(record([("own", b"1"), *headers]))
     assert (letter.id, letter.reason, letter.place) == ("orders-dlt-1-7", reason, ("orders", 2, offset))
-    assert letter.content == Content(b"k", b"v", [("own", b"1")])
+    assert letter.copy == ("orders-dlt", 1, 7)
+    assert _contents([record([("own", b"1"), *headers])]) == {letter.id: Content(b"k", b"v", [("own", b"1")])}
 
 
 def test_a_dead_letter_without_a_copy_stands_for_its_original():
-    assert letter_of(record(KAFKA, None, None)).content is None
+    letter, original = letter_of(record(KAFKA, None, None)), record([("own", b"1")], topic="orders", partition=2)
+    assert letter.copy is None
+    original.offset = letter.offset
+    assert _contents([original], [letter]) == {letter.id: Content(b"k", b"v", [("own", b"1")])}
+
+
+def test_a_letter_that_names_an_original_that_is_nowhere_has_no_content(lake: Lake):
+    places = [("elsewhere", 0, 0), ("orders", 9, 0), ("orders", 2, 99), ("orders", 2, -1)]
+    letters = [Letter(f"l-{place}", "", None, None, *place) for place in places]
+    assert _contents([record([], topic="orders", partition=2)], letters, lake) == {}
+
+
+def test_the_letters_of_a_topic_hold_nothing_of_their_records():
+    value = b"v" * 1_000_000
+    letters = [letter_of(record([*KAFKA, ("own", value)], value=value, offset=offset)) for offset in range(10)]
+    assert len(pickle.dumps(letters)) < 10_000
+    assert len({letter.copy for letter in letters}) == 10
+
+
+def _contents(records: list[Any], letters: list[Letter] | None = None, lake: Lake | None = None) -> dict[str, Content]:
+    """Return the contents of letters, by default those of the records, which are all that Kafka has."""
+    parts = {TopicPartition(one.topic, one.partition) for one in records}
+    consumer = SimpleNamespace(
+        topics=lambda: {one.topic for one in parts},
+        partitions_for_topic=lambda topic: {one.partition for one in parts if one.topic == topic},
+        end_offsets=lambda wanted: {
+            part: 1 + max(one.offset for one in records if (one.topic, one.partition) == part) for part in wanted
+        },
+    )
+    stored = {(one.topic, one.partition, one.offset): one for one in records}
+    reader: Any = SimpleNamespace(consumer=consumer, fetch=lambda wanted: {one: stored[one] for one in wanted})
+    return contents(reader, lake or Lake(), letters or [letter_of(one) for one in records])
 
 
 @pytest.mark.parametrize("headers", [[], [("__dlq.errors.topic", b"")], [("topic", b"orders")]])
@@ -68,7 +103,8 @@ def test_records_that_this_python_cannot_unpack_are_an_error_and_not_absent():
         assign=lambda _: None, seek=lambda *_: None, position=lambda _: 0,
         beginning_offsets=lambda parts: dict.fromkeys(parts, 0), end_offsets=lambda parts: dict.fromkeys(parts, 2),
     )  # fmt: skip
-    reader: Any = SimpleNamespace(consumer=consumer, codec="zstd", read=list)
+    reader = TopicReader(consumer)
+    reader.codec, reader.read = "zstd", lambda *_: []  # type: ignore[method-assign]
     with pytest.raises(MissingCodecError, match=r"audit are compressed with zstd.*pip install zstandard"):
         list(all_of(reader, [0], "audit"))
 
