@@ -112,9 +112,10 @@ def group_config(assignor: Assignor) -> dict[str, Any]:
 
 
 class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
-    """Follows a consumer's partitions and commits each second; all but the listener runs in the polling thread.
+    """Follows a consumer's partitions and commits each second, in the polling thread.
 
-    The listener runs in the consumer's own thread, while the polling one waits for it.
+    The listener runs in the consumer's own thread, while the polling one waits for it; that thread makes the queries
+    of ``wait_until_joined``, too, which any thread may call.
 
     :ivar rebalancing: whether the group is about to assign the partitions anew: no further record is to be handled
     :ivar expelled: whether the group has ruled this member out since :meth:`follow`: others have its partitions

@@ -9,7 +9,7 @@ import base64
 import logging
 from collections import Counter, deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Work:
     """A record that was taken up, and the number of its answers that are not stored yet."""
 
@@ -107,51 +107,59 @@ SWEEP = 1_000
 """Finished work that may wait behind unfinished work."""
 
 
+@dataclass(eq=False, slots=True)
+class _Tracked:
+    """A partition: the offset after the last record that was taken up, and the work that cannot be committed yet."""
+
+    next: int
+    work: deque[Work] = field(default_factory=deque)
+    sweep_at: int = SWEEP
+
+
 class OffsetProgress:
     """Tracks the records of partitions: an offset may be committed when no record before it has remaining work."""
 
     def __init__(self) -> None:
-        self._next: dict[TopicPartition, int] = {}
-        self._work: dict[TopicPartition, deque[Work]] = {}
-        self._sweep_at: dict[TopicPartition, int] = {}
+        self._tracked: dict[TopicPartition, _Tracked] = {}
 
     def start(self, partition: TopicPartition, offset: int) -> None:
         """Track a partition from an offset on, unless it is tracked already."""
-        if partition not in self._next:
-            self._next[partition] = offset
-            self._work[partition] = deque()
+        self._tracked.setdefault(partition, _Tracked(offset))
 
     def begin(self, partition: TopicPartition, offset: int) -> Work | None:
         """Take up a record; return ``None`` if it was taken up before (it is read again after a rebalance)."""
-        self.start(partition, offset)
-        if offset < self._next[partition]:
+        known = self._tracked.get(partition)
+        if known is None:
+            known = self._tracked[partition] = _Tracked(offset)
+        if offset < known.next:
             return None
-        self._next[partition] = offset + 1
-        work, open_work = Work(offset), self._work[partition]
-        open_work.append(work)
-        if len(open_work) > self._sweep_at.get(partition, SWEEP):
+        known.next = offset + 1
+        work = Work(offset)
+        known.work.append(work)
+        if len(known.work) > known.sweep_at:
             # finished work takes no memory behind a record that stays unfinished
-            self._work[partition] = deque(one for one in open_work if one.remaining or one is work)
-            self._sweep_at[partition] = max(SWEEP, 2 * len(self._work[partition]))
+            known.work = deque(one for one in known.work if one.remaining or one is work)
+            known.sweep_at = max(SWEEP, 2 * len(known.work))
         return work
 
     def pass_over(self, partition: TopicPartition, offset: int) -> None:
         """Take all records before an offset for done, as the group does."""
-        self._next[partition] = max(self._next[partition], offset)
-        self._work[partition] = deque(work for work in self._work[partition] if work.offset >= offset)
+        known = self._tracked[partition]
+        known.next = max(known.next, offset)
+        known.work = deque(work for work in known.work if work.offset >= offset)
 
     def keep(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget all partitions but these: the others have another owner now."""
-        for partition in self._next.keys() - set(partitions):
-            del self._next[partition], self._work[partition]
+        for partition in self._tracked.keys() - set(partitions):
+            del self._tracked[partition]
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the offset that may be committed for each partition: the first unfinished one, else the next."""
         found = {}
-        for partition, work in self._work.items():
-            while work and work[0].remaining == 0:
-                work.popleft()
-            found[partition] = work[0].offset if work else self._next[partition]
+        for partition, known in self._tracked.items():
+            while known.work and known.work[0].remaining == 0:
+                known.work.popleft()
+            found[partition] = known.work[0].offset if known.work else known.next
         return found
 
 
@@ -190,16 +198,16 @@ class Deliveries(OffsetProgress):
 
     def open(self, partition: TopicPartition) -> int:
         """Return the number of records of a partition, settled ones too, that cannot be committed yet."""
-        return len(self._work.get(partition, ()))
+        return len(self._tracked[partition].work) if partition in self._tracked else 0
 
     def again(self) -> dict[TopicPartition, tuple[int, int]]:
         """Rewind partitions to rejected records; return the offset for each, and how often in a row it was that."""
         found = {}
         for partition, offset in self.positions().items():
-            work = self._work[partition]
-            if work and work[0].rejected:
-                work.clear()
-                self._next[partition] = offset
+            known = self._tracked[partition]
+            if known.work and known.work[0].rejected:
+                known.work.clear()
+                known.next = offset
                 before, times = self._rewound.get(partition, (offset, 0))
                 self._rewound[partition] = found[partition] = offset, times + 1 if before == offset else 1
         return found

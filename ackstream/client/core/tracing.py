@@ -60,10 +60,17 @@ def traced(handle: Callable[[Any, W], None]) -> Callable[[Any, W], None]:
     tracer = _tracer()
     if tracer is None:
         return handle
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415
+    from opentelemetry.trace import ProxyTracer, ProxyTracerProvider, SpanKind, get_tracer_provider  # noqa: PLC0415
+
+    # without a provider, which a program may set later
+    proxy = isinstance(tracer, ProxyTracer)
 
     def handle_traced(record: Any, work: W) -> None:
         carrier = {name: value.decode("latin-1") for name, value in record.headers if name == TRACEPARENT and value}
+        if proxy and not carrier and isinstance(get_tracer_provider(), ProxyTracerProvider):
+            # a span that is in no trace would be dropped, and takes longer than all else here
+            handle(record, work)
+            return
         with tracer.start_as_current_span(
             f"process {record.topic}",
             context=_propagator().extract(carrier),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from kafka import TopicPartition
@@ -18,7 +19,7 @@ from kafka.errors import KafkaError
 from ackstream.client.core.arguments import check_word
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.group import Assignor, GroupMember, group_config
-from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.lifetime import Ending, Lifetime
 from ackstream.client.core.messages import Answers, OffsetProgress
 from ackstream.client.core.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
@@ -86,13 +87,14 @@ class Worker(Closing):
         self.life = Lifetime(self._leave, on_error)
         self.begin: Callable[[], object] = lambda: None
         self.release: Callable[[], object] = lambda: None
-        self._finishes = self._finished = False
+        self._finished = False
+        self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
         self._turn = turn
         self._waits = False
         self._progress = OffsetProgress()
         self._member: GroupMember | None = None
-        self._closing, self._over = threading.Event(), threading.Event()
+        self._closing, self._over = self._ending.closing, threading.Event()
         # of the consumer, the progress and the records that are read ahead: not held while a record is handled
         self._lock = threading.RLock()
         self._ahead: deque[Any] = deque()
@@ -115,10 +117,12 @@ class Worker(Closing):
             self.reader.close()
             raise
         self.outbox = Answers(self._producer, connection, labels)
-        self._loop = connection.loop(self._step, "ackstream-worker", self._closing, self._guard, self._due)
+        guard = partial(self._ending.handle, over=self._closing.is_set)
+        self._loop = connection.loop(self._step, "ackstream-worker", self._closing, guard, self._due)
 
     def run(self) -> None:
         """Start the thread; when this returns, every record written from now on will be handled (by the group)."""
+        self._ending.begin()
         if self._member is None:
             self.begin()
             self._loop.start()
@@ -136,11 +140,10 @@ class Worker(Closing):
 
         The group reads records with delayed answers again. Called by a handler, this runs after that.
         """
-        self._closing.set()
+        handles = self._ending.close()
         if not self._loop.inside:
             self._loop.join()
-        elif self.life.error is None:
-            self._finishes = True
+        elif handles:
             return
         self._finish()
 
@@ -152,10 +155,9 @@ class Worker(Closing):
         with self._lock:
             self._over.set()
             self.outbox.settle(self.now())
-            if self._member is not None and self.life.error is None:
-                self._member.leave()
-            else:
-                self.reader.close()
+            if self.life.error is not None:
+                return
+            (self.reader.close if self._member is None else self._member.leave)()
         self.release()
         self.life.close()
 
@@ -164,32 +166,21 @@ class Worker(Closing):
         self._closing.set()
         with self._lock, suppress(KafkaError):
             self._over.set()
-            if self._member is None:
-                self.reader.close()
-            else:
-                self._member.abandon()
+            (self.reader.close if self._member is None else self._member.abandon)()
         self.release()
-
-    def _guard(self, repeat: Callable[[], None]) -> None:
-        def run() -> None:
-            repeat()
-            if self._finishes:
-                self._finish()
-
-        self.life.guard(run)
 
     def _step(self) -> None:
         wait = self._due()
         with self._lock:
             self._poll(POLL_MS if wait is None else min(POLL_MS, round(wait * 1000)))
-        handled, began = 0, self.now()
-        while self._take():
-            handled += 1
-            if self.now() - began >= AHEAD_SECONDS:
-                break
+        handled, began, seconds = 0, self.now(), 0.0
+        while seconds < AHEAD_SECONDS and (taken := self._take()) is not None:
+            self._call(*taken)
+            handled, seconds = handled + 1, self.now() - began
         if handled:
-            self._limit = ahead(handled, self.now() - began)
+            self._limit = ahead(handled, seconds)
         with self._lock:
+            self._release()
             self._take_turn()
 
     def _keep(self) -> None:
@@ -254,21 +245,34 @@ class Worker(Closing):
     def _due(self) -> float | None:
         return self.outbox.wait(self.now())
 
-    def _take(self) -> bool:
-        """Handle the next record, unless records have to wait; return whether there was one."""
+    def _take(self) -> tuple[Any, Work] | None:
+        """Release the record at hand, and return the next one with its work, unless records have to wait."""
         with self._lock:
-            waits = not self.outbox.ready or (self._member is not None and self._member.rebalancing)
-            if not self._ahead or waits or self._closing.is_set():
-                return False
-            record = self._ahead.popleft()
-            partition = _partition(record)
-            work = self._progress.begin(partition, record.offset)
-            if work is None:
-                return True
-            # not done before it is handled; a record that ends the thread never is
-            work.remaining, self._busy = 1, work
+            self._release()
+            member = self._member
+            if self._closing.is_set() or not self.outbox.ready or (member is not None and member.rebalancing):
+                return None
+            while self._ahead:
+                record = self._ahead.popleft()
+                partition = _partition(record)
+                if (work := self._progress.begin(partition, record.offset)) is None:
+                    continue
+                # not done before it is handled; a record that ends the thread never is
+                work.remaining, self._busy = 1, work
+                if member is not None:
+                    member.handles(partition)
+                return record, work
+            return None
+
+    def _release(self) -> None:
+        """Note that the handler has ended; with the lock."""
+        if self._busy is not None:
+            self.outbox.release(self._busy)
+            self._busy = None
             if self._member is not None:
-                self._member.handles(partition)
+                self._member.handles(None)
+
+    def _call(self, record: Any, work: Work) -> None:
         try:
             self._handle(record, work)
         except DittoError as error:
@@ -279,12 +283,6 @@ class Worker(Closing):
             # one bad record must not stop the worker
             self.skipped += 1
             log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
-        with self._lock:
-            self.outbox.release(work)
-            self._busy = None
-            if self._member is not None:
-                self._member.handles(None)
-        return True
 
 
 _HELD = "The labels are held again, or another client has them: records are handled."

@@ -54,7 +54,7 @@ def test_what_is_finished_behind_a_record_that_is_not_takes_no_memory():
         progress.begin("p", offset)
     last = progress.begin("p", 5_000)
     last.remaining = 1
-    assert len(progress._work["p"]) <= 2_000
+    assert len(progress._tracked["p"].work) <= 2_000
     assert progress.positions() == {"p": 0}
     first.remaining = 0
     assert progress.positions() == {"p": 5_000}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import ProxyTracer, SpanKind, StatusCode
 
 from ackstream.client import RequestTimeout
 from ackstream.client.core import tracing
@@ -24,6 +25,9 @@ from ackstream.protocol.record_headers import TRACEPARENT, checked_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
+
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.fixture
@@ -124,11 +128,23 @@ def test_a_message_is_a_span_until_its_receipt_and_takes_the_trace_with_it(spans
     assert told == {"ackstream.seq": 7, "ackstream.stage": "persisted", "ackstream.duplicate": True}
 
 
+def test_a_record_of_no_trace_is_handled_without_a_span_while_there_is_no_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(ProxyTracer, "start_as_current_span", lambda _self, name, **_: nullcontext(begun.append(name)))
+    handled: list[int] = []
+    handle = tracing.traced(lambda record, _work: handled.append(record.offset))
+    for offset, headers in enumerate(([("x", b"y")], [(TRACEPARENT, TRACE)])):
+        handle(SimpleNamespace(topic="signals", offset=offset, headers=headers), "work")
+    assert handled == [0, 1]
+    assert begun == ["process signals"]
+
+
 def test_a_receiver_handles_a_record_in_its_trace(spans: list[ReadableSpan]) -> None:
     handled: list[Any] = []
     handle = tracing.traced(lambda record, work: handled.append((record.offset, work)))
-    trace = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    handle(SimpleNamespace(topic="signals", offset=7, headers=[("x", b"y"), (TRACEPARENT, trace)]), "work")
+    handle(SimpleNamespace(topic="signals", offset=7, headers=[("x", b"y"), (TRACEPARENT, TRACE)]), "work")
     handle(SimpleNamespace(topic="signals", offset=8, headers=[(TRACEPARENT, None)]), "work")
     assert handled == [(7, "work"), (8, "work")]
     traced, alone = spans
