@@ -14,10 +14,10 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.core.lifetime import call_handler
-from ackstream.client.errors import BindTimeout, MissingCodecError, UnknownQueueError
+from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
-from ackstream.errors import NotConnectedError
+from ackstream.errors import MissingCodecError, NotConnectedError
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues

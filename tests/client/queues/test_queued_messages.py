@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kafka import TopicPartition
 from kafka.errors import CorruptRecordError, KafkaTimeoutError, UnsupportedCodecError
 
-from ackstream.client.errors import MissingCodecError
 from ackstream.client.queues.queued_messages import MessageFetcher, QueueMessage
+from ackstream.errors import MissingCodecError
 from ackstream.kafka import reader
 from ackstream.lake import reading
 from ackstream.protocol.queues import MessageDelivered

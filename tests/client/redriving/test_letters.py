@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from ackstream.client.errors import MissingCodecError
 from ackstream.client.redriving.letters import Content, Letter, all_of, contents, from_tables, letter_of
 from ackstream.client.redriving.redrive import came_back, redrive, user
-from ackstream.errors import BadParameterError, InputError
+from ackstream.errors import BadParameterError, InputError, MissingCodecError
 from ackstream.kafka.reader import TopicReader
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
