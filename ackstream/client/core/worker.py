@@ -73,12 +73,14 @@ class Worker(Closing):
         turn: Callable[[float], None] | None = None,
         labels: Labels | None = None,
         on_error: Callable[[Exception], object] | None = None,
+        skips: bool = False,
     ) -> None:
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 
         Without a group all records from now on are read. ``turn`` is called after each poll, several times a second
         unless ``handle`` takes longer, with the monotonic time. While the lease of ``labels`` has lapsed, records and
-        answers wait. Raises ``UnreachableError`` without a broker or a topic.
+        answers wait. Unless it ``skips`` them, records of a compression without a package end it: other members get
+        them. Raises ``UnreachableError`` without a broker or a topic.
         """
         check_word("start", start, Start)
         connection = connection_of(brokers)
@@ -91,7 +93,7 @@ class Worker(Closing):
         self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
         self._turn = turn
-        self._waits = False
+        self._waits, self._skips = False, skips
         self._progress = OffsetProgress()
         self._member: GroupMember | None = None
         self._closing, self._over = self._ending.closing, threading.Event()
@@ -100,7 +102,8 @@ class Worker(Closing):
         self._ahead: deque[Any] = deque()
         self._limit = 1
         self._busy: Work | None = None
-        names, answers = [connection.kafka.topic(name) for name in topics], connection.kafka.topic("acks")
+        self._names = names = [connection.kafka.topic(name) for name in topics]
+        answers = connection.kafka.topic("acks")
         if group is None:
             self.reader = connection.reader(*names, writes=(answers,), stop=self._closing)
         else:
@@ -202,7 +205,7 @@ class Worker(Closing):
         waits = bool(self._ahead) or self.outbox.full
         if member is None:
             if not waits:
-                self._ahead += self.reader.read(wait_ms, self._limit)
+                self._ahead += self._read(wait_ms)
             elif not ready or self.outbox.full:
                 self._closing.wait(wait_ms / 1000)
             return
@@ -212,7 +215,7 @@ class Worker(Closing):
         elif paused := consumer.paused():
             consumer.resume(*paused)
         goes_on = self._ahead and ready and not member.rebalancing
-        records = self.reader.read(0 if goes_on else wait_ms, self._limit)
+        records = self._read(0 if goes_on else wait_ms)
         if member.expelled:
             self._ahead.clear()
         self._ahead += records
@@ -220,6 +223,12 @@ class Worker(Closing):
             self.begin()
             owned = consumer.assignment()
             self._ahead = deque(each for each in self._ahead if _partition(each) in owned)
+
+    def _read(self, wait_ms: int) -> list[Any]:
+        records = self.reader.read(wait_ms, self._limit)
+        if not self._skips:
+            self.reader.check_codec(f"Records of {', '.join(self._names)}")
+        return records
 
     def _settle(self) -> None:
         """Wait a moment for the answers that are on their way, whose records are done then."""
