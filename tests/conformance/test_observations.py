@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ackstream.client.reading.samples import ReaderQos
 from tests.conformance.scenarios.coverage import load
 from tests.conformance.scenarios.observations import (
     Absent,
@@ -104,6 +105,16 @@ def test_a_scenario_of_thirds_or_of_an_ack_at_once_fails_without_them(identity: 
     numbers = list(range(1, acks[-1]["up_to"] + 1))
     seen = {"broker_acks": Cumulative(acks), "app_notifications": numbers, "without_flag": {"at_ms": 1_000}}
     assert not matches(patient(scenario.expect), seen)
+
+
+def test_a_scenario_of_a_period_fails_with_the_default_period_of_five_seconds() -> None:
+    (scenario,) = [one for one in load("rti") if one.id == "RTI-13"]
+    default = 100 + ReaderQos().app_ack_period_ms
+    found = [
+        matches(patient(scenario.expect), {"app_acks": [{"intervals": [[1, 3]], "at_ms": at}]})
+        for at in (1_100, default)
+    ]
+    assert found == [True, False]
 
 
 def test_a_scenario_of_an_interval_that_is_neither_kept_nor_reported_fails() -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.messages import CommandAck
 
-INTERVAL = "200ms"
-
 Message: TypeAlias = "tuple[Mapping[str, Any], bytes]"
 """Headers besides the client's name, and the value."""
 
@@ -46,7 +44,7 @@ class Persistence:
         self.settings = Settings(
             kafka=self.kafka,
             lake=Lake(path=str(place / "lake"), checkpoints=str(place / "checkpoints")),
-            persist=Persist.model_validate({"interval": INTERVAL, **rules}),
+            persist=Persist.model_validate(rules),
             queues=tuple(map(QueueSettings.model_validate, queues)),
         )
         ensure_topics(self.settings, job.JOB.topics)

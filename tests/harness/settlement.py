@@ -13,9 +13,8 @@ from ackstream.jobs.persist import job
 from ackstream.jobs.settle import job as settle_service
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol import readers
-from ackstream.settings import Kafka, Lake, Persist, Settings, Settle
+from ackstream.settings import Kafka, Lake, Settings, Settle
 from tests.harness.kafka import Observer
-from tests.harness.persistence import INTERVAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +36,7 @@ class Settlement:
         self.settings = Settings(
             kafka=self.kafka,
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
-            persist=Persist.model_validate({"interval": INTERVAL}),
-            settle=Settle.model_validate({"interval": INTERVAL, "required": required}),
+            settle=Settle.model_validate({"required": required}),
         )
         ensure_topics(self.settings)
         with ExitStack() as stack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -275,10 +274,6 @@ def test_a_logon_is_not_repeated_for_longer_than_it_may_take(connections, monkey
     with pytest.raises(LogonTimeout):
         Publisher(connections, name="p1", logon_timeout=0.1)
     assert len(connections) == 1
-
-
-def test_an_unanswered_message_is_sent_again_after_two_seconds_by_default():
-    assert inspect.signature(Publisher).parameters["ack_timeout"].default == 2.0
 
 
 @pytest.mark.parametrize("arguments", [{"key": "order-7"}, {"headers": [("seq", b"1")]}, {"ttl_ms": "1s"}])

@@ -21,7 +21,7 @@ from ackstream.client.errors import (
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Open
-from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import CONFLATION_MS, CommandAck
 
 if TYPE_CHECKING:
     from ackstream.client.publishing.publications import FailedMessage, Receipt
@@ -75,6 +75,21 @@ def test_an_ack_drops_all_messages_up_to_its_number() -> None:
         (1, 1, "context"),
         (2, 2, "context"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "again_ms"), [({}, 2_000), ({"ack_timeout": 7.0}, 7_000), ({"ack_timeout": 0.1}, CONFLATION_MS)]
+)
+def test_an_unanswered_message_is_sent_again_after_two_seconds_by_default(
+    options: dict[str, float], again_ms: int
+) -> None:
+    world = World(**options)
+    world.add()
+    world.messages.accepted(1)
+    found = []
+    for world.now in (again_ms - 1, again_ms):
+        found.append(world.messages.overdue())
+    assert found == [[], [1]]
 
 
 def test_windowed_receipts_are_for_the_last_message_of_an_ack() -> None:
