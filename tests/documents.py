@@ -30,8 +30,9 @@ INTRODUCTION = """\
 
 Made by `python -m tests.documents` of the files in tests/vectors/documents: change those, and run it.
 
-- *works*: on the running system, with its defaults. Tests in tests/integration show it, against a real broker; other
-  tests where a rule alone is at stake.
+- *works*: on the running system, by the API of a user or by records on the wire. Tests in tests/integration show it,
+  against a real broker, with the shipped settings; those of queues, mirrors and archive shorten the intervals between
+  batches, and those about a setting set it. Other tests where a rule alone is at stake.
 - *differs*: by decision, with the reason.
 - *open*: not done yet, with what is missing.
 

@@ -6,7 +6,8 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, get_args
 from unittest.mock import patch
 
 import pytest
@@ -26,13 +27,14 @@ from ackstream.client.errors import (
 from ackstream.client.options import QueryOptions
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.queries._query_link import QueryLink
-from ackstream.client.queries.bookmarks import Bookmarks
+from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
 from ackstream.client.queries.query_client import QueryClient
 from ackstream.jobs.persist import job
 from ackstream.jobs.query import job as query_job
+from ackstream.jobs.query.records import UNSERVED
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.protocol.messages import StoredRange, decode_ack, write_stored
+from ackstream.protocol.messages import SUPPORTED, AckType, StoredRange, decode_ack, write_stored
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.jobs import QueryRule
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ackstream.client.queries.bookmarks import LogMessage
     from ackstream.client.queries.message_stream import MessageStream
     from ackstream.protocol.messages import CommandAck
 
@@ -73,8 +74,8 @@ class System:
         kafka = Kafka(bootstrap=broker, topic_prefix=f"query{os.getpid()}-", partitions=2)
         self.settings = Settings(
             kafka=kafka,
-            persist=Persist(interval="100ms", topics=("orders*", "trades", "vault")),
-            query=Query(interval="50ms", entitlements=RULES),
+            persist=Persist(topics=("orders*", "trades", "vault")),
+            query=Query(entitlements=RULES),
             lake=Lake(path=str(path / "lake"), checkpoints=str(path / "checkpoints")),
         )
         self.kafka, self.path = kafka, path
@@ -191,6 +192,50 @@ def amps_23_24_a_replay_is_complete_where_the_log_ended_and_a_range_where_it_sto
 
 
 @story
+def acknowledgements_stand_between_the_messages_of_their_command(system: System) -> None:
+    topic = "orders-frames"
+    system.publish(topic, [{"n": n} for n in range(3)])
+    seen: list[CommandAck | LogMessage] = []
+    with system.client("listener", on_ack=seen.append) as client:
+        stream = client.subscribe(topic, bookmark="EPOCH", handler=seen.append)
+        stream.wait("completed", PATIENCE_SECONDS)
+        system.publish(topic, [{"n": 3}])
+        eventually(lambda: sum(isinstance(one, LogMessage) for one in seen) == 4, "the new message", system.query)
+    own = [one for one in seen if isinstance(one, LogMessage) or one.cid == stream.cid]
+    framed = [_numbers([one])[0] if isinstance(one, LogMessage) else one.ack_type for one in own]
+    assert framed == ["processed", 0, 1, 2, "completed", 3]
+
+
+@story
+def each_command_has_every_acknowledgement_of_its_set_and_is_refused_with_another_one(system: System) -> None:
+    topic = "orders-sets"
+    system.publish(topic, [{"id": 1, "n": 1}], keyed=True)
+    given: dict[str, dict[str, str]] = {
+        "subscribe": {"topic": topic, "bookmark": "EPOCH"},
+        "sow": {"topic": topic},
+        "sow_and_subscribe": {"topic": topic},
+        "sow_delete": {"topic": topic, "filter": "/n > 1"},
+        "unsubscribe": {"sub_id": "all"},
+        "flush": {},
+        "heartbeat": {},
+    }
+    assert given.keys() | UNSERVED | {"logon"} == SUPPORTED.keys()
+    with system.client("sets") as client:
+        for command, headers in given.items():
+            stream = client.execute(command, SUPPORTED[command], **headers)
+            found = {stream.wait(kind, PATIENCE_SECONDS).ack_type for kind in SUPPORTED[command]}
+            assert (command, found) == (command, set(SUPPORTED[command]))
+        others = {command: {*get_args(AckType)} - SUPPORTED[command].keys() for command in given}
+        others |= {command: set() for command in UNSERVED}
+        calls = [
+            partial(client.execute, command, types, **given.get(command, {"topic": topic}))
+            for command, types in others.items()
+            if types or command in UNSERVED
+        ]
+        assert {type(error) for error in _together(*calls)} == {NotSupportedError}
+
+
+@story
 def amps_25_26_a_subscription_goes_on_where_the_application_was_and_where_nothing_matched(
     system: System,
 ) -> None:
@@ -230,6 +275,7 @@ def amps_27_28_queries_and_deletes_count(system: System) -> None:
         )
         assert _numbers(found) == list(range(23, 13, -1))
         assert list(counted) == []
+        assert [{ack.cid for ack in stream.acks} for stream in (found, counted)] == [{found.cid}, {counted.cid}]
         assert (found.stats.topic_matches, found.stats.matches, found.stats.records_returned) == (200, 24, 10)
         assert (counted.stats.topic_matches, counted.stats.matches, counted.stats.records_returned) == (200, 24, 0)
         assert system.seen("analyst", found.cid) == [
@@ -246,6 +292,22 @@ def amps_27_28_queries_and_deletes_count(system: System) -> None:
         client.flush()
         merged = [ack for ack in system.acks("analyst") if ack.seq is not None]
         assert [(ack.ack_type, ack.seq, ack.cid) for ack in merged] == [("persisted", 7, None)]
+        numbers = count(8)
+
+        def merge() -> list[CommandAck]:
+            deletes = [
+                partial(
+                    client.execute, "sow_delete", ["persisted"], topic=topic, filter="/price < 0", seq=next(numbers)
+                )
+                for _ in range(5)
+            ]
+            _together(*deletes)
+            client.flush()
+            acks = [ack for ack in system.acks("analyst") if ack.seq is not None]
+            return [ack for ack in acks if ack.first != ack.seq]
+
+        (run, *_) = eventually(merge, "an acknowledgement of several deletes", system.query)
+        assert 8 <= int(run.first or 0) < int(run.seq or 0) < next(numbers)
         # a record that was deleted comes back with the next message of its key
         system.publish(topic, [{"id": 3, "n": 3, "price": 1}], keyed=True)
         both = client.sow_and_subscribe(topic, "/price < 8")
