@@ -14,20 +14,12 @@ import msgspec
 from msgspec import UNSET
 
 from ackstream.jobs.twin.records import check_tags
-from ackstream.protocol import json
+from ackstream.protocol import errors, json
 from ackstream.protocol.ditto.envelopes import check_depth
 from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
 from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, not_found, select_of_thing
-from ackstream.protocol.errors import (
-    DittoError,
-    condition_failed,
-    conflict,
-    merge_invalid,
-    nothing_changed,
-    quota_exceeded,
-    thing_too_large,
-)
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import matches
 from ackstream.protocol.rql.patterns import Effort
 
@@ -92,12 +84,12 @@ def apply(thing: Thing | None, command: TwinCommand, max_bytes: int) -> CommandR
     if command.condition is not None and command.action != "create":
         now = datetime.fromtimestamp(command.timestamp / 1000, timezone.utc)
         if not matches(command.condition, thing.whole(), time=now, effort=Effort()):
-            raise condition_failed()
+            raise errors.condition_failed()
     found = json.find(content, command.resource.keys)
     check_tags(command.if_match, command.if_none_match, _tag(command.resource, found, thing), action=command.action)
     match command.action:
         case "create":
-            raise conflict(command.thing_id)
+            raise errors.conflict(command.thing_id)
         case "retrieve":
             return _retrieve(thing, command, content, found)
         case "delete":
@@ -186,7 +178,7 @@ def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
 def _check_equal(command: TwinCommand, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Reject a change without effect that is to be skipped: DittoError 412 ``things:precondition.failed``."""
     if command.if_equal in (SKIP, SKIP_MINIMIZING_MERGE) and _is_same(before, now):
-        raise nothing_changed(command.if_equal)
+        raise errors.nothing_changed(command.if_equal)
 
 
 def _differs(one: Any, other: Any) -> bool:
@@ -220,7 +212,7 @@ def _valid(content: Any, thing_id: str) -> dict[str, Any]:
     try:
         return things.thing_content(content, thing_id)
     except DittoError as error:
-        raise merge_invalid(error.message) from error
+        raise errors.merge_invalid(error.message) from error
 
 
 def _missing(content: dict[str, Any], part: Resource) -> Resource:
@@ -234,7 +226,7 @@ def _changed(thing: Thing | None, content: dict[str, Any], now: int, max_bytes: 
     # merges may have nested it, patch within patch
     check_depth(data)
     if len(data) > max_bytes:
-        raise thing_too_large(len(data) / 1024, max_bytes / 1024)
+        raise errors.thing_too_large(len(data) / 1024, max_bytes / 1024)
     created = now if thing is None or thing.content is None else thing.created
     return Thing(1 if thing is None else thing.revision + 1, created, now, data)
 
@@ -260,7 +252,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
             merged[key] = merge_patch(merged.get(key), value)
             continue
         if key.startswith("{{") and key.endswith("}}"):
-            raise merge_invalid(f"The key <{key}> is a regular expression, which is not supported here.")
+            raise errors.merge_invalid(f"The key <{key}> is a regular expression, which is not supported here.")
         merged.pop(key, None)
     return merged
 
@@ -311,9 +303,9 @@ class QuotaUsage:
         for number in self._counting(thing_id):
             quota, used = self._quotas[number], self._used[number]
             if more.things > 0 and 0 < quota.max_things < used.things + more.things:
-                raise quota_exceeded(thing_id, quota.name, f"{quota.max_things:,} things")
+                raise errors.quota_exceeded(thing_id, quota.name, f"{quota.max_things:,} things")
             if more.bytes > 0 and 0 < quota.max_bytes < used.bytes + more.bytes:
-                raise quota_exceeded(thing_id, quota.name, f"{quota.max_bytes:,} bytes of things")
+                raise errors.quota_exceeded(thing_id, quota.name, f"{quota.max_bytes:,} bytes of things")
 
     def add(self, thing_id: str, before: Thing | None, after: Thing) -> None:
         """Count a change."""

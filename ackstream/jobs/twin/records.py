@@ -12,27 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import check_storable, encode
 from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.topics import THING_ACTIONS
 from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, resource
-from ackstream.protocol.errors import (
-    header_type_invalid,
-    id_not_deletable,
-    id_not_settable,
-    json_field_missing,
-    json_invalid,
-    live_channel_condition_unfit,
-    merge_invalid,
-    not_modified,
-    policy_id_not_deletable,
-    thing_precondition_failed,
-    thing_too_large,
-    unknown_path,
-    unknown_topic_path,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +54,7 @@ def check_headers(headers: Mapping[str, Any]) -> None:
     # a query with a live-channel-condition never gets here: correlate refuses it
     check_available(headers)
     if LIVE_CHANNEL_CONDITION in headers:
-        raise live_channel_condition_unfit()
+        raise errors.live_channel_condition_unfit()
 
 
 def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int, max_bytes: int) -> TwinCommand:
@@ -76,11 +62,11 @@ def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int,
     topic = envelope.topic
     action = topic.action
     if action not in THING_ACTIONS:
-        raise unknown_topic_path(str(topic), f"The twin does not know the action <{action}>.")
+        raise errors.unknown_topic_path(str(topic), f"The twin does not know the action <{action}>.")
     things.check_id(topic.thing_id)
     part = resource(envelope.path)
     if (action == "create" and part.kind != "thing") or (action == "delete" and part.kind == "policyId"):
-        raise unknown_path(envelope.path)
+        raise errors.unknown_path(envelope.path)
     if_match, if_none_match = headers.get(IF_MATCH), headers.get(IF_NONE_MATCH)
     return TwinCommand(
         topic.thing_id,
@@ -98,13 +84,13 @@ def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int,
 
 def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resource, max_bytes: int) -> Any:
     if raw is UNSET:
-        raise json_field_missing("/value")
+        raise errors.json_field_missing("/value")
     _check_size(raw, max_bytes)
     value = msgspec.json.decode(raw)
     try:
         check_storable(value)
     except OverflowError as error:
-        raise json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
+        raise errors.json_invalid(f"Failed to parse JSON string: a number is out of range: {error}!") from error
     # a thing stored with another policy id is checked only for the values sent now
     if part.kind == "policyId":
         things.check_policy_id(value, thing_id)
@@ -126,24 +112,24 @@ def _check_size(raw: Raw, max_bytes: int) -> None:
     if len(memoryview(raw)) > most:
         size = len(msgspec.json.format(bytes(raw), indent=-1))
         if size > most:
-            raise thing_too_large(size / 1024, max_bytes / 1024)
+            raise errors.thing_too_large(size / 1024, max_bytes / 1024)
 
 
 def _check_patch(part: Resource, patch: Any, thing_id: str) -> None:
     """Reject patches that are never allowed; the others are judged by the thing that results."""
     things.check_patch(patch)
     if part.kind == "policyId" and patch is None:
-        raise policy_id_not_deletable()
+        raise errors.policy_id_not_deletable()
     if part.kind != "thing":
         return
     if not isinstance(patch, dict) or not patch:
-        raise merge_invalid("The patch of a whole thing must be a JSON object with at least one member.")
+        raise errors.merge_invalid("The patch of a whole thing must be a JSON object with at least one member.")
     if patch.get("policyId", thing_id) is None:
-        raise policy_id_not_deletable()
+        raise errors.policy_id_not_deletable()
     if patch.get("thingId", thing_id) is None:
-        raise id_not_deletable()
+        raise errors.id_not_deletable()
     if patch.get("thingId", thing_id) != thing_id:
-        raise id_not_settable()
+        raise errors.id_not_settable()
 
 
 def read_tags(header: str, text: str) -> tuple[str, ...]:
@@ -153,7 +139,7 @@ def read_tags(header: str, text: str) -> tuple[str, ...]:
     while position < len(text) or not tags:
         found = _TAG.match(text, position)
         if found is None:
-            raise header_type_invalid(header, text, "entity-tag")
+            raise errors.header_type_invalid(header, text, "entity-tag")
         tags.append(found[1])
         position = found.end()
     return tuple(tags)
@@ -169,12 +155,12 @@ def check_tags(
         return
     # the tags of things are strong: if-match takes no weak one; a cache or proxy may weaken what if-none-match returns
     if if_match is not None and (tag is None or not {"*", tag} & {*if_match}):
-        raise thing_precondition_failed(IF_MATCH, ",".join(if_match), tag or "null")
+        raise errors.thing_precondition_failed(IF_MATCH, ",".join(if_match), tag or "null")
     if tag is not None and {"*", tag} & {known.removeprefix("W/") for known in if_none_match or ()}:
         expected = ",".join(if_none_match or ())
         if action == "retrieve":
-            raise not_modified(expected, tag)
-        raise thing_precondition_failed(IF_NONE_MATCH, expected, tag)
+            raise errors.not_modified(expected, tag)
+        raise errors.thing_precondition_failed(IF_NONE_MATCH, expected, tag)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

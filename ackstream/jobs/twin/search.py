@@ -23,18 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol import json
+from ackstream.protocol import errors, json
 from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
 from ackstream.protocol.ditto.twin.things import select_of_thing
-from ackstream.protocol.errors import (
-    answer_too_large,
-    cursor_invalid,
-    json_field_missing,
-    json_invalid,
-    json_type_invalid,
-    option_invalid,
-    unknown_path,
-)
 from ackstream.protocol.rql.evaluation import SignalFact, checked, field_of, find, matches, scalars
 from ackstream.protocol.rql.parser import parse
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_STEPS, Effort, matches_any
@@ -66,7 +57,7 @@ def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes:
     """Answer a query over ``things``, all by id with the deleted ones; ``now``: epoch ms; larger pages end earlier."""
     # DittoError 400 for an invalid filter, option, path or value, or a search that takes too much effort; 413
     if envelope.topic.action != "retrieve" or envelope.path not in ("/", SEARCH, COUNT):
-        raise unknown_path(envelope.path)
+        raise errors.unknown_path(envelope.path)
     if envelope.path == "/":
         return _by_ids(envelope, things, max_bytes)
     query = _read_query(envelope)
@@ -86,18 +77,18 @@ def _read_query(envelope: Envelope) -> SearchQuery:
     try:
         return msgspec.json.decode(envelope.value, type=SearchQuery)
     except msgspec.ValidationError as error:
-        raise json_invalid(f"The value of the search is not valid: {error}.") from error
+        raise errors.json_invalid(f"The value of the search is not valid: {error}.") from error
 
 
 def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> list[msgspec.Raw]:
     value = decoded(envelope.value)
     ids = value.get("thingIds") if isinstance(value, dict) else None
     if ids is None:
-        raise json_field_missing("/value/thingIds")
+        raise errors.json_field_missing("/value/thingIds")
     if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
-        raise json_type_invalid(json_text(ids), "/value/thingIds", "JsonArray")
+        raise errors.json_type_invalid(json_text(ids), "/value/thingIds", "JsonArray")
     if len(ids) > MAX_IDS:
-        raise json_invalid(f"More than {MAX_IDS} things are asked for at once.")
+        raise errors.json_invalid(f"More than {MAX_IDS} things are asked for at once.")
     found = [things[identity] for identity in dict.fromkeys(ids) if identity in things]
     items, size, read = [], 0, 0
     for thing in found:
@@ -106,7 +97,7 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
             items.append(_shown(thing.whole(), envelope.fields))
             size += len(memoryview(items[-1]))
             if size > max_bytes or read > _READ * max_bytes:
-                raise answer_too_large(max_bytes / 1024)
+                raise errors.answer_too_large(max_bytes / 1024)
     return items
 
 
@@ -218,7 +209,7 @@ class SearchCursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         try:
             return msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise cursor_invalid("It is not the cursor of a search.") from error
+            raise errors.cursor_invalid("It is not the cursor of a search.") from error
 
 
 class SearchPage(msgspec.Struct):
@@ -248,7 +239,7 @@ def read_options(options: Iterable[str]) -> SearchPage:
     for option in options:
         found = _OPTION.fullmatch(option.strip())
         if found is None:
-            raise option_invalid(f"The option <{option}> is not one of sort(…), size(…), cursor(…), limit(…).")
+            raise errors.option_invalid(f"The option <{option}> is not one of sort(…), size(…), cursor(…), limit(…).")
         name, arguments = found[1], [argument.strip() for argument in found[2].split(",")]
         match name, arguments:
             case "sort", _:
@@ -258,30 +249,30 @@ def read_options(options: Iterable[str]) -> SearchPage:
             case "limit", [offset, size]:
                 page.offset, page.size = _number(offset, option), _number(size, option, LARGEST_PAGE)
             case "cursor", [_] if page.cursor is not None:
-                raise cursor_invalid("There may not be more than 1 'cursor' option.")
+                raise errors.cursor_invalid("There may not be more than 1 'cursor' option.")
             case "cursor", [cursor]:
                 page.cursor = cursor
             case _:
-                raise option_invalid(f"The option <{option}> has the wrong arguments.")
+                raise errors.option_invalid(f"The option <{option}> has the wrong arguments.")
     return page
 
 
 def resume(query: SearchQuery, page: SearchPage, cursor: SearchCursor) -> None:
     """Complete a query with the search of its cursor, from which it must not differ (DittoError 400)."""
     if query.filter not in (None, cursor.filter):
-        raise cursor_invalid(_DIFFERS.format("parameter 'filter'"))
+        raise errors.cursor_invalid(_DIFFERS.format("parameter 'filter'"))
     if query.namespaces is not None and sorted(query.namespaces) != sorted(cursor.namespaces or ()):
-        raise cursor_invalid(_DIFFERS.format("parameter 'namespaces'"))
+        raise errors.cursor_invalid(_DIFFERS.format("parameter 'namespaces'"))
     if page.sort_text not in ("", cursor.sort):
-        raise cursor_invalid(_DIFFERS.format("option 'sort'"))
+        raise errors.cursor_invalid(_DIFFERS.format("option 'sort'"))
     if page.offset is not None:
-        raise cursor_invalid("The options 'cursor' and 'limit' must not be used together.")
+        raise errors.cursor_invalid("The options 'cursor' and 'limit' must not be used together.")
     query.filter, query.namespaces = cursor.filter, cursor.namespaces
     page.sort_text = cursor.sort
     page.sort = _sort_keys(cursor.sort.split(",")) if cursor.sort else ()
     page.position = cursor.position
     if len(page.position) != len(page.sort) + 1 or not isinstance(page.position[-1], str):
-        raise cursor_invalid("It is not the cursor of a search.")
+        raise errors.cursor_invalid("It is not the cursor of a search.")
 
 
 def place_of(thing_id: str, found: Iterable[Position]) -> Position:
@@ -289,19 +280,19 @@ def place_of(thing_id: str, found: Iterable[Position]) -> Position:
     for position in found:
         if position[-1] == thing_id:
             return position
-    raise cursor_invalid(
+    raise errors.cursor_invalid(
         f"The thing <{thing_id}>, after which to continue, is not found any more. Start from the beginning."
     )
 
 
 def _sort_keys(arguments: list[str]) -> tuple[tuple[json.Keys, bool], ...]:
     if len(arguments) > MAX_SORT_KEYS:
-        raise option_invalid(f"The option sort(…) has more than {MAX_SORT_KEYS} keys.")
+        raise errors.option_invalid(f"The option sort(…) has more than {MAX_SORT_KEYS} keys.")
     keys = []
     for argument in arguments:
         field = field_of(argument[1:], whole=False) if argument[:1] in ("+", "-") else None
         if field is None or isinstance(field, SignalFact):
-            raise option_invalid(f"<{argument}> is not a sort key: write + or - and a field of the thing.")
+            raise errors.option_invalid(f"<{argument}> is not a sort key: write + or - and a field of the thing.")
         keys.append((field, argument[0] == "-"))
     return tuple(keys)
 
@@ -337,7 +328,7 @@ def rank(value: str | float | None) -> tuple[int, Any]:
 
 def _number(text: str, option: str, maximum: int | None = None) -> int:
     if _NUMBER.fullmatch(text) is None:
-        raise option_invalid(f"The option <{option}> has <{text}> instead of a number.")
+        raise errors.option_invalid(f"The option <{option}> has <{text}> instead of a number.")
     if maximum is not None and int(text) > maximum:
-        raise option_invalid(f"The option <{option}> asks for more than {maximum} things.")
+        raise errors.option_invalid(f"The option <{option}> asks for more than {maximum} things.")
     return int(text)
