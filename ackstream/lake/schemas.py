@@ -19,6 +19,8 @@ from ackstream.protocol import dispositions
 from ackstream.settings.base import parse_toml
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
@@ -82,6 +84,13 @@ class Table:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - see above
 
         return to_arrow_schema(self.schema, timezone="UTC")
+
+    def rows(self, names: Iterable[str]) -> pa.Schema:
+        """Return the schema of rows that a job writes: some of the columns, with times in epoch milliseconds."""
+        import pyarrow as pa  # noqa: PLC0415 - see above
+
+        times = {column.name: pa.timestamp("ms", "UTC") for column in self.columns if column.kind == TIME}
+        return pa.schema([(name, times.get(name) or self.arrow.field(name).type) for name in names])
 
 
 class _Described(msgspec.Struct, forbid_unknown_fields=True):

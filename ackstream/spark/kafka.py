@@ -218,12 +218,13 @@ def copy_limit(spark: SparkSession) -> int:
     return int(spark.conf.get(COPY_BYTES, str(MAX_COPY_BYTES)))
 
 
-def fitting(limit: int, value: Column, headers: Column, own: Column) -> tuple[Column, Column]:
+def fitting(limit: int, value: Column, headers: Column, own: Mapping[str, Column]) -> tuple[Column, Column]:
     """Return value and headers of a record for another topic, or its reference if the copy exceeds :func:`copy_limit`.
 
     The reference has no value, and instead of ``headers`` the header ``omitted`` with the size in bytes. The ``own``
-    headers are few, small and last: of a repeated name the last one counts.
+    headers, without those whose value is null, are few, small and last: of a repeated name the last one counts.
     """
+    known = F.array(*[header_entry(name, column) for name, column in own.items()])
     size = F.aggregate(
         headers,
         F.coalesce(F.length(value), F.lit(0)),
@@ -231,7 +232,8 @@ def fitting(limit: int, value: Column, headers: Column, own: Column) -> tuple[Co
     )
     fits = size <= limit
     omitted = F.array(header_entry(record_headers.OMITTED, size.cast("string")))
-    return F.when(fits, value), F.concat(F.when(fits, headers).otherwise(omitted), own)
+    own_headers = F.filter(known, lambda one: one["value"].isNotNull())
+    return F.when(fits, value), F.concat(F.when(fits, headers).otherwise(omitted), own_headers)
 
 
 def json_correlation_id(text: Column) -> Column:

@@ -177,14 +177,13 @@ def _records(found: DataFrame, request: QueryRequest, number: int) -> DataFrame:
     ranked = found.withColumn("rank", F.row_number().over(Window.orderBy(*order, *POSITION)))
     if request.command.top_n is not None:
         ranked = ranked.where(F.col("rank") <= request.command.top_n)
-    own = {
-        "to": F.lit(request.client),
-        "cid": F.lit(request.command.cid).cast("string"),
-        "sub_id": F.lit(None).cast("string"),
-        "origin": F.lit(request.origin),
-        "tag": F.lit(queries.tag(request.topic)),
-    }
+    receiver = _receiver(request.client, request.command.cid, None, request.origin, request.topic)
+    own = {name: F.lit(value).cast("string") for name, value in receiver.items()}
     return _addressed(ranked.withColumns(own), "sow", number)
+
+
+def _receiver(client: str, cid: str | None, sub_id: str | None, origin: str, topic: str) -> dict[str, str | None]:
+    return dict(zip(_SUBSCRIBER, (client, cid, sub_id, origin, queries.tag(topic)), strict=True))
 
 
 def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
@@ -197,15 +196,9 @@ def _ordered(path: Sequence[str], *, descending: bool) -> list[Column]:
 def _messages(tail: Tail, step: LogDelivered, number: int) -> DataFrame:
     """Match messages once for all subscriptions with the same topic and filter."""
     wanted: dict[tuple[str, str | None], list[dict[str, str | None]]] = {}
-    for subscription in step.subscriptions:
-        receiver = {
-            "to": subscription.client,
-            "cid": subscription.cid,
-            "sub_id": subscription.sub_id,
-            "origin": subscription.origin,
-            "tag": queries.tag(subscription.topic),
-        }
-        wanted.setdefault((subscription.topic, subscription.filter), []).append(receiver)
+    for one in step.subscriptions:
+        receiver = _receiver(one.client, one.cid, one.sub_id, one.origin, one.topic)
+        wanted.setdefault((one.topic, one.filter), []).append(receiver)
     found = lake_messages.between(tail, {topic for topic, _ in wanted}, step.after, step.upto)
     receivers = tuple((*what, _encode(who).decode()) for what, who in wanted.items())
     messages = _with_text(found).withColumn("for", _receivers(found.sparkSession.sparkContext, receivers))
@@ -251,7 +244,6 @@ def _laid_out(_context: SparkContext, command: str, limit: int) -> tuple[Column,
         record_headers.CLIENT: F.col("client"),
         record_headers.TIMESTAMP: F.unix_millis("received_at").cast("string"),
     }
-    own = [header_entry(name, value) for name, value in values.items()]
     application = F.transform(
         F.coalesce("headers", F.array()),
         lambda header: F.struct(
@@ -260,8 +252,7 @@ def _laid_out(_context: SparkContext, command: str, limit: int) -> tuple[Column,
     )
     key = F.when(F.col("key").isNotNull(), F.array(header_entry(record_headers.KEY, F.col("key"))))
     copied = F.concat(application, F.coalesce(key, F.array()))
-    known = F.filter(F.array(*own), lambda header: header["value"].isNotNull())
-    value, headers = fitting(limit, F.col("body"), copied, known)
+    value, headers = fitting(limit, F.col("body"), copied, values)
     rank = F.col("rank") if command == "sow" else F.lit(0)
     return (
         rank.cast("long").alias("rank"),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pandas as pd
-import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
@@ -23,6 +22,7 @@ from ackstream.errors import StartError
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.records import NAME, Arrival, ConsumerReport, Event, answer_unknown, count
 from ackstream.lake import tables
+from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import queues, record_headers
 from ackstream.protocol.queues import TYPES
 from ackstream.protocol.rql import patterns
@@ -35,7 +35,6 @@ from ackstream.spark.kafka import (
     LATEST,
     copy_limit,
     fitting,
-    header_entry,
     limit_copies,
     source,
     tick_time,
@@ -46,6 +45,7 @@ from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -75,12 +75,7 @@ OUTPUT_SCHEMA = (
 )  # fmt: skip
 """``kind`` is ``answer`` (to the consumer ``key``), ``event``, or ``unreadable`` (with its reason and coordinates)."""
 
-_TIME = pa.timestamp("ms", tz="UTC")
-_TYPES = {
-    "at": _TIME, "count": pa.int32(), "partition": pa.int32(), "offset": pa.int64(), "batch": pa.int64(),
-    "received_at": _TIME,
-}  # fmt: skip
-_EVENTS = pa.schema([(name, _TYPES.get(name, pa.string())) for name in Event.__struct_fields__])
+_EVENTS = ALL_TABLES["queue_events"].rows(Event.__struct_fields__)
 _WHERE = (record_headers.REASON, record_headers.PARTITION, record_headers.OFFSET)
 _decode = msgspec.json.Decoder(Event).decode
 
@@ -327,10 +322,8 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         record_headers.CLIENT: F.col("client"),
         record_headers.SEQ: F.col("seq").cast("string"),
     }
-    why = [header_entry(name, value) for name, value in values.items()]
-    known = F.filter(F.array(*why), lambda one: one["value"].isNotNull())
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
-    value, headers = fitting(copy_limit(spark), F.col("value"), own, known)
+    value, headers = fitting(copy_limit(spark), F.col("value"), own, values)
     return letters.select("key", value.alias("value"), headers.alias("headers"))
 
 

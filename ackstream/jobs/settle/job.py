@@ -11,7 +11,6 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
@@ -32,6 +31,7 @@ from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 NAME, TICKS = "settle", "settle-clock"
 
-TABLES = {"deliveries": "acknowledged_at", "ignored_reports": "received_at"}
-"""The tables that the job writes, and the time of their rows."""
+TABLES = ("deliveries", "ignored_reports")
 MESSAGE = "message"
 FIELDS: dict[str, dict[str, DataType]] = {
     table: {
@@ -97,7 +96,7 @@ JOB = Job(
             f"settle.{name}" for name in ("required", "reader_lease", "durable_lease", "reader_memory", "max_holes")
         ),
         otherwise=_ANEW,
-        committed=partial(tables.newest_batch_of, tuple(TABLES)),
+        committed=partial(tables.newest_batch_of, TABLES),
         # 2: a writer may require roles, and all required ones are awaited whenever their readers joined; 3: time
         # passes in the batch that reads a tick
         rules=3,
@@ -168,11 +167,10 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     spark = frame.sparkSession
     # once: each reading would run the operator again
     settled = frame.toArrow()
-    for table, time in TABLES.items():
+    for table in TABLES:
         rows = _of(settled, table)
         if rows.num_rows:
-            at = rows.column_names.index(time)
-            rows = rows.set_column(at, time, rows.column(time).cast(pa.timestamp("ms", "UTC")))
+            rows = rows.cast(ALL_TABLES[table].rows(rows.column_names))
             rows = tables.completed(rows, query_id=query_id, batch_id=batch_id)
             tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id)
     topic, messages = settings.kafka.topic("publisher-acks"), _of(settled, MESSAGE).to_pylist()

@@ -20,7 +20,6 @@ import msgspec
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, ordered, search_persisted
@@ -49,13 +48,7 @@ if TYPE_CHECKING:
 
 NAME, INDEX_NAME = "twin", "twin-index"
 
-_TIME = pa.timestamp("ms", tz="UTC")
-_ROWS = pa.schema(
-    [
-        (name, _TIME if name.endswith("_at") else to_arrow_type(ALL_TABLES["thing_events"].schema[name].dataType))
-        for name in JournalRow.__struct_fields__
-    ]
-)
+_ROWS = ALL_TABLES["thing_events"].rows(JournalRow.__struct_fields__)
 FETCH_BYTES = 256 * 1024 * 1024
 """The bytes of signals or things that the driver fetches at once; Spark refuses a result of more than 1 GiB."""
 ACKS_AT_ONCE = 10_000
