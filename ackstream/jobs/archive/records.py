@@ -156,8 +156,7 @@ def rows(records: DataFrame, table: str) -> DataFrame:
 
 def _project(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     spare_collections()
-    for batch in batches:
-        yield project(batch)
+    yield from map(project, batches)
 
 
 def project(batch: pa.RecordBatch) -> pa.RecordBatch:

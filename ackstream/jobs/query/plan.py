@@ -131,13 +131,9 @@ class SubscriptionPlan:
         session = self._state.sessions.get(client)
         return session is not None and session.cid is not None
 
-    def find(self, client: str, sub_id: str) -> LogSubscription | None:
-        """Return a subscription, or ``None``."""
-        return next((one for one in self._state.subscriptions if (one.client, one.sub_id) == (client, sub_id)), None)
-
-    def has_room(self, client: str) -> bool:
-        """Return whether a client may have one more subscription."""
-        return sum(one.client == client for one in self._state.subscriptions) < MAX_SUBSCRIPTIONS
+    def sub_ids(self, client: str) -> list[str]:
+        """Return the ids of a client's subscriptions."""
+        return [one.sub_id for one in self._state.subscriptions if one.client == client]
 
     def add(self, subscription: LogSubscription) -> None:
         """Begin a subscription whose client has received the messages up to now."""
@@ -227,13 +223,13 @@ class _Execution:
         if self._is_beat and not self._plan.knows(request.client):
             # its subscriptions ended with its session
             return LOGON_REQUIRED
-        return self._conflict_of_subscription() if name in ("subscribe", "sow_and_subscribe") else None
+        return self._conflict_of_subscription(request) if name in ("subscribe", "sow_and_subscribe") else None
 
-    def _conflict_of_subscription(self) -> str | None:
-        if self._plan.find(self._request.client, self._request.sub_id):
-            if "replace" not in self._request.options:
-                return EXISTS
-        elif not self._plan.has_room(self._request.client):
+    def _conflict_of_subscription(self, request: QueryRequest) -> str | None:
+        known = self._plan.sub_ids(request.client)
+        if request.sub_id in known and "replace" not in request.options:
+            return EXISTS
+        if request.sub_id not in known and len(known) >= MAX_SUBSCRIPTIONS:
             return TOO_MANY
         try:
             self._span()

@@ -113,7 +113,12 @@ def _by_keys(query: SearchQuery, page: SearchPage, scope: _Scope) -> Iterator[di
     """Find all things, and put them in the order of a page, from its position."""
     placed = [(place(thing, page, scope.effort), thing) for thing in _filtered(query, scope.things, scope)]
     if page.position is None and query.after is not None:
-        page.position = place_of(query.after, (position for position, _ in placed))
+        page.position = next((position for position, _ in placed if position[-1] == query.after), None)
+        if page.position is None:
+            # the place of other things is not for the requester to know
+            raise errors.cursor_invalid(
+                f"The thing <{query.after}>, after which to continue, is not found any more. Start from the beginning."
+            )
     if page.position is not None:
         placed = [entry for entry in placed if is_before(page.position, entry[0], page)]
     # always the same order: the pages of one search fit together
@@ -273,16 +278,6 @@ def resume(query: SearchQuery, page: SearchPage, cursor: SearchCursor) -> None:
     page.position = cursor.position
     if len(page.position) != len(page.sort) + 1 or not isinstance(page.position[-1], str):
         raise errors.cursor_invalid("It is not the cursor of a search.")
-
-
-def place_of(thing_id: str, found: Iterable[Position]) -> Position:
-    """Return the position of a found thing; DittoError 400 for others: their place is not for the requester to know."""
-    for position in found:
-        if position[-1] == thing_id:
-            return position
-    raise errors.cursor_invalid(
-        f"The thing <{thing_id}>, after which to continue, is not found any more. Start from the beginning."
-    )
 
 
 def _sort_keys(arguments: list[str]) -> tuple[tuple[json.Keys, bool], ...]:
