@@ -64,7 +64,7 @@ fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes
 mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour
 	@$(PY) -m benchmarks.mutants
 
-chaos: jars $(VENV)/.installed  ## 210 faults under load, on one broker and on three: kill -9, pauses, lost networks, full disks; 80 minutes
+chaos: jars $(VENV)/.installed  ## 300 faults under load, on one broker and on three: kill -9, pauses, lost networks, power, clocks; two hours
 	@$(PY) -m benchmarks.chaos
 
 soak: jars $(VENV)/.installed  ## Two hours of steady load on every plane, measured every minute: what grows?

@@ -1,9 +1,12 @@
 """Faults at random points of a seeded schedule, under load on every plane; what holds is checked from outside.
 
 ``python -m benchmarks.chaos`` runs every job and client as a program of its own, first on one broker, then on three
-with every record on each of them. It kills, pauses and cuts off programs and brokers, fills the disks of tables and
-checkpoints, and sends forged ticks. After fifteen faults every program must go on before the next ones; at the end
-topics, tables and the clients' notes must show that nothing is lost, doubled or reported too early.
+with every record on each of them. It kills, pauses and cuts off programs and brokers, keeps the queues job away for
+longer than leases, kills workers in the middle of tasks, and sends forged ticks. It fills the disks of tables,
+checkpoints and a publisher's store, cuts their power, and takes hard links from them; it sets the brokers' clocks ahead
+and back, and lets a consumer bind that cannot read the messages. After fifteen faults every program must go on before
+the next ones; at the end topics, tables and the clients' notes must show that nothing is lost, doubled or reported too
+early.
 ``results/chaos.json`` has the seeds, the faults and the violations; the logs, topics and tables of a run with
 violations are kept.
 """
@@ -11,13 +14,11 @@ violations are kept.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,19 +28,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 from ackstream.kafka.topics import TOPICS
 from ackstream.local.submit import archive_classes
 from benchmarks.pages import RESULTS
 from tests.harness.cluster import Cluster
-from tests.harness.faults import DISKS, REASON_CHARACTERS, Faults, SupervisedStorm, dump
+from tests.harness.disks import Disk, Machine
+from tests.harness.faults import DISKS, POWER, REASON_CHARACTERS, Faults, SupervisedStorm, dump
 from tests.harness.invariants import broken, missing
-from tests.harness.storm import CLIENTS
+from tests.harness.storm import CLIENTS, QUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-FAULTS = {1: 150, 3: 60}
+FAULTS = {1: 220, 3: 80}
 """By the number of brokers."""
 ROUND = 15
 """After so many faults, every program must go on before the next."""
@@ -55,6 +58,11 @@ SPANS = {
     "network": (5.0, 30.0),
     "network-cut": (5.0, 30.0),
     "disk": (5.0, 20.0),
+    "links": (5.0, 20.0),
+    "step": (20.0, 100.0),
+    "task": (90.0, 90.0),
+    "codec": (240.0, 240.0),
+    "away": (160.0, 180.0),
 }
 WEIGHTS = {
     "kill": 40,
@@ -64,15 +72,26 @@ WEIGHTS = {
     "network": 6,
     "network-cut": 5,
     "clock": 6,
-    "disk": 3,
+    "disk": 4,
+    "power": 6,
+    "links": 3,
+    "step": 5,
+    "task": 8,
+    "codec": 3,
+    "away": 2,
 }
-DISK_BYTES = 768 * 1024**2
 JOBS = {name: ["submit", name] for name in ("correlate", "archive", "twin", "persist", "settle", "queues", "query")}
 JOBS["mirror"] = ["submit", "mirror", "standby"]
+WORKED = ("correlate", "archive", "twin", "settle", "queues")
+"""Jobs with Python workers; the others fold batches in the driver."""
 PROGRAMS = (*JOBS, *CLIENTS, "connector")
 CLOCKS = ("clock", "settle-clock", "queue-clock", "correlate-lease", "settle-lease", "queues-lease")
 LED = ("signals-0", "acks-0", "twin-acks-0", "clock-0", "messages-0", "app-acks-0")
 """Partitions whose leaders are chosen where there are several brokers."""
+STEPS = ("120", "-120")
+"""Seconds by which all brokers' clocks are ahead for a while: twice as long as one must be steady to be believed."""
+UNABLE = {"disks": {"disk", "power"}, "machine": {"links", "step"}}
+"""The faults that need file systems to mount, and those that need a compiler of C."""
 
 
 class Fault(NamedTuple):
@@ -89,14 +108,22 @@ class Fault(NamedTuple):
     lasts: float
 
 
-def targets(brokers: int, *, disks: bool = True) -> dict[str, tuple[str, ...]]:
-    """Return what each kind of fault may be done to.
-
-    :param disks: whether disks can be filled
-    """
+def targets(brokers: int, kinds: Collection[str] = tuple(WEIGHTS)) -> dict[str, tuple[str, ...]]:
+    """Return what each kind of fault may be done to."""
     nodes = LED if brokers > 1 else ("broker-1",)
-    found = dict.fromkeys(WEIGHTS, nodes) | {"kill": PROGRAMS, "pause": PROGRAMS, "clock": CLOCKS, "disk": DISKS}
-    return {kind: names for kind, names in found.items() if kind != "disk" or disks}
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(WEIGHTS, nodes) | {
+        "kill": PROGRAMS,
+        "pause": PROGRAMS,
+        "clock": CLOCKS,
+        "disk": tuple(DISKS),
+        "power": tuple(POWER),
+        "links": ("tables and checkpoints",),
+        "step": STEPS,
+        "task": WORKED,
+        "codec": (QUEUE,),
+        "away": ("queues",),
+    }
+    return {kind: names for kind, names in found.items() if kind in kinds}
 
 
 def schedule(seed: int, count: int, possible: Mapping[str, tuple[str, ...]]) -> list[Fault]:
@@ -116,21 +143,6 @@ def schedule(seed: int, count: int, possible: Mapping[str, tuple[str, ...]]) -> 
     return [Fault(kind, name, seconds(PAUSE_SECONDS), seconds(SPANS.get(kind, (0, 0)))) for kind, name in chosen]
 
 
-@contextlib.contextmanager
-def quota(directory: Path) -> Iterator[bool]:
-    """Give tables and checkpoints file systems of their own that can be filled; whether this machine lets us."""
-    with ExitStack() as stack:
-        for name in DISKS:
-            place = directory / name
-            place.mkdir()
-            command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
-            if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-                yield False
-                return
-            stack.callback(subprocess.run, ["umount", "-l", str(place)], check=False)
-        yield True
-
-
 class StalledError(AssertionError):
     """Something does not happen."""
 
@@ -138,8 +150,8 @@ class StalledError(AssertionError):
 class Run:
     """One run: a cluster, a storm, a schedule."""
 
-    def __init__(self, brokers: int, seed: int, count: int, keep: Path | None) -> None:
-        self._brokers, self._seed, self._count, self._keep = brokers, seed, count, keep
+    def __init__(self, brokers: int, seed: int, count: int, kinds: Collection[str], keep: Path | None) -> None:
+        self._brokers, self._seed, self._count, self._kinds, self._keep = brokers, seed, count, set(kinds), keep
         self._began = time.monotonic()
         self._done: list[dict[str, Any]] = []
         self._violations: list[str] = []
@@ -175,11 +187,19 @@ class Run:
         print(f"{time.strftime('%X')} +{seconds // 60:02}:{seconds % 60:02} {text}", file=sys.stderr, flush=True)
 
     def _run(self, directory: Path, stack: ExitStack) -> dict[str, Any]:
-        can_fill = stack.enter_context(quota(directory))
+        disks = {name: Disk(directory / name, size * 1024**2) for name, size in DISKS.items()}
+        for disk in disks.values():
+            stack.callback(disk.remove)
+        machine = Machine(directory)
+        able = {"disks": all(disk.made for disk in disks.values()), "machine": machine.made}
+        for what, kinds in UNABLE.items():
+            if not able[what]:
+                self._kinds -= kinds
         self._say(f"{self._brokers} broker(s), seed {self._seed}, {self._count} faults, in {directory}")
+        stack.enter_context(mock.patch.dict(os.environ, machine.brokers))
         cluster = Cluster(directory, self._brokers, stack)
-        storm = SupervisedStorm(cluster.settings("chaos-"), directory, stack, JOBS)
-        faults = Faults(storm, cluster, directory)
+        storm = SupervisedStorm(cluster.settings("chaos-"), directory, stack, JOBS, machine.programs)
+        faults = Faults(storm, cluster, directory, disks, machine)
         pool = ThreadPoolExecutor(32)
         # first of all when this ends, however it ends; clients that wait for an answer are not waited for
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
@@ -188,7 +208,7 @@ class Run:
         self._until(lambda: [] if storm.is_ready() else ["it does not answer"], "the gateway", storm)
         self._load = {name: pool.submit(task) for name, task in storm.load().items()}
         try:
-            self._cause(faults, storm, pool, schedule(self._seed, self._count, targets(self._brokers, disks=can_fill)))
+            self._cause(faults, storm, pool, schedule(self._seed, self._count, targets(self._brokers, self._kinds)))
         except StalledError as error:
             self._violations.append(str(error))
         storm.stop.touch()
@@ -321,8 +341,9 @@ def main() -> None:
     """Run as a program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos")
     parser.add_argument("--brokers", type=int, choices=FAULTS, help="one of the runs alone")
-    parser.add_argument("--seed", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--faults", type=int, help=f"{FAULTS} by the number of brokers")
+    parser.add_argument("--kinds", nargs="+", choices=WEIGHTS, default=tuple(WEIGHTS), help="of faults")
     parser.add_argument("--results", type=Path, help=f"where chaos.json goes; {RESULTS} unless there are fewer faults")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep logs, topics and tables there anyway")
     arguments = parser.parse_args()
@@ -347,7 +368,7 @@ def run_all(arguments: argparse.Namespace) -> int:
     bad = 0
     for brokers in (arguments.brokers,) if arguments.brokers else FAULTS:
         count = arguments.faults or FAULTS[brokers]
-        report = Run(brokers, arguments.seed, count, arguments.keep).report()
+        report = Run(brokers, arguments.seed, count, arguments.kinds, arguments.keep).report()
         bad += len(report["violations"])
         print(json.dumps({key: value for key, value in report.items() if key != "schedule"}, indent=1), flush=True)
         place = arguments.results or (RESULTS if count >= FAULTS[brokers] else None)

@@ -82,7 +82,7 @@ class Cluster:
     """The nodes and their proxies. Nodes are numbered from 1."""
 
     def __init__(self, directory: Path, nodes: int, stack: ExitStack) -> None:
-        """Start all; ``stack`` kills them."""
+        """Start all, with the environment of this process; ``stack`` kills them."""
         found = free_ports(4 * nodes)
         self.ports = [Ports(*found[4 * index : 4 * index + 4]) for index in range(nodes)]
         self.bootstrap = ",".join(f"127.0.0.1:{ports.proxy}" for ports in self.ports)

@@ -10,14 +10,18 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
 from ackstream.spark.session import QUICK_START
+from tests.harness import programs
 from tests.harness.kafka import committed, records
-from tests.harness.storm import NOT_COMPILED, Storm, lines
+from tests.harness.processes import Program
+from tests.harness.storm import NOT_COMPILED, QUEUE, Storm, lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +30,14 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka
     from tests.harness.cluster import Cluster
+    from tests.harness.disks import Disk, Machine
 
-DISKS = ("lake", "checkpoints")
+DISKS = {"lake": 768, "checkpoints": 768, "store": 48}
+"""Their sizes in MB; the store is the publisher's."""
+POWER = {"jobs": ("lake", "checkpoints"), "publisher": ("store",)}
+"""What a machine that loses its power has: the disks."""
+LEASE, MAX_DELIVERIES = "150s", 3
+"""Of the queue, for what a handler has: longer than any other fault than the job's absence."""
 FORGERS = (b"clock", b"claim", b"0", b"\x00")
 FORGED = (b"", b"0", b"-1", b"x", b"9" * 30, b"4102444800000", b"1e3", b"\xff", None)
 AGAIN_SECONDS = 5.0
@@ -45,14 +55,31 @@ class SupervisedStorm(Storm):
     :ivar ended: how often, by program and by the last line of its log
     """
 
-    def __init__(self, kafka: Kafka, directory: Path, stack: ExitStack, jobs: Mapping[str, list[str]]) -> None:
+    stores = "store"
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        directory: Path,
+        stack: ExitStack,
+        jobs: Mapping[str, list[str]],
+        options: Mapping[str, str],
+    ) -> None:
         self.lock = threading.RLock()
+        self.jobs = tuple(jobs)
+        self.away: set[str] = set()
         self.ended: dict[str, Counter[str]] = defaultdict(Counter)
         self.sent: list[str] = []
         temporary = directory / "temporary"
         temporary.mkdir()
+        (directory / self.stores).mkdir(exist_ok=True)
+        limits = {"max_backlog": 200, "lease": LEASE, "max_deliveries": MAX_DELIVERIES}
+        queue = {"name": QUEUE, "topics": [QUEUE], "backoff": {"initial": "200ms"}}
         standby = {"name": "standby", "path": str(directory / "standby"), "type": "sync"}
-        options = {
+        options = dict(options) | {
+            # a task that ends with its worker is executed again
+            "ACKSTREAM_SPARK_MASTER": "local[2,4]",
+            "ACKSTREAM_QUEUES": json.dumps([queue | limits]),
             # a JVM per job, and few cores: a batch has much rather than many batches little
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "640m",
             "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
@@ -74,6 +101,8 @@ class SupervisedStorm(Storm):
         self.inbound = kafka.topic(INBOUND)
         with connect_admin(kafka) as admin:
             admin.create_topics({self.inbound: {"num_partitions": 2, "replication_factor": kafka.replication}})
+            topic, compressed = kafka.topic("messages"), {"compression.type": "lz4"}
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, compressed)])
         asks = {"includes": ["twin-persisted"]}
         source = {"addresses": [self.inbound], "qos": 1, "start": "earliest", "acknowledgement_requests": asks}
         connections = json.dumps([{"id": "outside", "type": "kafka", "sources": [source]}])
@@ -130,10 +159,10 @@ class SupervisedStorm(Storm):
         while not self.failed.wait(1.0):
             with self.lock:
                 for name, program in self.programs.items():
-                    if not program.ended:
+                    if not program.ended or name in self.away:
                         due.pop(name, None)
                     elif name not in due:
-                        self.ended[name][self._last_line(name)] += 1
+                        self.ended[name][self.last_line(program)] += 1
                         due[name] = time.monotonic() + AGAIN_SECONDS
                     elif time.monotonic() >= due[name]:
                         del due[name]
@@ -143,9 +172,16 @@ class SupervisedStorm(Storm):
         if name == "subscriber":
             with contextlib.suppress(*AWAY):
                 self.note_commits()
+        self.interrupt([name])
+
+    def interrupt(self, names: Iterable[str], meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Kill programs, and start those again that are not to stay away."""
         with self.lock:
-            self.programs[name].kill()
-            self.programs[name].start()
+            for name in names:
+                self.programs[name].kill()
+            meanwhile()
+            for name in set(names) - self.away:
+                self.programs[name].start()
 
     def end(self) -> None:
         """End everything that is not Kafka."""
@@ -157,27 +193,32 @@ class SupervisedStorm(Storm):
     def explain(self, names: Iterable[str]) -> str:
         """Return how often programs have ended by themselves, and the ends of their logs."""
         return "".join(
-            f"\n-- {name} ended by itself {sum(self.ended[name].values())} times; its log ends: {self._tail(name)}"
+            f"\n-- {name} ended by itself {sum(self.ended[name].values())} times; "
+            f"its log ends: {_tail(self.programs[name])}"
             for name in sorted(names)
             if name in self.programs
         )
 
-    def _tail(self, name: str) -> str:
-        data = self.programs[name].log.read_bytes()
-        return data[-LOG_BYTES:].decode("utf-8", "replace")
-
-    def _last_line(self, name: str) -> str:
-        found = [line for line in self._tail(name).splitlines() if line.strip()]
+    def last_line(self, program: Program) -> str:
+        """Return the last line of a program's log."""
+        found = [line for line in _tail(program).splitlines() if line.strip()]
         # where a run keeps its files is not worth keeping
         return found[-1].replace(f"{self.stop.parent}/", "")[:REASON_CHARACTERS] if found else ""
 
 
-class Faults:
-    """What the faults do. Those of brokers come one after the other, and so do those of disks; the others overlap."""
+def _tail(program: Program) -> str:
+    return program.log.read_bytes()[-LOG_BYTES:].decode("utf-8", "replace")
 
-    def __init__(self, storm: SupervisedStorm, cluster: Cluster, directory: Path) -> None:
+
+class Faults:
+    """What the faults do. Those of brokers, disks, the clock and consumers come one after the other in each group."""
+
+    def __init__(
+        self, storm: SupervisedStorm, cluster: Cluster, directory: Path, disks: Mapping[str, Disk], machine: Machine
+    ) -> None:
         self._storm, self._cluster, self._directory = storm, cluster, directory
-        self._brokers, self._disks = threading.Lock(), threading.Lock()
+        self._all_disks, self._machine = disks, machine
+        self._brokers, self._disks, self._clocks, self._consumers = (threading.Lock() for _ in range(4))
 
     def do(self, kind: str, target: str, lasts: float, entry: dict[str, Any]) -> None:
         """Cause a fault, and end it.
@@ -188,9 +229,19 @@ class Faults:
             self._program(kind, target, lasts)
         elif kind == "clock":
             self._clock(target)
-        elif kind == "disk":
+        elif kind == "away":
+            self._away(target, lasts)
+        elif kind == "task":
+            entry["killed"] = self._task(target, lasts)
+        elif kind in ("disk", "links", "power"):
             with self._disks:
-                self._disk(target, lasts)
+                getattr(self, f"_{kind}")(target, lasts)
+        elif kind == "step":
+            with self._clocks:
+                self._step(int(target), lasts)
+        elif kind == "codec":
+            with self._consumers:
+                entry["said"] = self._codec(target, lasts)
         else:
             with self._brokers:
                 entry["node"] = number = self._node(target)
@@ -256,15 +307,77 @@ class Faults:
 
         self._again(forge, lambda found: found == len(FORGERS) * len(FORGED))
 
+    def _away(self, name: str, lasts: float) -> None:
+        self._storm.away.add(name)
+        self._storm.kill(name)
+        self._storm.failed.wait(lasts)
+        self._storm.away.discard(name)
+        self._storm.kill(name)
+
+    def _task(self, name: str, lasts: float) -> bool:
+        """Kill a Python worker once it works: its task is executed again. Return whether one has worked."""
+        before: dict[int, float] = {}
+        until = time.monotonic() + lasts
+        while time.monotonic() < until and not self._storm.failed.wait(0.02):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for worker in _workers(self._storm.programs[name].session):
+                    used = worker.cpu_times().user
+                    if used > before.setdefault(worker.pid, used):
+                        worker.kill()
+                        return True
+        return False
+
+    def _step(self, seconds: int, lasts: float) -> None:
+        self._machine.set_clock(seconds)
+        self._storm.failed.wait(lasts)
+        self._machine.set_clock(0)
+
+    def _codec(self, queue: str, lasts: float) -> str:
+        """Let a consumer bind that cannot read the messages; return what it said."""
+        notes = self._directory / "codecless.notes"
+        arguments = ["-c", programs.CODECLESS, queue, str(notes)]
+        storm = self._storm
+        consumer = Program("codecless", arguments, storm.system.settings, self._directory, storm.environment)
+        until = time.monotonic() + lasts
+        while not consumer.ended and time.monotonic() < until and not storm.failed.wait(1.0):
+            pass
+        consumer.kill()
+        if notes.exists():
+            raise AssertionError(f"a consumer without the codec was given {notes.read_text('utf-8')}")
+        return storm.last_line(consumer)
+
     def _disk(self, name: str, lasts: float) -> None:
-        ballast = self._directory / name / "ballast"
+        disk = self._all_disks[name]
         try:
-            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-                while file.write(bytes(1024**2)):
-                    pass
+            disk.fill()
             self._storm.failed.wait(lasts)
         finally:
-            ballast.unlink(missing_ok=True)
+            disk.empty()
+
+    def _links(self, _target: str, lasts: float) -> None:
+        self._machine.allow_links(allowed=False)
+        self._storm.failed.wait(lasts)
+        self._machine.allow_links(allowed=True)
+
+    def _power(self, machine: str, _lasts: float) -> None:
+        disks = [self._all_disks[name] for name in POWER[machine]]
+
+        def restore() -> None:
+            for disk in disks:
+                disk.restore()
+
+        # nothing is started on what is off
+        with self._storm.lock:
+            for disk in disks:
+                disk.cut()
+            self._storm.interrupt(self._storm.jobs if machine == "jobs" else [machine], restore)
+
+
+def _workers(pid: int) -> list[psutil.Process]:
+    """Return the Python workers of a job, which are what a daemon of the same command has forked."""
+    daemons = [child for child in psutil.Process(pid).children(recursive=True) if "pyspark.daemon" in child.cmdline()]
+    known = {daemon.pid for daemon in daemons}
+    return [daemon for daemon in daemons if daemon.ppid() in known]
 
 
 def dump(kafka: Kafka, topics: Iterable[str], directory: Path) -> None:

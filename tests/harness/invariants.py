@@ -245,13 +245,22 @@ def _samples(acks: Iterable[AppAck]) -> set[int]:
 
 
 def check_queue(storm: Storm) -> Iterator[str]:
-    """Every message of the queue is accepted once, and no delivery comes twice."""
+    """Every message of the queue is accepted once, no delivery comes twice, and none counts that no handler saw."""
     yield from single("deliveries that were handed out", storm.handed)
     yield from compare("messages of the queue that were accepted", storm.accepted, range(storm.queued or 0))
-    events = rows(storm.lake, "queue_events", "event", "message", "count")
-    delivered = [(row["message"], row["count"]) for row in events if row["event"] == "delivered"]
-    yield from compare("deliveries in queue_events", delivered, storm.handed)
-    left = sum(row["event"] == "left" for row in events)
+    events = rows(storm.lake, "queue_events", "event", "message", "count", "consumer", "reason", "outcome")
+    found = defaultdict(Counter)
+    for row in events:
+        found[row["event"]][row["message"], row["count"]] += 1
+    handed = Counter(storm.handed)
+    yield from compare("deliveries that were handed out, not in queue_events", handed - found["delivered"], ())
+    # of what is returned without having been handed out the next delivery has the same number
+    untouched = found["delivered"] - found["returned"] - handed
+    yield from compare("deliveries in queue_events, neither handed out nor returned", untouched.elements(), ())
+    seen = {message for message, _ in storm.handed}
+    given_up = [row["message"] for row in events if row["event"] == "left" and row["outcome"] != "accepted"]
+    yield from compare("messages that were given up and that no handler saw", set(given_up) - seen, ())
+    left = found["left"].total()
     if left != storm.queued:
         yield f"{left} messages have left the queue, {storm.queued} were sent"
 

@@ -144,6 +144,22 @@ with QueueConsumer(load().kafka, queue=queue, name=name, **options) as consumer:
             log.write(f"{number}\\n")
 """
 
+# a machine whose Python lacks a package; each line is a message that it should not have had
+
+CODECLESS = """
+import sys
+import kafka.codec
+from ackstream.client import QueueConsumer
+from ackstream.settings import load
+
+kafka.codec.has_lz4 = lambda: False
+with QueueConsumer(load().kafka, queue=sys.argv[1], name="codecless", bind_timeout=300) as consumer:
+    while True:
+        message = consumer.receive(1.0)
+        if message is not None:
+            open(sys.argv[2], "a").write(f"{message.id}\\n")
+"""
+
 FOLLOWER = """
 import sys, time
 from ackstream.client import QueryClient

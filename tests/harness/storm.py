@@ -53,6 +53,8 @@ class Storm:
 
     window = 50
     interval, mirror_interval = "1s", "500ms"
+    stores = ""
+    """The directory of the publishers' stores, if not that of everything."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Storm:
 
     def publishing(self, client: str, notes: Path, topic: str, window: int) -> list[str]:
         """Return what a publisher of consecutive numbers is started with."""
-        places = notes.with_name(f"{client}.db"), notes, self.stop
+        places = notes.parent / self.stores / f"{client}.db", notes, self.stop
         return ["-c", programs.PUBLISHER, client, *map(str, places), topic, str(self.rate), str(window)]
 
     def _environment(self) -> dict[str, str]:
