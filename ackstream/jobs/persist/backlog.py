@@ -207,7 +207,6 @@ class AckPacing:
     """Holds acks back and merges successes; keeps the order of each publisher's acks."""
 
     def __init__(self) -> None:
-        """Begin without acks."""
         self._waiting: dict[str, _Waiting] = {}
 
     def add(self, added: BatchAcks, batch: int, since: int) -> None:

@@ -16,17 +16,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackstream.protocol.dispositions import (
-    DUPLICATE,
-    EXPIRED,
-    INVALID_TOPIC,
-    NO_SUBSCRIPTION_MATCH,
-    NOT_ENTITLED,
-    OUTCOME_UNKNOWN,
-    OVER_QUOTA,
-    QUEUE_SHUTDOWN,
-    TOO_LARGE,
-)
+from ackstream.protocol import dispositions
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.rql.patterns import matches_any
 
@@ -71,11 +61,11 @@ class Admission:
         """Decide about a message of ``size`` bytes; ``stored_today``: bytes that the client has stored on its day."""
         verdict = self._judge_names(client, topic)
         if size > self._max_bytes:
-            return Verdict(TOO_LARGE, logged=verdict.logged)
+            return Verdict(dispositions.TOO_LARGE, logged=verdict.logged)
         if expired:
-            return Verdict(EXPIRED, logged=verdict.logged)
+            return Verdict(dispositions.EXPIRED, logged=verdict.logged)
         if verdict is ACCEPTED and self.quota and stored_today + size > self.quota:
-            return Verdict(OVER_QUOTA) if self._limits.reject_over_quota else DROPPED
+            return Verdict(dispositions.OVER_QUOTA) if self._limits.reject_over_quota else DROPPED
         return verdict
 
     def _names(self, client: str, topic: str) -> Verdict:
@@ -83,15 +73,15 @@ class Admission:
         logged = not (limits.unlogged and matches_any(limits.unlogged, topic))
         reason = None
         if len(topic.encode()) > MAX_TOPIC_BYTES or (limits.topics and not matches_any(limits.topics, topic)):
-            reason = INVALID_TOPIC
+            reason = dispositions.INVALID_TOPIC
         elif limits.entitlements and not any(rule.covers(client, topic) for rule in limits.entitlements):
-            reason = NOT_ENTITLED
+            reason = dispositions.NOT_ENTITLED
         elif limits.subscriptions and not matches_any(limits.subscriptions, topic):
             if not limits.reject_no_match:
                 return DROPPED if logged else UNLOGGED
-            reason = NO_SUBSCRIPTION_MATCH
+            reason = dispositions.NO_SUBSCRIPTION_MATCH
         elif self._closed and matches_any(self._closed, topic):
-            reason = QUEUE_SHUTDOWN
+            reason = dispositions.QUEUE_SHUTDOWN
         if reason is not None:
             return Verdict(reason, logged=logged)
         return ACCEPTED if logged else UNLOGGED
@@ -193,7 +183,9 @@ class Conflation:
 
     def repeated(self, seq: int) -> str:
         """Return the reason that answers a repeated, decided number: why it failed, else that it is a duplicate."""
-        return self._failed.get(seq, OUTCOME_UNKNOWN if seq <= self.unknown_through else DUPLICATE)
+        return self._failed.get(
+            seq, dispositions.OUTCOME_UNKNOWN if seq <= self.unknown_through else dispositions.DUPLICATE
+        )
 
     def succeed(self, first: int, last: int, *, asked: bool) -> None:
         """Mark a run of undecided numbers as durable."""

@@ -22,7 +22,7 @@ from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.persist.backlog import AckPacing, Backlog, BatchAcks, DestinationChange
-from ackstream.jobs.persist.state import TABLES, earlier_batches, first_batch
+from ackstream.jobs.persist.state import TABLES, StoredStates
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
 from ackstream.kafka.connection import Outbox
 from ackstream.kafka.reader import TopicReader
@@ -71,12 +71,12 @@ class DeferredAcks:
         waiting = [batch for (batch,) in rows.orderBy("batch").collect()]
         replayed = None
         if waiting:
-            states, newest_stored = earlier_batches(publishers, messages, None if last is None else last.query_id)
+            stored = StoredStates(spark, settings, None if last is None else last.query_id)
             # the acks of one that was interrupted before it had messages are not true
-            waiting = [batch for batch in waiting if batch != states or newest_stored >= states]
+            waiting = [batch for batch in waiting if batch != stored.interrupted]
             # nor are those of one that is about to be replayed, before it has them
             if last is not None and last.unfinished:
-                replayed = last.batch + first_batch(spark, settings.lake, last.query_id, (states, newest_stored))
+                replayed = last.batch + stored.first
         self._backlog = Backlog(
             settings.destinations,
             acknowledged=acknowledged,
@@ -133,8 +133,9 @@ class DeferredAcks:
             ]
             if self._backlog.defers(batch):
                 self._backlog.add(batch, monotonic_ms(), stored=stored)
+                held = len(self._held) + sum(len(one.acks) for waiting in self._held.values() for one in waiting)
                 # the row of a replayed batch decides
-                if batch > self._restored and sum(map(len, acks.values())) <= MAX_ACKS_HELD - self._count_held():
+                if batch > self._restored and held + sum(map(len, acks.values())) <= MAX_ACKS_HELD:
                     self._held[batch] = own
                 else:
                     self._urgent[batch] = urgent
@@ -246,9 +247,6 @@ class DeferredAcks:
     def _pace(self, batch: int, acks: Sequence[BatchAcks], since: int) -> None:
         for one in acks:
             self._pacing.add(one, batch, since)
-
-    def _count_held(self) -> int:
-        return len(self._held) + sum(len(one.acks) for own in self._held.values() for one in own)
 
     def _read_report(self, value: bytes | None) -> None:
         try:

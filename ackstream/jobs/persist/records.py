@@ -36,23 +36,6 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
 """Matches only numbers that certainly fit 64 bits."""
-HEADER_COLUMNS = {
-    "client": record_headers.CLIENT,
-    "seq": record_headers.SEQ,
-    "command": record_headers.COMMAND,
-    "cid": record_headers.CID,
-    "ack": record_headers.ACK,
-    "topic": record_headers.TOPIC,
-    "ttl": record_headers.TTL,
-    "first": record_headers.FIRST,
-    "conflation": record_headers.ACK_CONFLATION,
-    "session": record_headers.SESSION,
-    "window": record_headers.WINDOW,
-    "immediately": record_headers.ACK_IMMEDIATELY,
-    "store": record_headers.STORE,
-}
-"""The record header of each field of the metadata."""
-
 SHORT_BYTES, LONG_BYTES = 64, MAX_TOPIC_BYTES
 """Maximum bytes of a header; one more is read, so that a longer header is no valid number, name or topic. The driver
 gets the headers of a whole batch, and answers repeat a command id."""
@@ -78,11 +61,15 @@ class MessageMetadata(msgspec.Struct, frozen=True, gc=False):
     topic: str | None = None
     ttl: str | None = None
     first: str | None = None
-    conflation: str | None = None
-    session: str | None = None
-    window: str | None = None
-    immediately: str | None = None
-    store: str | None = None
+    conflation: str | None = msgspec.field(default=None, name=record_headers.ACK_CONFLATION)
+    session: str | None = msgspec.field(default=None, name=record_headers.SESSION)
+    window: str | None = msgspec.field(default=None, name=record_headers.WINDOW)
+    immediately: str | None = msgspec.field(default=None, name=record_headers.ACK_IMMEDIATELY)
+    store: str | None = msgspec.field(default=None, name=record_headers.STORE)
+
+
+HEADER_COLUMNS = {field.name: field.encode_name for field in msgspec.structs.fields(MessageMetadata)[4:]}
+"""The record header of each field after the size."""
 
 
 class MessageRun(NamedTuple):

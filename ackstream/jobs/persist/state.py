@@ -24,9 +24,9 @@ from ackstream.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from ackstream.settings import Lake, Settings
+    from ackstream.settings import Settings
 
 MAX_CONFLATION_MS = 60_000
 """The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait for ever."""
@@ -133,41 +133,32 @@ DAYS_IN_MEMORY = 1
 _decode = msgspec.json.Decoder(PublisherState).decode
 
 
-def earlier_batches(publishers: DataFrame, messages: DataFrame, query_id: str | None) -> tuple[int, int]:
-    """Return the last batch with states of other queries, and the last one from there on with messages; -1 for none."""
-    # If no messages are as late as the states, that batch was interrupted before it had written its messages. The next
-    # checkpoint reads them again: its states and acks do not count. ``query_id`` None: it has no rows yet.
-    own = F.lit(False) if query_id is None else F.col("query_id") == query_id  # noqa: FBT003 - Spark's way
-    batch = F.col("batch")
-    last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
-    last = -1 if last is None else last
-    # no more than the files in between are read
-    behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
-    return last, behind.agg(F.coalesce(F.max("batch"), F.lit(-1))).collect()[0][0]
-
-
-def first_batch(spark: SparkSession, lake: Lake, query_id: str, earlier: tuple[int, int]) -> int:
-    """Return the number of a query's first batch: it follows all that other queries (:func:`earlier_batches`) wrote."""
-    # rows may have been erased, so the versions of the appends count; the rows in a table copied without versions
-    begin, _ = tables.first_and_newest(tables.newest_versions(spark, lake, TABLES), query_id)
-    return max(begin, *(batch + 1 for batch in earlier))
-
-
 class StoredStates:
-    """The publishers' states in the table; ``first`` is the query's first batch, after those of other checkpoints."""
+    """The publishers' states in the table.
 
-    def __init__(self, spark: SparkSession, settings: Settings, query_id: str) -> None:
-        """Find out where the batches of other checkpoints end."""
+    :ivar first: the query's first batch, after those of other checkpoints
+    :ivar interrupted: the last batch of those, if it has states without messages: its states and acks do not count, as
+        the next checkpoint reads its messages again
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, query_id: str | None) -> None:
+        """Find out where the batches of other checkpoints end; ``query_id`` ``None``: it has no rows yet."""
         self.complete = True
         """Whether all clients of the table were in the result of :meth:`before` for all."""
-        # the last batch may have no state (no client was named, or it was interrupted), or no messages: these are read
-        # again
         self._spark, self._lake = spark, settings.lake
-        publishers, messages = (tables.read(spark, settings.lake, name) for name in TABLES)
-        last, newest = earlier_batches(publishers, messages, query_id)
-        self.first = first_batch(spark, settings.lake, query_id, (last, newest))
-        # messages as late as its states, or later: the last one is whole
-        self._whole = (F.col("query_id") == query_id) | (F.col("batch") < (last + 1 if newest >= last else last))
+        publishers, messages = (tables.read(spark, self._lake, name) for name in TABLES)
+        own = F.lit(False) if query_id is None else F.col("query_id") == query_id  # noqa: FBT003 - Spark's way
+        batch = F.col("batch")
+        last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
+        last = -1 if last is None else last
+        # no more than the files in between are read
+        behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
+        newest = tables.newest_batch(behind)
+        # rows may have been erased, so the versions of the appends count; the rows in a table copied without versions
+        following, _ = tables.first_and_newest(tables.newest_versions(spark, self._lake, TABLES), query_id or "")
+        self.first = max(following, last + 1, newest + 1)
+        self.interrupted = last if newest < last else None
+        self._whole = own | (batch < (last + 1 if newest >= last else last))
 
     def before(self, batch_id: int, clients: Iterable[str] | None = None) -> dict[str, PublisherState]:
         """Return the states before a batch of this query; ``clients`` ``None``: all that stored something of late."""
