@@ -79,6 +79,10 @@ class Correlate(Part):
         legal = _TOPIC.fullmatch(topic) is not None
         return legal and any(re.fullmatch(pattern, topic) for pattern in self.reply_topics)
 
+    def accepts_reply_topic(self, topic: str, replies: str) -> bool:
+        """Return whether a request that names this topic for its reply is accepted; ``replies`` always is."""
+        return topic == replies or self.allows_reply_topic(topic)
+
 
 class Clock(Part):
     """The ticks that advance event time, and the signs of life of jobs."""

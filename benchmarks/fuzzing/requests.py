@@ -13,7 +13,7 @@ from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
-from ackstream.jobs.twin.batch import fold, ordered
+from ackstream.jobs.twin.batch import fold
 from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.envelopes import decode
@@ -21,6 +21,7 @@ from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.settings import Correlate, Settings
+from ackstream.spark.records import in_order
 from benchmarks.fuzzing.room import FAR, LAG_MS, Room
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class TwinRoom(Room):
 
     def feed(self, records: Sequence[SignalRecord]) -> None:
         things = dict(self._things)
-        parts = list(fold(ordered(records), things, self._settings, PART_BYTES))
+        parts = list(fold(in_order(records), things, self._settings, PART_BYTES))
         journal = [row for part in parts for row in part.rows]
         messages = [message for part in parts for message in part.messages]
         rows = {(row.partition, row.offset) for row in journal}

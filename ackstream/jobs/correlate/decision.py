@@ -55,11 +55,10 @@ def disposition(
 def entries(awaited: Iterable[str], arrived: Iterable[AckText], correlation_id: str, timeout_ms: int) -> list[AckText]:
     """Return one entry per awaited label, in the order of the request; 408 for a missing acknowledgement."""
     known = {ack.label: ack for ack in arrived}
-    return [known.get(label) or _timed_out(label, correlation_id, timeout_ms) for label in awaited]
-
-
-def _timed_out(label: str, correlation_id: str, timeout_ms: int) -> AckText:
-    return AckText(label, REQUEST_TIMEOUT, _timeout_payload(timeout_ms), _own_headers(correlation_id))
+    return [
+        known.get(label) or AckText(label, REQUEST_TIMEOUT, _timeout_payload(timeout_ms), _own_headers(correlation_id))
+        for label in awaited
+    ]
 
 
 def _own_headers(correlation_id: str) -> msgspec.Raw:

@@ -18,7 +18,7 @@ from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records, of_topics
-from ackstream.protocol import errors, ledger
+from ackstream.protocol import errors, ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
@@ -29,16 +29,6 @@ from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.errors import DittoError, shown
-from ackstream.protocol.record_headers import (
-    CORRELATION_ID,
-    ORIGINATOR_SIGNATURE,
-    REPLY_TO,
-    SPRING_CORRELATION_ID,
-    SPRING_REPLY_PARTITION,
-    SPRING_REPLY_TOPIC,
-    TRACEPARENT,
-    with_trace,
-)
 from ackstream.settings.security import Secret
 
 if TYPE_CHECKING:
@@ -175,7 +165,6 @@ class RecordReader:
     """Reads signals and their answers."""
 
     def __init__(self, limits: Correlate, topics: CorrelateTopics) -> None:
-        """Read by the limits of the settings."""
         self._limits = limits
         self._topics = topics
         self._usual: tuple[ReplyAddress, DittoError | None] = ReplyAddress(topics.replies, None, None), None
@@ -192,7 +181,9 @@ class RecordReader:
             value = self._value(record)
             envelope = decode(value)
             topic = envelope.topic
-            envelope.headers = with_trace(envelope.headers, record.headers.get(TRACEPARENT))
+            envelope.headers = record_headers.with_trace(
+                envelope.headers, record.headers.get(record_headers.TRACEPARENT)
+            )
             request, headers = self._request(envelope, record)
             if refused is not None:
                 raise refused
@@ -202,7 +193,9 @@ class RecordReader:
         signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
         named = envelope.headers
         if names_sender(named):
-            named = believed(named, self._originator_key, key, value, record.headers.get(ORIGINATOR_SIGNATURE))
+            named = believed(
+                named, self._originator_key, key, value, record.headers.get(record_headers.ORIGINATOR_SIGNATURE)
+            )
         row = ledger.SignalRow(
             correlation_id=key,
             thing_id=request.thing_id,
@@ -282,12 +275,14 @@ class RecordReader:
 
     def _reply_topic(self, record: Record) -> str:
         """Return the chosen reply topic, else ``replies``; DittoError 400 ``header.invalid`` if it is not allowed."""
-        name = REPLY_TO if REPLY_TO in record.headers else SPRING_REPLY_TOPIC
+        name = (
+            record_headers.REPLY_TO if record_headers.REPLY_TO in record.headers else record_headers.SPRING_REPLY_TOPIC
+        )
         chosen = record.headers.get(name)
         if chosen is None:
             return self._topics.replies
         topic = str(chosen, "utf-8", "replace")
-        if topic != self._topics.replies and not self._limits.allows_reply_topic(topic):
+        if not self._limits.accepts_reply_topic(topic, self._topics.replies):
             raise errors.header_invalid(
                 name,
                 f"The value '{shown(topic)}' of the header '{name}' is not an allowed reply topic.",
@@ -322,28 +317,28 @@ class RecordReader:
         if record.size > limit:
             raise errors.record_too_large(record.size, limit)
         if record.correlation_id is not None and is_too_long(record.correlation_id):
-            raise errors.header_too_long(CORRELATION_ID, MAX_BYTES)
+            raise errors.header_too_long(record_headers.CORRELATION_ID, MAX_BYTES)
         return record.value
 
 
 def _reply_partition(record: Record) -> int | None:
     """Return the partition chosen for the reply; ``None``: any; DittoError 400 ``header.invalid`` for no number."""
-    chosen = record.headers.get(SPRING_REPLY_PARTITION)
+    chosen = record.headers.get(record_headers.SPRING_REPLY_PARTITION)
     if chosen is None:
         return None
     partition = int.from_bytes(chosen, "big", signed=True)
     if len(chosen) == INTEGER_BYTES and partition >= 0:
         return partition
     raise errors.header_invalid(
-        SPRING_REPLY_PARTITION,
-        f"The value of the header '{SPRING_REPLY_PARTITION}' is not the number of a partition.",
+        record_headers.SPRING_REPLY_PARTITION,
+        f"The value of the header '{record_headers.SPRING_REPLY_PARTITION}' is not the number of a partition.",
         f"Give the number as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
     )
 
 
 def _spring_id(record: Record) -> bytes | None:
     """Return Spring's correlation-id, which the reply repeats; DittoError 400 ``header.invalid`` if it is too long."""
-    value = record.headers.get(SPRING_CORRELATION_ID)
+    value = record.headers.get(record_headers.SPRING_CORRELATION_ID)
     if value is not None and len(value) > MAX_BYTES:
-        raise errors.header_too_long(SPRING_CORRELATION_ID, MAX_BYTES)
+        raise errors.header_too_long(record_headers.SPRING_CORRELATION_ID, MAX_BYTES)
     return value

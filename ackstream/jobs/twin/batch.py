@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +24,6 @@ from ackstream.jobs.twin.records import (
     JournalRow,
     SignalRecord,
     TwinMessage,
-    check_headers,
     read_command,
 )
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
@@ -35,19 +33,20 @@ from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, deco
 from ackstream.protocol.ditto.headers import (
     CONTENT_TYPE,
     CORRELATION_ID,
+    LIVE_CHANNEL_CONDITION,
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     WEAK_ACK,
     read_headers,
 )
 from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PERSISTED
-from ackstream.protocol.ditto.requests import Request, read_request
+from ackstream.protocol.ditto.requests import Request, check_available, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.things import resource
-from ackstream.protocol.errors import DittoError, twin_failed
+from ackstream.protocol.errors import DittoError, live_channel_condition_unfit, twin_failed
 from ackstream.protocol.ledger import reply_id
-from ackstream.spark.records import guarded, in_order
+from ackstream.spark.records import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COORDINATES = attrgetter("timestamp", "partition", "offset")
 PART_BYTES = 64 * 1024 * 1024
 """The bytes of a result after which the next command begins another part: the driver lays out a part at once, Spark
 sends it in one task (at most 128 MB). Finish any batch before changing this: it cuts the parts."""
@@ -82,7 +80,7 @@ def fold(
     usage: QuotaUsage | None = None,
 ) -> Iterator[TwinResult]:
     """Apply the twin commands among the records to the things; yield the result in parts, the last one maybe empty."""
-    # Records are in order (see ordered()). Signals that are not for the twin are ignored, and so are those that
+    # Records are in order. Signals that are not for the twin are ignored, and so are those that
     # correlate rejects and answers itself. ``things`` and ``usage`` (of the quotas; counted if left out) get the
     # changes of a part when the next one is asked for: until then that part may fail.
     usage = usage or QuotaUsage(settings.quotas, things)
@@ -97,11 +95,6 @@ def fold(
     yield (result := folding.result())
     things.update(result.changed)
     usage.take(folding.usage)
-
-
-def ordered(records: Sequence[SignalRecord]) -> Sequence[SignalRecord]:
-    """Return the records of a batch in the order in which they act."""
-    return in_order(records, _COORDINATES)
 
 
 def cut(sizes: Sequence[int], limit: int) -> Iterator[slice]:
@@ -175,21 +168,19 @@ class _TwinBatch:
         correlation_id = record.correlation_id
         if correlation_id is None:
             correlation_id = of_json(command.headers) or f"{self._signals}-{record.partition}-{record.offset}"
-        if is_too_long(correlation_id) or not self._may_be_answered(record.reply_topic):
+        replies = self._settings.kafka.topic("replies")
+        chosen = replies if record.reply_topic is None else record.reply_topic.decode("utf-8", "replace")
+        if is_too_long(correlation_id) or not limits.accepts_reply_topic(chosen, replies):
             return None
         request.headers[CORRELATION_ID] = correlation_id
         return command, request
 
-    def _may_be_answered(self, chosen: bytes | None) -> bool:
-        """Return whether correlate does not refuse a request for the name of the topic that it chose for its reply."""
-        if chosen is None:
-            return True
-        topic = chosen.decode("utf-8", "replace")
-        return topic == self._settings.kafka.topic("replies") or self._settings.correlate.allows_reply_topic(topic)
-
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
         headers = read_headers(envelope.headers)
-        check_headers(headers)
+        check_available(headers)
+        # a query with this header never gets here: correlate refuses it
+        if LIVE_CHANNEL_CONDITION in headers:
+            raise live_channel_condition_unfit()
         if envelope.topic.namespace == envelope.topic.entity == "_":
             # correlate accepts twice this: the other half is for the headers of the answer
             limit = self._settings.correlate.max_value_bytes // 2

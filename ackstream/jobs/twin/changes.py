@@ -278,7 +278,6 @@ class QuotaUsage:
     """The usage of each quota that limits things."""
 
     def __init__(self, quotas: Iterable[Quota], things: Mapping[str, Thing]) -> None:
-        """Count the things."""
         self._quotas = [quota for quota in quotas if quota.namespaces]
         self._used = [Usage() for _ in self._quotas]
         # of a namespace, which of them count its things

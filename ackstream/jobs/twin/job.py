@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StoppedError
-from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, ordered, search_persisted
+from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, search_persisted
 from ackstream.jobs.twin.changes import QuotaUsage, Thing
 from ackstream.jobs.twin.records import MAX_TOPIC, JournalRow, SignalRecord, TwinMessage
 from ackstream.lake import tables, things
@@ -35,6 +35,7 @@ from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, compare_topi
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, source, spring_correlation
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
+from ackstream.spark.records import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -239,8 +240,8 @@ def read_records(found: DataFrame, settings: Settings) -> Iterator[SignalRecord]
         if record.value is None:
             sizes[record.partition, record.offset] = size
     if not sizes:
-        return iter(ordered(records))
-    return _with_values(found.where(F.col("size") > small_bytes(settings)), ordered(records), sizes)
+        return iter(in_order(records))
+    return _with_values(found.where(F.col("size") > small_bytes(settings)), in_order(records), sizes)
 
 
 def _with_values(

@@ -7,15 +7,14 @@ Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import check_storable, encode
-from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.requests import check_available
+from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL
 from ackstream.protocol.ditto.topics import THING_ACTIONS
 from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, resource
@@ -47,14 +46,6 @@ class TwinCommand(msgspec.Struct, frozen=True):
     """The selector of a retrieve."""
     if_equal: str | None = None
     """How to treat a change without effect."""
-
-
-def check_headers(headers: Mapping[str, Any]) -> None:
-    """Reject headers with unsupported demands: DittoError 501, 405 ``things:live.channelcondition.notallowed``."""
-    # a query with a live-channel-condition never gets here: correlate refuses it
-    check_available(headers)
-    if LIVE_CHANNEL_CONDITION in headers:
-        raise errors.live_channel_condition_unfit()
 
 
 def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int, max_bytes: int) -> TwinCommand:
@@ -172,6 +163,7 @@ MAX_TOPIC = 249
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):
     """A record of signals; ``timestamp``: the broker's, epoch ms; its record headers choose the ``reply_topic``."""
 
+    source: ClassVar[int] = 0
     timestamp: int
     partition: int
     offset: int

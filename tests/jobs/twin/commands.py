@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.twin.batch import TwinResult, fold, ordered
+from ackstream.jobs.twin.batch import TwinResult, fold
 from ackstream.jobs.twin.records import SignalRecord
 from ackstream.settings import Settings
+from ackstream.spark.records import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def whole(
     taken: Sequence[SignalRecord], things: dict[str, Thing] | None = None, settings: Settings | None = None
 ) -> TwinResult:
     """Fold a batch in one part, over a copy of the things."""
-    (result,) = fold(ordered(taken), dict(things or {}), settings or Settings())
+    (result,) = fold(in_order(taken), dict(things or {}), settings or Settings())
     return result
 
 
