@@ -206,7 +206,6 @@ class Written:
     """The newest batch of each query in one table, and the ids of its rows if they are all known."""
 
     def __init__(self) -> None:
-        """Start without memory."""
         self._newest: dict[str, int] = {}
         self._ids: dict[str, list[pa.ChunkedArray]] = {}
 

@@ -17,20 +17,8 @@ from ackstream.jobs.queues.queue import Queue
 from ackstream.jobs.queues.records import Arrival, Event, coordinates, read
 from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Segments
 from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
+from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.queues import (
-    Alive,
-    Bind,
-    Bound,
-    MessageDelivered,
-    NotSettled,
-    QueueAnswer,
-    QueueRequest,
-    SettleMessages,
-    Unbind,
-    Unbound,
-    UnboundReason,
-)
 from ackstream.spark.records import guarded, timed
 
 if TYPE_CHECKING:
@@ -101,7 +89,7 @@ class Endpoint:
         self._queue = Queue(rules, self._record, self._segments)
         self._subject_bytes = 0
         self._now = 0
-        self.answers: list[QueueAnswer] = []
+        self.answers: list[queues.QueueAnswer] = []
         self.events: list[Event] = []
         self.unreadable: list[Unreadable] = []
 
@@ -196,29 +184,29 @@ class Endpoint:
     def _read(self, report: ConsumerReport) -> None:
         record = read(report)
         session = self._sessions.get(record.consumer)
-        if isinstance(record, Bind):
+        if isinstance(record, queues.Bind):
             self._bind(record, session)
         elif session is None or session.id != record.session:
             self._read_unbound(record, session)
         else:
             session.until = self._now + self._session_ms
-            if isinstance(record, SettleMessages):
+            if isinstance(record, queues.SettleMessages):
                 self._settle(record, session)
-            elif isinstance(record, Alive):
+            elif isinstance(record, queues.Alive):
                 self._hear(record, session)
-            elif isinstance(record, Unbind):
+            elif isinstance(record, queues.Unbind):
                 self._hand_out(record, session)
                 self._end(record.consumer, "closed", self._now)
 
-    def _read_unbound(self, record: QueueRequest, session: _Session | None) -> None:
+    def _read_unbound(self, record: queues.QueueRequest, session: _Session | None) -> None:
         """Apply settlements of an unbound consumer where anyone may settle; otherwise report that it is not bound."""
-        if isinstance(record, SettleMessages) and session is None and self._rules.settler != "holder":
+        if isinstance(record, queues.SettleMessages) and session is None and self._rules.settler != "holder":
             self._settle(record, None)
-        elif not isinstance(record, Unbind):
-            reason: UnboundReason = "lost" if session is None else "replaced"
-            self.answers.append(Unbound(self._name, record.consumer, record.session, reason))
+        elif not isinstance(record, queues.Unbind):
+            reason: queues.UnboundReason = "lost" if session is None else "replaced"
+            self.answers.append(queues.Unbound(self._name, record.consumer, record.session, reason))
 
-    def _bind(self, record: Bind, session: _Session | None) -> None:
+    def _bind(self, record: queues.Bind, session: _Session | None) -> None:
         consumer = record.consumer
         if session is None or session.id != record.session:
             if session is not None:
@@ -232,9 +220,9 @@ class Endpoint:
     def _confirm(self, consumer: str, session: _Session) -> None:
         granted, lease = self._queue.consumers[consumer].backlog, self._rules.lease
         number = self._number(session)
-        self.answers.append(Bound(self._name, consumer, session.id, number, granted, lease, self._session_ms))
+        self.answers.append(queues.Bound(self._name, consumer, session.id, number, granted, lease, self._session_ms))
 
-    def _hear(self, record: Alive, session: _Session) -> None:
+    def _hear(self, record: queues.Alive, session: _Session) -> None:
         """Deliver again the messages that a consumer reports as missing; a new number reveals further losses.
 
         Messages that it has not received are usually under way: they are written at the end of a batch, and a consumer
@@ -259,13 +247,13 @@ class Endpoint:
         if under_way:
             self._confirm(consumer, session)
 
-    def _hand_out(self, record: Alive | Unbind, session: _Session) -> None:
+    def _hand_out(self, record: queues.Alive | queues.Unbind, session: _Session) -> None:
         for message, number in list(session.pending.items()):
             if number <= record.handed_out:
                 del session.pending[message]
                 self._queue.hand_out(record.consumer, message, self._now)
 
-    def _settle(self, record: SettleMessages, session: _Session | None) -> None:
+    def _settle(self, record: queues.SettleMessages, session: _Session | None) -> None:
         for message in record.messages:
             refusal = self._queue.settle(
                 record.consumer, message, record.outcome, self._now, unavailable=record.unavailable
@@ -274,7 +262,9 @@ class Endpoint:
                 consumer, outcome = record.consumer, record.outcome
                 self._record(Event(self._name, message, self._now, "refused", consumer, 0, outcome, refusal))
                 number = 0 if session is None else self._number(session)
-                self.answers.append(NotSettled(self._name, consumer, record.session, number, message, outcome, refusal))
+                self.answers.append(
+                    queues.NotSettled(self._name, consumer, record.session, number, message, outcome, refusal)
+                )
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -294,10 +284,10 @@ class Endpoint:
             self._end(consumer, "lost", until)
         self._queue.dispatch(now)
 
-    def _end(self, consumer: str, reason: UnboundReason, at: int) -> None:
+    def _end(self, consumer: str, reason: queues.UnboundReason, at: int) -> None:
         session = self._sessions.pop(consumer)
         self._queue.unbind(consumer, at, reason)
-        self.answers.append(Unbound(self._name, consumer, session.id, reason))
+        self.answers.append(queues.Unbound(self._name, consumer, session.id, reason))
 
     # -- output --------------------------------------------------------------------------------------------------------
 
@@ -324,7 +314,7 @@ class Endpoint:
         at = (location.topic, location.partition, location.offset, location.batch)
         number = session.pending[message] = self._number(session)
         answer = (self._name, consumer, session.id, number, message, *at, location.count, location.subject)
-        self.answers.append(MessageDelivered(*answer))
+        self.answers.append(queues.MessageDelivered(*answer))
 
     def _number(self, session: _Session) -> int:
         session.number += 1

@@ -30,16 +30,6 @@ from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import (
-    CLOCK,
-    LATEST,
-    copy_limit,
-    fitting,
-    limit_copies,
-    source,
-    tick_time,
-    ticked,
-)
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate
 
 if TYPE_CHECKING:
@@ -99,7 +89,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
         raise StartError("There are no queues in the settings: add [[queues]] with a name and topics.")
     rules = {queue.name: queue for queue in settings.queues}
     tables.create(spark, settings.lake, ("messages", "queue_events"))
-    limit_copies(spark, settings.kafka, "dead-letters")
+    spark_kafka.limit_copies(spark, settings.kafka, "dead-letters")
     handle = partial(serve, rules, settings.queue.session)
     served = operate(records(spark, settings), "queue", handle, OUTPUT_SCHEMA)
     return batches.start(served, settings.lake, NAME, partial(write, settings), trigger)
@@ -132,10 +122,10 @@ JOB = Job(
 def records(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return the operator's input: messages for queues, and reports of consumers."""
     messages, reports = _messages(spark, settings), _reports(spark, settings)
-    rows = ticked(messages.unionByName(reports, allowMissingColumns=True), CLOCK)
+    rows = spark_kafka.ticked(messages.unionByName(reports, allowMissingColumns=True), spark_kafka.CLOCK)
     every = F.array(*(F.lit(queue.name) for queue in settings.queues))
-    queue = F.explode(F.when(F.col(CLOCK).isNotNull(), every).otherwise(F.array("queue")))
-    return rows.withColumns({"queue": queue, "timestamp": F.coalesce(F.unix_millis(CLOCK), "timestamp")})
+    queue = F.explode(F.when(F.col(spark_kafka.CLOCK).isNotNull(), every).otherwise(F.array("queue")))
+    return rows.withColumns({"queue": queue, "timestamp": F.coalesce(F.unix_millis(spark_kafka.CLOCK), "timestamp")})
 
 
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -198,7 +188,8 @@ def _has_header(name: str, value: str) -> Column:
 def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
     # a new checkpoint knows no session, so earlier reports of consumers mean nothing to it. Everything that arrived
     # since the last batch is read at once: time must not pass between two records of one moment
-    reports = source(spark, settings.kafka, {REPORTS: LATEST, TICKS: LATEST}, job=NAME, limit=None, headers=False)
+    starts = dict.fromkeys((REPORTS, TICKS), spark_kafka.LATEST)
+    reports = spark_kafka.source(spark, settings.kafka, starts, job=NAME, limit=None, headers=False)
     is_tick = F.col("topic") == settings.kafka.topic(TICKS)
     text = F.col("value").cast("string")
     return reports.where(is_tick | F.get_json_object(text, "$.type").isin(*TYPES)).select(
@@ -213,7 +204,7 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
         # beside nulls, the messages' whole numbers would reach Python as floats
         F.lit(0).cast("long").alias("batch"),
         F.lit(0).cast("long").alias("ttl_ms"),
-        F.when(is_tick, tick_time(spark)).alias(CLOCK),
+        F.when(is_tick, spark_kafka.tick_time(spark)).alias(spark_kafka.CLOCK),
     )
 
 
@@ -323,7 +314,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         record_headers.SEQ: F.col("seq").cast("string"),
     }
     letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
-    value, headers = fitting(copy_limit(spark), F.col("value"), own, values)
+    value, headers = spark_kafka.fitting(spark_kafka.copy_limit(spark), F.col("value"), own, values)
     return letters.select("key", value.alias("value"), headers.alias("headers"))
 
 

@@ -161,7 +161,7 @@ class Queue:
                 # those who can read it are full: others may have room for those that follow
                 passed.append(heapq.heappop(self._waiting))
                 continue
-            if not consumers or (message.barrier and self._precedes(message.order)):
+            if not consumers or (message.barrier and any(one.order < message.order for one in self.messages.values())):
                 break
             heapq.heappop(self._waiting)
             for consumer in consumers:
@@ -193,10 +193,6 @@ class Queue:
                 return message
             heapq.heappop(self._waiting)
         return None
-
-    def _precedes(self, order: int) -> bool:
-        """Return whether another message is before one that waits as the first."""
-        return any(message.order < order for message in self.messages.values())
 
     def _chosen(self, message: QueuedMessage) -> list[Consumer]:
         total = self._rules.max_total_backlog

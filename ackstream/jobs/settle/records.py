@@ -8,29 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from ackstream.protocol import readers
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.readers import (
-    AppAckConf,
-    ApplicationAcknowledged,
-    KnownReader,
-    KnownReaders,
-    KnownWriter,
-    ReaderRemoved,
-    ReaderState,
-    SamplesDone,
-    WriterState,
-    write,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
     from ackstream.protocol.intervals import Interval
-    from ackstream.protocol.readers import ReaderAlive, ReaderStart, ReaderStop
 
-    ReaderRecord: TypeAlias = Report | ReaderStart | ReaderAlive | ReaderStop
+    ReaderRecord: TypeAlias = Report | readers.ReaderStart | readers.ReaderAlive | readers.ReaderStop
 
 STORED, REPORTS = 0, 1
 """The source of a record: the topic ``stored`` or ``app-acks``."""
@@ -74,10 +62,10 @@ class Settled(msgspec.Struct):
 
     deliveries: list[Row] = []
     ignored: list[Row] = []
-    confs: list[AppAckConf] = []
-    events: list[ApplicationAcknowledged] = []
-    done: list[SamplesDone] = []
-    states: list[ReaderState | ReaderRemoved | WriterState | KnownReaders] = []
+    confs: list[readers.AppAckConf] = []
+    events: list[readers.ApplicationAcknowledged] = []
+    done: list[readers.SamplesDone] = []
+    states: list[readers.ReaderState | readers.ReaderRemoved | readers.WriterState | readers.KnownReaders] = []
 
     def add(self, record: ReportRecord, report: Report, receipt: ReportReceipt) -> None:
         """Add the effects of a report, except the samples that became done."""
@@ -126,11 +114,11 @@ class Settled(msgspec.Struct):
     def messages(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and values for ``publisher-acks``, in order for each receiver."""
         for answer in (*self.confs, *self.events, *self.done, *self.states):
-            if isinstance(answer, (AppAckConf, ReaderState, ReaderRemoved)):
+            if isinstance(answer, (readers.AppAckConf, readers.ReaderState, readers.ReaderRemoved)):
                 receiver = answer.reader
             else:
-                receiver = answer.name if isinstance(answer, KnownReaders) else answer.writer
-            yield receiver, write(answer)
+                receiver = answer.name if isinstance(answer, readers.KnownReaders) else answer.writer
+            yield receiver, readers.write(answer)
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:
@@ -146,18 +134,18 @@ def pieces(entries: Sequence[E], length: int = RUNS) -> list[tuple[E, ...]]:
     return [tuple(entries[start : start + length]) for start in range(0, len(entries), length)] or [()]
 
 
-def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[SamplesDone]:
+def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[readers.SamplesDone]:
     """Return the messages about samples, in any order, that became done."""
     # of the batch: the writer may have been forgotten in it, and have begun again
     found = list(Intervals(runs, start=0))
-    return [SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
+    return [readers.SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
 
 
 def reader_states(
     reader: str, epoch: int, shard: tuple[int, int], as_of: int, lease_ms: int, writers: Iterable[tuple[str, Retention]]
-) -> list[ReaderState]:
+) -> list[readers.ReaderState]:
     """Return a reader's state for the writers of a shard, in parts; ``shard``: its index and the number of shards."""
-    parts: list[list[KnownWriter]] = [[]]
+    parts: list[list[readers.KnownWriter]] = [[]]
     size = 0
     for known in _known(reader, writers):
         size += _WRITER_BYTES + _RUN_BYTES * (len(known.acknowledged) + len(known.undelivered))
@@ -167,12 +155,12 @@ def reader_states(
             size = 0
         parts[-1].append(known)
     return [
-        ReaderState(reader, epoch, *shard, as_of, tuple(part), number, len(parts), lease_ms)
+        readers.ReaderState(reader, epoch, *shard, as_of, tuple(part), number, len(parts), lease_ms)
         for number, part in enumerate(parts)
     ]
 
 
-def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[KnownWriter]:
+def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[readers.KnownWriter]:
     for writer, retention in writers:
         known = retention.readers.get(reader)
         if known is not None:
@@ -180,7 +168,7 @@ def _known(reader: str, writers: Iterable[tuple[str, Retention]]) -> Iterator[Kn
             sessions = retention.sessions.within(undelivered[0][0], undelivered[-1][1]) if undelivered else []
             parts = (pieces(list(known.acknowledged)), pieces(undelivered), pieces(sessions))
             for runs in zip_longest(*parts, fillvalue=()):
-                yield KnownWriter(writer, known.acknowledged.start, retention.written, *runs)
+                yield readers.KnownWriter(writer, known.acknowledged.start, retention.written, *runs)
 
 
 def undelivered(writers: Iterable[tuple[str, Retention]]) -> Counter[str]:
@@ -192,20 +180,22 @@ def undelivered(writers: Iterable[tuple[str, Retention]]) -> Counter[str]:
     return found
 
 
-def known_readers(asked: tuple[str, int], shard: tuple[int, int], found: Sequence[KnownReader]) -> list[KnownReaders]:
+def known_readers(
+    asked: tuple[str, int], shard: tuple[int, int], found: Sequence[readers.KnownReader]
+) -> list[readers.KnownReaders]:
     """Return the readers that a shard knows, in parts; ``asked``: the operator's name and its question's number."""
     name, question = asked
     parts = pieces(found, _READERS_IN_PART)
-    return [KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
+    return [readers.KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
 
 
 def writer_states(
     writer: str, retention: Retention, own_roles: dict[str, int], lease_ms: int | None
-) -> list[WriterState]:
+) -> list[readers.WriterState]:
     """Return how far a writer's samples are acknowledged."""
     # ``own_roles``: required by the writer itself; remembered for ``lease_ms`` (``None``: for ever)
     released, written = retention.released, retention.written
     waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()
     behind = [run for run in retention.done if run[0] > released]
     own = (own_roles, lease_ms if own_roles else None)
-    return [WriterState(writer, written, released, piece, waiting_for, *own) for piece in pieces(behind)]
+    return [readers.WriterState(writer, written, released, piece, waiting_for, *own) for piece in pieces(behind)]

@@ -32,21 +32,8 @@ from ackstream.jobs.settle.records import (
 )
 from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
 from ackstream.observe.metrics import OPEN_WRITERS, READERS
-from ackstream.protocol import messages
+from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.readers import (
-    SKEW_MS,
-    AppAck,
-    KnownReader,
-    ProtocolAck,
-    ReaderAlive,
-    ReaderRemoved,
-    ReadersRequest,
-    ReaderStart,
-    ReaderStop,
-    WriterStateRequest,
-    read,
-)
 from ackstream.spark.records import guarded, in_order
 
 if TYPE_CHECKING:
@@ -101,7 +88,7 @@ class SettleShard:
         """The time after which something happens without a record; ``None`` if nothing will."""
         times = [reader.end(self._rules) for reader in self._readers.values()]
         if self._early.deadline is not None:
-            times.append(self._early.deadline + SKEW_MS)
+            times.append(self._early.deadline + readers.SKEW_MS)
         return min((time for time in times if time < NEVER), default=None)
 
     def measure(self, tally: Tally) -> None:
@@ -116,7 +103,7 @@ class SettleShard:
         """Process records in the order of their times; those before ``watermark`` were read in an earlier batch."""
         self._begin()
         for writer in self._early.writers:
-            self._review(writer, watermark - SKEW_MS)
+            self._review(writer, watermark - readers.SKEW_MS)
         self._writers.expire(watermark, self._early)
         self._expire(watermark)
         for record in in_order(records):
@@ -127,7 +114,7 @@ class SettleShard:
         # before the state of a reader that has started again since
         expired = {reader: epoch for reader, epoch in self._expired.items() if reader not in self._starting}
         removed = self._removed | expired
-        self._settled.states += [ReaderRemoved(reader, *shard, epoch) for reader, epoch in removed.items()]
+        self._settled.states += [readers.ReaderRemoved(reader, *shard, epoch) for reader, epoch in removed.items()]
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
         remembered = self._rules.durable_lease if self._rules.durable_lease < NEVER else None
@@ -137,7 +124,7 @@ class SettleShard:
         if self._listing:
             waiting = undelivered(self._writers.all())
             known = [
-                KnownReader(name, reader.role, reader.durable, reader.present, reader.seen, waiting[name])
+                readers.KnownReader(name, reader.role, reader.durable, reader.present, reader.seen, waiting[name])
                 for name, reader in sorted(self._readers.items())
             ]
             for question in self._listing.items():
@@ -148,19 +135,19 @@ class SettleShard:
         if record.source == STORED:
             self._store(record)
             return
-        report = read(record.value or b"")
-        if isinstance(report, ReadersRequest):
+        report = readers.read(record.value or b"")
+        if isinstance(report, readers.ReadersRequest):
             self._listing[report.name] = report.number
             return
-        if not isinstance(report, WriterStateRequest):
+        if not isinstance(report, readers.WriterStateRequest):
             self._expire(record.timestamp, report.reader)
-        if isinstance(report, (AppAck, ProtocolAck)):
+        if isinstance(report, (readers.AppAck, readers.ProtocolAck)):
             self._report(record, report)
-        elif isinstance(report, ReaderStart):
+        elif isinstance(report, readers.ReaderStart):
             self._start(record, report)
-        elif isinstance(report, (ReaderAlive, ReaderStop)):
+        elif isinstance(report, (readers.ReaderAlive, readers.ReaderStop)):
             self._continue(record, report)
-        elif isinstance(report, WriterStateRequest):
+        elif isinstance(report, readers.WriterStateRequest):
             self._writers.expire(record.timestamp, self._early, report.writer)
             self._asking[report.writer] = None
             # more or fewer roles may be required than before, by the writer or by the settings
@@ -186,7 +173,7 @@ class SettleShard:
         if not 0 <= stored.first <= stored.last <= messages.MAX_NUMBER:
             raise RecordError(f"There is no run of messages from {stored.first} to {stored.last}.")
         # earlier reports are not about these samples
-        self._review(stored.client, record.timestamp - SKEW_MS)
+        self._review(stored.client, record.timestamp - readers.SKEW_MS)
         self._writers.expire(record.timestamp, self._early, stored.client)
         if stored.client not in self._writers:
             self._add_writer(stored.client, stored.first)
@@ -245,7 +232,7 @@ class SettleShard:
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
-    def _start(self, record: ReportRecord, start: ReaderStart) -> None:
+    def _start(self, record: ReportRecord, start: readers.ReaderStart) -> None:
         known = self._readers.get(start.reader)
         if known is not None and self._is_stale(record, start):
             # a clock may have been set back, or be behind: the answer names the epoch to exceed
@@ -264,13 +251,13 @@ class SettleShard:
             self._note(writer, done)
         self._starting[start.reader] = start.epoch
 
-    def _continue(self, record: ReportRecord, report: ReaderAlive | ReaderStop) -> None:
+    def _continue(self, record: ReportRecord, report: readers.ReaderAlive | readers.ReaderStop) -> None:
         known = self._readers.get(report.reader)
         if report.epoch is None:
             self._remove(report.reader, record.timestamp)
         elif known is None or self._is_stale(record, report):
             return
-        elif isinstance(report, ReaderAlive):
+        elif isinstance(report, readers.ReaderAlive):
             self._see(record, report.reader, report.epoch, known.role)
         else:
             known.epoch, known.durable, known.seen = report.epoch, False, record.timestamp
@@ -282,7 +269,7 @@ class SettleShard:
         known = self._readers.get(reader)
         self._removed[reader] = 0 if known is None else known.epoch
         for record, report in self._early.withdraw(reader):
-            if record.timestamp < now - SKEW_MS:
+            if record.timestamp < now - readers.SKEW_MS:
                 self._apply(record, report)
             else:
                 self._ignore(record, report, "reader-removed")
@@ -345,5 +332,5 @@ class SettleShard:
 
     def _ignore(self, record: ReportRecord, report: ReaderRecord, reason: Reason) -> None:
         # a record that all shards receive has its row in the first
-        if self._index == 0 or isinstance(report, (AppAck, ProtocolAck)):
+        if self._index == 0 or isinstance(report, (readers.AppAck, readers.ProtocolAck)):
             self._settled.ignore(record, report, [Ignored(reason)])

@@ -116,7 +116,6 @@ class Writers:
     """The writers of a shard, decoded when they are first accessed: a batch pays for the writers it touches."""
 
     def __init__(self, rules: Settle, state: SettleState) -> None:
-        """Begin with the writers of a state."""
         self._rules = rules
         self._known: dict[str, Retention | msgspec.Raw] = dict(state.writers)
         self._idle = dict(state.idle)
