@@ -129,7 +129,7 @@ def remember_merged(spark: SparkSession, lake: Lake, batch: int) -> None:
 
 
 def complete(spark: SparkSession, lake: Lake, batch: int) -> None:
-    """Merge what ``things`` lacks up to a batch: it is of an earlier release, or was made anew beside a checkpoint."""
+    """Merge what ``things`` lacks up to a batch: it is of an earlier release or backup, or was made anew."""
     # the merge changes the rows that are lacking
     rows = unmerged(spark, lake, batch).localCheckpoint()
     merge(spark, lake, rows)
@@ -138,7 +138,8 @@ def complete(spark: SparkSession, lake: Lake, batch: int) -> None:
 
 def unmerged(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     """Return the last state, up to a batch of the journal, of each thing that is older or missing in ``things``."""
-    events = tables.read(spark, lake, JOURNAL).where(F.col("last") & (F.col("batch") <= batch))
+    span = F.col("batch").between(merged(spark, lake), batch)
+    events = tables.read(spark, lake, JOURNAL).where(F.col("last") & span)
     newest = events.groupBy("thing_id").agg(F.max("revision").alias("revision"))
     same = (F.col("known.thing_id") == F.col("new.thing_id")) & (F.col("known.revision") >= F.col("new.revision"))
     known = tables.read(spark, lake, "things")

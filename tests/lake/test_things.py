@@ -342,16 +342,16 @@ ALL = {"a:1", "a:2", "a:3", "a:4"}
 def test_a_twin_that_starts_while_its_index_merges_anew_has_all_things(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = job.write_index
+    real = job.TwinIndex.write
     seen: list[set[str]] = []
 
-    def killed(session: Any, settings: Settings, frame: Any, batch: int, query_id: str) -> None:
-        real(session, settings, frame, batch, query_id)
+    def killed(index: job.TwinIndex, frame: Any, batch: int, query_id: str) -> None:
+        real(index, frame, batch, query_id)
         indexed = {row.thing_id for row in tables.read(spark, settings.lake, "things").collect()}
         seen.append(indexed)
         assert restored(spark, settings) >= ALL
 
-    monkeypatch.setattr(job, "write_index", killed)
+    monkeypatch.setattr(job.TwinIndex, "write", killed)
     monkeypatch.setattr(job, "FETCH_BYTES", 1)
     build_index(spark, settings, {"availableNow": True}).awaitTermination()
     # otherwise it shows nothing
@@ -376,6 +376,27 @@ def test_a_table_of_things_that_was_made_anew_beside_the_checkpoint_of_its_index
     assert restored(spark, settings) == {*ALL, "a:5"}
     for name in ("things", "things_search"):
         assert tables.read(spark, settings.lake, name).select("thing_id").distinct().count() == 5
+
+
+def test_a_table_of_things_from_an_older_backup_beside_the_checkpoint_of_its_index_gets_the_changes_since(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(job, "MERGES", 1)
+
+    def change_and_index(batch: int) -> None:
+        things.append(spark, settings.lake, table(change(f"a:{batch + 1}", 1, {"n": batch})), QUERY, batch)
+        build_index(spark, settings, {"availableNow": True}).awaitTermination()
+
+    build_index(spark, settings, {"availableNow": True}).awaitTermination()
+    change_and_index(4)
+    place = settings.lake.table("things")
+    shutil.copytree(place, tmp_path / "backup")
+    change_and_index(5)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "backup", place)
+    change_and_index(6)
+    assert things.merged(spark, settings.lake) == 6
+    assert restored(spark, settings) == {*ALL, "a:5", "a:6", "a:7"}
 
 
 def test_the_things_of_an_earlier_release_are_restored_and_its_index_is_completed(

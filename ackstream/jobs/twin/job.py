@@ -106,7 +106,7 @@ def build_index(spark: SparkSession, settings: Settings, trigger: Trigger) -> St
         .options(skipChangeCommits="true", maxBytesPerTrigger=str(FETCH_BYTES))
         .load(tables.location(settings.lake, things.JOURNAL))
     )
-    return batches.start(journal, settings.lake, INDEX_NAME, partial(write_index, spark, settings), trigger)
+    return batches.start(journal, settings.lake, INDEX_NAME, TwinIndex(spark, settings).write, trigger)
 
 
 def index_conf(settings: Settings) -> dict[str, str]:
@@ -296,49 +296,60 @@ def _correlation_id() -> Column:
     return F.coalesce(own, spring)
 
 
-def write_index(session: SparkSession, settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
-    """Merge changes, then acknowledge ``search-persisted``; a failure sends 500, ends the query; a restart retries."""
-    spark = frame.sparkSession
-    events = frame.persist()
-    try:
-        things.merge(spark, settings.lake, events)
-        things.merge_values(spark, settings.lake, events)
-    except Exception:
-        query = session.streams.get(query_id)
-        # a stop looks the same from within; the session that started the query knows
-        if query is not None and query.isActive:
-            _acknowledge(spark, settings, events, failed=True)
-        raise
-    else:
-        _acknowledge(spark, settings, events, failed=False)
-        _remember_merged(spark, settings, events, batch_id)
-    finally:
-        events.unpersist()
+class TwinIndex:
+    """Merges batches of the journal into the index and acknowledges ``search-persisted``."""
 
+    def __init__(self, session: SparkSession, settings: Settings) -> None:
+        """Take the session that starts the query."""
+        self._session, self._settings, self._lake = session, settings, settings.lake
+        self._completed = False
+        """Whether ``things`` has all changes before ``things.merged``: a start may find an older copy of the table."""
 
-def _remember_merged(spark: SparkSession, settings: Settings, events: DataFrame, batch_id: int) -> None:
-    """Commit how far the journal is merged without gaps, which the next start of the twin rests on."""
-    known = things.merged(spark, settings.lake)
-    if known and batch_id % MERGES:
-        return
-    ends = Checkpoint(spark, settings.lake.checkpoint(INDEX_NAME)).planned_ends(batch_id)
-    # a new checkpoint reads the files of the journal by their times, in several batches, and then its commits in order
-    if any(end.get(SNAPSHOT, True) for end in ends) or (newest := tables.newest_batch(events)) <= known:
-        return
-    if not known:
-        things.complete(spark, settings.lake, newest)
-    things.remember_merged(spark, settings.lake, newest)
+    def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
+        """Merge changes, then acknowledge them; a failure sends 500, ends the query; a restart retries."""
+        spark = frame.sparkSession
+        events = frame.persist()
+        try:
+            things.merge(spark, self._lake, events)
+            things.merge_values(spark, self._lake, events)
+        except Exception:
+            query = self._session.streams.get(query_id)
+            # a stop looks the same from within; the session that started the query knows
+            if query is not None and query.isActive:
+                self._acknowledge(events, failed=True)
+            raise
+        else:
+            self._acknowledge(events, failed=False)
+            self._remember_merged(events, batch_id)
+        finally:
+            events.unpersist()
 
+    def _remember_merged(self, events: DataFrame, batch_id: int) -> None:
+        """Commit how far the journal is merged without gaps, which the next start of the twin rests on."""
+        if self._completed and batch_id % MERGES:
+            return
+        spark = events.sparkSession
+        ends = Checkpoint(spark, self._lake.checkpoint(INDEX_NAME)).planned_ends(batch_id)
+        # a new checkpoint reads the files of the journal by their times, in several batches, and then its commits in
+        # order
+        if any(end.get(SNAPSHOT, True) for end in ends):
+            return
+        newest = tables.newest_batch(events)
+        if newest > things.merged(spark, self._lake):
+            if not self._completed:
+                things.complete(spark, self._lake, newest)
+            things.remember_merged(spark, self._lake, newest)
+            self._completed = True
 
-def _acknowledge(spark: SparkSession, settings: Settings, events: DataFrame, *, failed: bool) -> None:
-    # a new checkpoint reads the whole journal, for most of which no requester waits any more
-    since = time.time_ns() // 1_000_000 - settings.correlate.max_timeout - LATE_MS
-    wanted = events.where("search_persisted").where(F.unix_millis("modified_at") >= since)
-    columns = ("thing_id", "visible", "correlation_id", "topic", "partition", "offset")
-    rows = wanted.orderBy("thing_id", "revision").select(*columns).toLocalIterator()
-    while some := list(islice(rows, ACKS_AT_ONCE)):
-        acks = [
-            search_persisted(thing_id, command[0], reply_id(*command), visible=None if failed else visible)
-            for thing_id, visible, *command in some
-        ]
-        send(spark, settings, acks)
+    def _acknowledge(self, events: DataFrame, *, failed: bool) -> None:
+        # a new checkpoint reads the whole journal, for most of which no requester waits any more
+        since = time.time_ns() // 1_000_000 - self._settings.correlate.max_timeout - LATE_MS
+        wanted = events.where("search_persisted").where(F.unix_millis("modified_at") >= since)
+        columns = ("thing_id", "visible", "correlation_id", "topic", "partition", "offset")
+        rows = wanted.orderBy("thing_id", "revision").select(*columns).toLocalIterator()
+        while some := list(islice(rows, ACKS_AT_ONCE)):
+            acks = [
+                search_persisted(thing_id, command[0], reply_id(*command), visible=None if failed else visible)
+                for thing_id, visible, *command in some
+            ]
+            send(events.sparkSession, self._settings, acks)
