@@ -1,4 +1,4 @@
-"""The topics that each party of a system reads and writes, in one table, and the ACLs made from it.
+"""The topics that each party of a system reads and writes (``parties.toml``), and the ACLs made from them.
 
 With the ACLs of ``ackstream acls``, a broker allows each party only this. A party is a program with a login of its own;
 a program that is several of them (a service that publishes and reads) has one login with the rights of each.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from kafka.admin import (
     ACL,
     ACLFilter,
@@ -35,11 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """The needs of one kind of program (``about``: a noun phrase). Topics and groups are named without the prefix.
-
-    ``looks_up``: further topics whose ends it looks up; ``job``: it checks the configuration of its topics; ``groups``:
-    the beginnings of its consumer groups' names; ``watches``: groups whose offsets it shows.
-    """
+    """The needs of one kind of program: see ``parties.toml``; ``watches``: groups whose offsets it shows."""
 
     about: str
     reads: tuple[str, ...] = ()
@@ -66,88 +64,20 @@ LEASED = ("correlate", "archive", "twin", "persist", "settle", "queues", "query"
 LEASES = tuple(f"{job}-lease" for job in LEASED)
 
 
-def _leased(job: str, about: str, *, reads: tuple[str, ...], writes: tuple[str, ...] = ()) -> Party:
-    """Return the party of a job with a lease, whose topic it reads and writes too."""
-    lease, groups = f"{job}-lease", (job_group(job),)
-    return Party(about=about, reads=(*reads, lease), writes=(*writes, lease), job=True, groups=groups)
+def _read() -> Iterator[tuple[str, Party]]:
+    text = Path(__file__).with_suffix(".toml").read_bytes()
+    for name, party in msgspec.toml.decode(text, type=dict[str, Party]).items():
+        further: dict[str, Any] = {}
+        if name in LEASED:
+            reads, writes = ((*topics, f"{name}-lease") for topics in (party.reads, party.writes))
+            further = {"reads": reads, "writes": writes, "job": True, "groups": (job_group(name),)}
+        elif name == "gateway":
+            further = {"looks_up": (*party.looks_up, *LEASES), "watches": tuple(map(job_group, LEASED))}
+        yield name, replace(party, **further)
 
 
-PARTIES: dict[str, Party] = {
-    "correlate": _leased(
-        "correlate",
-        "the job that answers requests",
-        reads=("signals", "acks", "twin-acks", "declarations", "clock"),
-        writes=("replies", "ledger", "dead-letters", "clock"),
-    ),
-    "archive": _leased("archive", "the job that fills the tables of requests", reads=("ledger", "audit")),
-    "twin": _leased("twin", "the job that keeps the things", reads=("signals",), writes=("twin-acks", "events")),
-    "persist": _leased(
-        "persist",
-        "the job that stores messages",
-        reads=("messages", "destinations"),
-        writes=("publisher-acks", "stored"),
-    ),
-    "query": _leased(
-        "query",
-        "the job that answers commands over messages",
-        reads=("queries", "stored"),
-        writes=("query-results", "dead-letters"),
-    ),
-    "settle": _leased(
-        "settle",
-        "the job that settles the acknowledgements of readers",
-        reads=("stored", "app-acks", "settle-clock"),
-        writes=("publisher-acks", "settle-clock"),
-    ),
-    "queues": _leased(
-        "queues",
-        "the job that serves the work queues",
-        reads=("app-acks", "queue-clock"),
-        writes=("queue-deliveries", "dead-letters", "queue-clock"),
-    ),
-    "mirror": Party(about="the job that copies messages to a destination", writes=("destinations",), job=True),
-    "gateway": Party(
-        about="HTTP, WebSocket and the live page",
-        reads=(
-            *("replies", "ledger", "events", "signals", "declarations"),
-            # of the live page
-            *("stored", "app-acks", "queue-deliveries", "dead-letters", "destinations"),
-        ),
-        writes=("signals", "acks", "events", "declarations", "audit"),
-        looks_up=("acks", "twin-acks", "messages", "queries", *LEASES),
-        watches=tuple(map(job_group, LEASED)),
-    ),
-    "connect": Party(
-        about="the connections to other systems",
-        reads=("replies", "ledger", "events", "signals", "declarations"),
-        writes=("signals", "acks", "dead-letters", "declarations"),
-        groups=("ackstream-",),
-    ),
-    "requester": Party(about="a `Requester`", reads=("replies",), writes=("signals",)),
-    "responder": Party(
-        about="a `Responder`",
-        reads=("signals", "declarations"),
-        writes=("acks", "declarations"),
-        groups=("responder-",),
-    ),
-    "subscriber": Party(
-        about="a `Subscriber`",
-        reads=("signals", "events", "declarations"),
-        writes=("acks", "declarations"),
-        groups=("subscriber-",),
-    ),
-    "publisher": Party(about="a `Publisher`", reads=("publisher-acks",), writes=("messages", "app-acks")),
-    "reader": Party(
-        about="a `SampleReader`",
-        reads=("messages", "stored", "publisher-acks", "declarations"),
-        writes=("app-acks", "acks", "declarations"),
-        groups=("reader-",),
-    ),
-    "worker": Party(about="a `QueueConsumer`", reads=("queue-deliveries", "messages"), writes=("app-acks",)),
-    "query-client": Party(about="a `QueryClient`", reads=("query-results",), writes=("queries",)),
-}
+PARTIES = dict(_read())
 """All parties but the operator, who may do all operations on the topics of the system."""
-
 OPERATOR = "operator"
 
 
