@@ -225,7 +225,7 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
     """Return settings by their full keys, such as ``settle.shards``."""
     return {key: attrgetter(key)(settings) for key in keys}
 

@@ -118,7 +118,7 @@ class Job:
         own.conf.set(LOG, json.dumps({"log": settings.log.model_dump(), "program": self.name, "query": self.name}))
         if clock is not None:
             own.conf.set(RUN, clock.run)
-        check_disks(own, settings.lake)
+        check_disks(own, fixed_values(settings, ("lake.path", "lake.checkpoints")))
         self.check(own, settings)
         checkpoint = Checkpoint(own, settings.lake.checkpoint(self.name))
         topics = topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))

@@ -41,7 +41,7 @@ from ackstream.settings import Log, load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ackstream.settings import Lake, Settings
+    from ackstream.settings import Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -114,15 +114,15 @@ def local_directory(spark: SparkSession, name: str) -> Path | None:
     return Path(files.makeQualified(path).toUri().getPath()) if files.getScheme() == "file" else None
 
 
-def check_disks(spark: SparkSession, lake: Lake) -> None:
-    """Refuse tables and checkpoints on a disk without hard links (StartError): see ``local/LocalFiles.java``."""
+def check_disks(spark: SparkSession, places: Mapping[str, str]) -> None:
+    """Refuse tables and checkpoints, by their keys, on a disk without hard links: see ``local/LocalFiles.java``."""
     own = spark.sparkContext.getConf().get("spark.hadoop.fs.AbstractFileSystem.file.impl", "") == LOCAL_FILES
-    for key in ("path", "checkpoints") if own else ():
-        directory = local_directory(spark, getattr(lake, key))
+    for key, place in places.items() if own else ():
+        directory = local_directory(spark, place)
         if directory is not None and (error := link_error(directory)) is not None:
             raise StartError(
-                f"lake.{key} = {getattr(lake, key)} is on a disk without hard links ({error.strerror}), by which a name"
-                f" is given to one writer only. Set lake.{key} to a disk that has them (ext4, XFS, APFS, NFS, but"
+                f"{key} = {place} is on a disk without hard links ({error.strerror}), by which a name"
+                f" is given to one writer only. Set {key} to a disk that has them (ext4, XFS, APFS, NFS, but"
                 " neither FAT nor SMB), or to an object store."
             )
 

@@ -16,7 +16,6 @@ import pytest
 from ackstream.errors import StartError
 from ackstream.local import jars
 from ackstream.local.submit import SECRET
-from ackstream.settings import Lake
 from ackstream.spark.session import check_disks
 
 if TYPE_CHECKING:
@@ -137,11 +136,13 @@ def test_options_win_over_the_settings_and_these_over_the_defaults_of_the_user(t
 def test_a_lake_on_a_disk_without_hard_links_is_refused_with_the_key_to_set(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))
+    lake = {f"lake.{name}": str(tmp_path / name) for name in ("path", "checkpoints")}
     check_disks(spark, lake)
     refused = OSError(errno.EPERM, "Operation not permitted")
     monkeypatch.setattr(os, "link", mock.Mock(side_effect=refused))
-    with pytest.raises(StartError, match=rf"^lake.path = {lake.path} is on a disk without hard links \(Operation not"):
+    with pytest.raises(
+        StartError, match=rf"^lake.path = {tmp_path}/path is on a disk without hard links \(Operation not"
+    ):
         check_disks(spark, lake)
     monkeypatch.setattr(os, "link", mock.Mock(side_effect=[None, refused]))
     with pytest.raises(StartError, match=r"Set lake.checkpoints to a disk that has them \(ext4, XFS, APFS, NFS"):

@@ -28,7 +28,7 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES, MIRRORED
 from ackstream.protocol.messages import Replicated, write_replicated
-from ackstream.spark.session import driver, run_with_settings
+from ackstream.spark.session import check_disks, driver, run_with_settings
 
 if TYPE_CHECKING:
     import threading
@@ -95,7 +95,8 @@ class Mirror:
     """The table of a destination, and the one its rows come from."""
 
     def __init__(self, spark: SparkSession, settings: Settings, destination: Destination) -> None:
-        """Create a missing table. Raises StartError: no messages yet, another lake's table, or a restored one."""
+        """Create a missing table. Raises StartError: its disk, no messages yet, or another lake's table."""
+        check_disks(spark, {"destinations.path": destination.path})
         self._spark = spark
         self._here = settings.lake
         self._there = settings.lake.model_copy(update={"path": destination.path})
