@@ -61,29 +61,11 @@ class Sockets(selectors.DefaultSelector):
     addresses of the socket from the system, which takes longer than the wait.
     """
 
-    def __init__(self) -> None:
-        """Start without sockets."""
-        super().__init__()
-        self._keys: dict[Any, selectors.SelectorKey] = {}
-
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         """Return the registration of a socket, or raise a KeyError."""
-        return self._keys[fileobj]
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Begin to wait."""
-        self._keys[fileobj] = key = super().register(fileobj, events, data)
-        return key
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Wait for other events."""
-        self._keys[fileobj] = key = super().modify(fileobj, events, data)
-        return key
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        """End the wait."""
-        self._keys.pop(fileobj, None)
-        return super().unregister(fileobj)
+        # there is no public way
+        found: selectors.SelectorKey = self._fd_to_key[self._fileobj_lookup(fileobj)]  # type: ignore[attr-defined]
+        return found
 
 
 class _Passing(dict[Any, Any]):
