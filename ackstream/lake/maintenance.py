@@ -74,7 +74,7 @@ def maintain(
     existing = [name for name in ALL_TABLES if DeltaTable.isDeltaTable(spark, tables.location(lake, name))]
     for name in names or existing or TABLES:
         tables.read(spark, lake, name)
-        tables.check_log_store(spark, lake, name)
+        tables.check_log_store(spark, tables.location(lake, name))
     apart = spark.newSession()
     # VACUUM lists a table with this many tasks; the default of 10,000 takes half a minute
     apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
@@ -132,7 +132,7 @@ def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
 
     :raises StartError: the thing exists, or its deletion may still be replayed; or only the job may write
     """
-    tables.check_log_store(spark, lake, things.JOURNAL)
+    tables.check_log_store(spark, tables.location(lake, things.JOURNAL))
     own = F.col("thing_id") == thing_id
     found = tables.read(spark, lake, "things").where(own).select("deleted", "batch", "revision").collect()
     if not found:

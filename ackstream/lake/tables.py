@@ -298,16 +298,12 @@ def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
 def _alter(spark: SparkSession, path: str, change: str) -> None:
     statement = f"ALTER TABLE delta.`{path}` {change}"
     # the job may be starting while an earlier process of it still runs
-    _refuse_writer(spark, path, f" Or execute this while no job runs: {statement}")
+    check_log_store(spark, path, f" Or execute this while no job runs: {statement}")
     spark.sql(statement)
 
 
-def check_log_store(spark: SparkSession, lake: Lake, name: str) -> None:
+def check_log_store(spark: SparkSession, path: str, otherwise: str = "") -> None:
     """Refuse to write a table beside its job if that is unsafe: see :func:`refuse_writer`."""
-    _refuse_writer(spark, location(lake, name))
-
-
-def _refuse_writer(spark: SparkSession, path: str, otherwise: str = "") -> None:
     # where HDFS is Hadoop's default file system, a path without a scheme is there
     found = commits.java(spark, "org.apache.hadoop.fs.Path")(path)
     files = found.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001 - there is no public way

@@ -210,12 +210,12 @@ class Cluster:
 def test_a_second_writer_on_a_disk_is_refused_beside_drivers_of_a_cluster() -> None:
     cluster: Any = Cluster("file:")
     with pytest.raises(StartError, match=r"at file:/lake/things .* Run all jobs with spark.master = local\[…\], or"):
-        tables.check_log_store(cluster, Lake(path="/lake"), "things")
+        tables.check_log_store(cluster, "/lake/things")
 
 
 def test_a_path_without_a_scheme_may_have_two_writers_where_hdfs_is_the_default() -> None:
     cluster: Any = Cluster("hdfs://namenode")
-    tables.check_log_store(cluster, Lake(path="/lake"), "things")
+    tables.check_log_store(cluster, "/lake/things")
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
