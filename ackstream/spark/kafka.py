@@ -238,7 +238,8 @@ def fitting(limit: int, value: Column, headers: Column, own: Mapping[str, Column
 
 def json_correlation_id(text: Column) -> Column:
     """Return the non-empty correlation-id in the headers of a protocol message, given as JSON text."""
-    found = [F.get_json_object(text, f"$.headers.{name}") for name in JSON_SPELLINGS]
+    # as Python does, of a repeated name it takes the last; get_json_object() takes the first
+    found = [F.from_json(text, f"headers struct<`{name}`: string>")["headers"][name] for name in JSON_SPELLINGS]
     return F.coalesce(*[F.nullif(one, F.lit("")) for one in found])
 
 

@@ -14,6 +14,8 @@ from kafka.structs import OffsetAndTimestamp
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream.protocol.ditto.correlation_ids import of_json
+from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
 from ackstream.settings import Kafka
 from ackstream.settings.kafka import KafkaOptions, KafkaSecurity
@@ -214,3 +216,44 @@ def test_springs_correlation_id_is_the_same_text_in_spark(spark: SparkSession) -
     records = spark.createDataFrame(named, "headers array<struct<key: string, value: binary>>")
     found = records.select(spark_kafka.spring_correlation()).collect()
     assert [row[0] for row in found] == [*(text for _, text in OF_SPRING), None]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        '{"correlation-id":"a"}',
+        '{"Correlation-Id":"a"}',
+        '{"Correlation-Id":"b","correlation-id":"a"}',
+        '{"correlation-id":"","Correlation-Id":"a"}',
+        '{"correlation-id":null}',
+        '{"correlation-id":12345678901234567890}',
+        '{"correlation-id":"\\u00e4 \\ud83d\\ude00"}',
+        "{}",
+        "null",
+        # of a repeated name the last one counts, as of a repeated record header
+        '{"correlation-id":"a","correlation-id":"b"}',
+        '{"correlation-id":"a","correlation-id":null}',
+        '{"correlation-id":"a"},"headers":{}',
+        '{},"headers":{"correlation-id":"a"}',
+    ],
+)
+def test_the_correlation_id_in_json_is_the_same_in_spark(spark: SparkSession, headers: str) -> None:
+    text = f'{{"topic":"ns/thing/things/twin/commands/modify","headers":{headers},"path":"/","value":{{"a":[1]}}}}'
+    found = spark.createDataFrame([(text,)], "text string").select(spark_kafka.json_correlation_id(F.col("text")))
+    assert found.collect()[0][0] == of_json(decode(text.encode()).headers)
+
+
+def test_a_text_that_is_no_message_has_no_correlation_id(spark: SparkSession) -> None:
+    texts = [
+        "",
+        "x",
+        "1",
+        "[]",
+        '{"headers":1}',
+        '{"headers":["correlation-id"]}',
+        '{"headers":{"correlation-id":"a"',
+        None,
+    ]
+    rows = spark.createDataFrame([(text,) for text in texts], "text string")
+    found = rows.select(spark_kafka.json_correlation_id(F.col("text"))).collect()
+    assert [row[0] for row in found] == [None] * len(texts)
