@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
 from ackstream.errors import SettingsError
 from ackstream.protocol.ditto.twin.access import Rule
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +59,9 @@ class AccessRule(Part):
                 raise ValueError(f"{subject!r} is a role: write {subject.removeprefix(ROLE)!r} into roles")
         return subjects
 
-    @model_validator(mode="after")
-    def _for_someone(self) -> Self:
+    def _check(self) -> None:
         if not (self.subjects or self.roles):
             raise ValueError("the rule is for no one: name subjects or roles")
-        return self
 
     @property
     def rule(self) -> Rule:
@@ -119,8 +116,7 @@ class Issuer(Part):
             raise ValueError(f"no issuer can have it, as {', '.join(OWN)} are those of other subjects")
         return prefix
 
-    @model_validator(mode="after")
-    def _with_keys(self) -> Self:
+    def _check(self) -> None:
         if sum(map(bool, (self.jwks_url, self.jwks_file, self.key_file))) > 1:
             raise ValueError("has several sources of keys: leave one of jwks_url, jwks_file and key_file")
         if self.remote:
@@ -131,7 +127,6 @@ class Issuer(Part):
                     "its keys cannot be found: issuer must be a URL with https://, or name jwks_url, jwks_file or "
                     "key_file"
                 )
-        return self
 
     @property
     def remote(self) -> bool:
@@ -158,15 +153,13 @@ class Proxy(Part):
                 raise ValueError(f"{address!r} is everyone: name the addresses of the proxy")
         return addresses
 
-    @model_validator(mode="after")
-    def _from_somewhere(self) -> Self:
+    def _check(self) -> None:
         if (self.subject_header or self.roles_header) and not self.addresses:
             raise ValueError(
                 "has a header that authenticates, and no addresses: anyone could send it. Name the proxy's"
             )
         if self.roles_header and not self.subject_header:
             raise ValueError("has a header with roles, and none with the subject: set subject_header")
-        return self
 
 
 class AccessFile(Part):

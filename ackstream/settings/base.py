@@ -134,6 +134,14 @@ class Part(BaseModel):
             errors += map(_again, error.errors())
         raise ValidationError.from_exception_data(cls.__name__, errors)
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self._check()
+        return self
+
+    def _check(self) -> None:
+        """Raise a ``ValueError`` for values that do not fit each other."""
+
 
 def _again(entry: ErrorDetails) -> InitErrorDetails:
     """Return an error to be raised with others."""

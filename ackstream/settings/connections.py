@@ -24,8 +24,6 @@ from ackstream.settings.kafka import OtherKafka
 from ackstream.settings.security import OptionalSecret, Tls, is_loopback, revealed
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ackstream.settings.kafka import Kafka
 
 _IS_TEMPLATE = AfterValidator(accepted_by(Template.parse))
@@ -276,11 +274,9 @@ class HttpPushConnection(_Login):
         """Whether the connection is encrypted (TLS)."""
         return self.url.startswith("https:")
 
-    @model_validator(mode="after")
-    def _used_tls(self) -> Self:
+    def _check(self) -> None:
         if self.tls is not None and not self.encrypted:
             raise ValueError("tls has no effect with a URL that begins with http://: write https://")
-        return self
 
 
 Connection = Annotated[

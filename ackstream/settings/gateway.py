@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator
 
 from ackstream.errors import SettingsError
 from ackstream.protocol.rql.patterns import matches_any
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
     from pathlib import Path
-
-    from typing_extensions import Self
 
 
 class GatewayTls(Part):
@@ -40,13 +38,11 @@ class GatewayTls(Part):
         """The files that it is read from."""
         return tuple(filter(None, (self.certificate, self.key, self.client_ca)))
 
-    @model_validator(mode="after")
-    def _usable(self) -> Self:
+    def _check(self) -> None:
         if self.certificate is None and (self.key or self.key_password or self.client_ca):
             raise ValueError("there is no certificate to serve HTTPS under: name it as certificate")
         if self.certificate is not None:
             self.context()
-        return self
 
 
 class Gateway(Part):
@@ -84,11 +80,9 @@ class Gateway(Part):
                     raise ValueError(f"several have the {name} {value!r}: their subjects would be the same")
         return issuers
 
-    @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _check(self) -> None:
         if self.access_file is not None and (self.users or self.access):
             raise ValueError(f"users and access are in {self.access_file} (access_file): remove them here")
-        return self
 
 
 def with_access_file(settings: Gateway) -> Gateway:
@@ -123,8 +117,7 @@ class Quota(Part):
     max_open_requests: Limit = 0
     max_sockets: Limit = 0
 
-    @model_validator(mode="after")
-    def _counted(self) -> Self:
+    def _check(self) -> None:
         """Refuse a limit of nothing, and a tenant without limits: an operator would believe that it has some."""
         limits = {
             "namespaces": {"max_things": self.max_things, "max_bytes": self.max_bytes},
@@ -138,7 +131,6 @@ class Quota(Part):
                 raise ValueError(f"the {counted} of {self.name} have no limit: set {' or '.join(named)}")
         if not (self.namespaces or self.subjects):
             raise ValueError(f"{self.name} limits nothing: name its namespaces or its subjects, and a limit of theirs")
-        return self
 
     def has_namespace(self, namespace: str) -> bool:
         """Return whether things of a namespace count."""

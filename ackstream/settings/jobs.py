@@ -6,16 +6,13 @@ Durations are held in milliseconds. The meaning of each key is in ``conf/ackstre
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.base import UNLIMITED, Endless, Limit, Milliseconds, Part, Pause, Start, duration
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """A name of a topic of Kafka."""
@@ -146,12 +143,11 @@ class Destination(Part):
     downgrade_age: Milliseconds | None = None
     upgrade_age: Milliseconds | None = None
 
-    @model_validator(mode="after")
-    def _consistent_ages(self) -> Self:
+    def _check(self) -> None:
         if self.type == "async" and (self.downgrade_age or self.upgrade_age):
             raise ValueError(f"nothing waits for {self.name}, which is async: leave out downgrade_age and upgrade_age")
         if self.upgrade_age is None:
-            return self
+            return
         if self.downgrade_age is None:
             raise ValueError(f"{self.name} has an upgrade_age but is never downgraded: set downgrade_age, too")
         if self.upgrade_age >= self.downgrade_age:
@@ -159,7 +155,6 @@ class Destination(Part):
                 f"{self.name} would be downgraded as soon as it is upgraded: set upgrade_age below downgrade_age,"
                 " to about half of it"
             )
-        return self
 
 
 class RequiredRole(Part):
@@ -183,14 +178,12 @@ class Settle(Part):
     shuffle_partitions: int = Field(2, ge=1)
     max_offsets_per_trigger: int = Field(100_000, ge=1)
 
-    @model_validator(mode="after")
-    def _leases(self) -> Self:
+    def _check(self) -> None:
         if self.durable_lease <= self.reader_lease:
             raise ValueError(
                 "durable_lease must be longer than reader_lease, and than any outage, because a durable reader that is"
                 ' silent for as long loses its samples; set it to 90d, or to "never"'
             )
-        return self
 
     def quorums(self, writer: str) -> dict[str, int]:
         """Return the quorum of each role required for a writer's samples; the first rule for a role counts."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from ackstream.errors import BadParameterError
 from ackstream.settings.base import Milliseconds, Part, duration
 from ackstream.settings.security import OR_NONE, OAuth, OptionalKey, OptionalSecret, Tls, is_loopback, subject
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]
 
@@ -55,8 +52,7 @@ class KafkaSecurity(Part):
             return subject(self.tls.chain)
         return "ANONYMOUS"
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check(self) -> None:
         """Refuse a missing option, and one without effect, which would be mistaken for protection."""
         secured = self.protocol.replace("PLAINTEXT", "SSL")
         if self.tls.given and not self.encrypted:
@@ -67,14 +63,13 @@ class KafkaSecurity(Part):
                     f"the protocol {self.protocol} has no login: write SASL_SSL, or remove mechanism, username, "
                     f"password and oauth"
                 )
-            return self
+            return
         if self.mechanism is None:
             raise ValueError(f"the protocol {self.protocol} needs a mechanism, such as SCRAM-SHA-512")
         if bool(self.username and self.password) != self.by_password or bool(self.username) != bool(self.password):
             wanted = "needs both username and password" if self.by_password else "takes no username and password"
             raise ValueError(f"the mechanism {self.mechanism} {wanted}")
         self._check_oauth()
-        return self
 
     def _check_oauth(self) -> None:
         given = {"token_url": self.oauth.token_url, "client_id": self.oauth.client_id}
@@ -187,10 +182,8 @@ class Kafka(Part):
         other = {"bootstrap": bootstrap, "security": security, "topic_prefix": topic_prefix}
         return self.model_copy(update=other | {"options": KafkaOptions(python=options)})
 
-    @model_validator(mode="after")
-    def _one_login(self) -> Self:
+    def _check(self) -> None:
         self.options.check(self.security)
-        return self
 
 
 class OtherKafka(Part):
@@ -203,10 +196,8 @@ class OtherKafka(Part):
     security: KafkaSecurity = KafkaSecurity()
     options: ClientOptions = Field({})
 
-    @model_validator(mode="after")
-    def _one_login(self) -> Self:
+    def _check(self) -> None:
         KafkaOptions(python=self.options).check(self.security)
-        return self
 
     def hosts(self, own: str) -> list[str]:
         """Return the names of the brokers."""

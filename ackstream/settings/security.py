@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, SecretStr
 from pydantic_core import core_schema
 
 from ackstream.settings.base import Part
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
-    from typing_extensions import Self
 
 OR_NONE = BeforeValidator(lambda value: None if value == "" else value)
 """An empty text means that a value is not given: TOML has no other way to show such a default."""
@@ -172,13 +171,11 @@ class Tls(Part):
         if expiry < datetime.now(timezone.utc):
             raise ValueError(f"the certificate {self.certificate} expired at {expiry:%F %T} UTC: renew it")
 
-    @model_validator(mode="after")
-    def _usable(self) -> Self:
+    def _check(self) -> None:
         if self.certificate is None and (self.key or self.key_password):
             raise ValueError("there is a key without a certificate: name the certificate too, or remove the key")
         if self.ca or self.certificate:
             self.client_context()
-        return self
 
 
 def _token_url(url: str) -> str:
@@ -198,11 +195,9 @@ class OAuth(Part):
     scope: str = ""
     ca: OptionalPath = None
 
-    @model_validator(mode="after")
-    def _usable(self) -> Self:
+    def _check(self) -> None:
         if self.ca is not None:
             self.tls.client_context()
-        return self
 
     @property
     def tls(self) -> Tls:
