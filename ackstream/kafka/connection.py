@@ -100,10 +100,7 @@ _SLACK_MS = 60_000
 
 
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
-    """Return each partition's offset of the first record of a broker's time (epoch ms) or later, or its end.
-
-    Raises KafkaError: the broker does not answer.
-    """
+    """Return each partition's first offset of a broker's time (epoch ms) or later, or its end; raises KafkaError."""
     wanted = list(partitions)
     if not wanted:
         return {}

@@ -196,10 +196,7 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
 
 
 def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]]:
-    """Return the partitions of topics (real names), and the assigned brokers of each.
-
-    Raises KafkaError: a topic does not exist, or its partitions are unknown for a moment.
-    """
+    """Return the brokers of each partition of topics (real names); KafkaError: a topic is missing, or unknown yet."""
     found = {}
     for topic in admin.describe_topics(list(topics)):
         if topic["error_code"] or not topic["partitions"]:

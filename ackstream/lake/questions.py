@@ -63,10 +63,7 @@ class Question:
         return sorted(_fields(self.text) & ALL_TABLES.keys())
 
     def over(self, present: Collection[str], lake: Lake) -> str:
-        """Return the SQL over existing tables, without the parts of a union over missing ones.
-
-        :raises StartError: no part is left; with the job to start
-        """
+        """Return the SQL over existing tables, without parts of a union over others; StartError: no part is left."""
         body, order, end = self.text.partition(_ORDER)
         parts = body.split(_UNION)
         kept = [part for part in parts if _fields(part) & ALL_TABLES.keys() <= set(present)]

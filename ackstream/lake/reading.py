@@ -104,18 +104,12 @@ def views(connection: DuckDBPyConnection) -> set[str]:
 
 
 def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> Any:
-    """Answer a question by a connection of :func:`database`; return it with the rows to be fetched.
-
-    :raises StartError: a table does not exist yet
-    """
+    """Answer a question by a connection of :func:`database`, unfetched; raises StartError: a table is missing."""
     return connection.execute(for_duckdb(QUESTIONS[name].over(views(connection), lake)), dict(values or {}))
 
 
 def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) -> list[dict[str, Any]]:
-    """Answer a question; return the first rows by column name, or no rows if none of its tables exists.
-
-    :raises StartError: a table cannot be read, or only some of the tables exist
-    """
+    """Return the first rows of an answer, none without a table; StartError: some are missing, or unreadable."""
     with database(lake, QUESTIONS[name].tables) as connection:
         if not views(connection):
             return []

@@ -86,11 +86,6 @@ class Duration(msgspec.Struct, frozen=True):
         return Duration(milliseconds, "ms")
 
     @property
-    def is_zero(self) -> bool:
-        """Return whether the amount is zero."""
-        return self.amount == 0
-
-    @property
     def milliseconds(self) -> int:
         """The length in milliseconds."""
         # OverflowError: it does not fit into a signed 64-bit number (Ditto fails too when it uses such a value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.errors import BAD_REQUEST, CATALOGUE, DittoError, shown
+from ackstream.protocol.errors import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,12 +68,7 @@ def parse_pointer(pointer: str) -> Keys:
     if "" in keys:
         raise json_pointer_invalid(pointer)
     if len(keys) > MAX_DEPTH:
-        raise DittoError(
-            BAD_REQUEST,
-            "json.pointer.invalid",
-            f"The JSON pointer has more than {MAX_DEPTH} levels!",
-            "Check if the path is correct.",
-        )
+        raise CATALOGUE["json_pointer_deep"](MAX_DEPTH)
     return tuple([_unescape(key) for key in keys])
 
 
@@ -131,6 +126,8 @@ WILDCARD = "*"
 
 _SELECTOR_CHARACTERS = 10_000
 _SELECTOR_DEPTH = 250
+_PARENTHESES = "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'."
+_invalid = CATALOGUE["field_selector_invalid"]
 _SELECTED = re.compile(r"([^(),]*)([(),]|$)")
 
 
@@ -151,14 +148,14 @@ def parse_selector(selector: str) -> tuple[Keys, ...]:
 @lru_cache(maxsize=512)
 def _parsed(selector: str) -> tuple[Keys, ...]:
     if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > _SELECTOR_DEPTH:
-        raise _invalid(selector)
+        raise _invalid(selector, _PARENTHESES)
     paths: list[Keys] = []
     outer: list[Keys] = [()]
     closed = False
     for text, end in _SELECTED.findall(selector):
         # nothing but the next field follows a closing parenthesis
         if closed and (text.strip() or end == "("):
-            raise _invalid(selector)
+            raise _invalid(selector, _PARENTHESES)
         if end == "(":
             outer.append(outer[-1] + parse_pointer(text.lstrip()))
         elif keys := parse_pointer(text.strip()):
@@ -167,7 +164,7 @@ def _parsed(selector: str) -> tuple[Keys, ...]:
         if closed:
             outer.pop()
         if not outer:
-            raise _invalid(selector)
+            raise _invalid(selector, _PARENTHESES)
     return tuple(dict.fromkeys(paths))
 
 
@@ -199,11 +196,3 @@ def _select(value: dict[str, Any], trees: list[_Tree], *, depth: int = 0) -> dic
             # a path that leads nowhere creates no empty objects
             result[key] = found
     return result
-
-
-_PARENTHESES = "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'."
-
-
-def _invalid(selector: str, reason: str = _PARENTHESES) -> DittoError:
-    message = f"The field selector <{shown(selector)}> is invalid!"
-    return DittoError(BAD_REQUEST, "json.fieldselector.invalid", message, reason)

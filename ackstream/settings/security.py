@@ -14,11 +14,10 @@ import ssl
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, SecretStr
-from pydantic_core import core_schema
+from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 from ackstream.settings.base import Part
 
@@ -38,11 +37,6 @@ class Secret(SecretStr):
     def reveal(self) -> str:
         """Return the text."""
         return self.get_secret_value()
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        inner = super().__get_pydantic_core_schema__(source, handler)
-        return core_schema.with_info_before_validator_function(_read_secret, inner)
 
 
 def _read_secret(value: object, info: ValidationInfo) -> object:
@@ -78,8 +72,8 @@ def _long_enough(key: Secret | None) -> Secret | None:
     return key
 
 
-OptionalSecret = Annotated[Secret | None, OR_NONE]
-OptionalKey = Annotated[Secret | None, AfterValidator(_long_enough), OR_NONE]
+OptionalSecret = Annotated[Secret | None, BeforeValidator(_read_secret), OR_NONE]
+OptionalKey = Annotated[OptionalSecret, AfterValidator(_long_enough)]
 """A secret that signs."""
 OptionalPath = Annotated[Path | None, OR_NONE]
 

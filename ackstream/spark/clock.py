@@ -150,10 +150,7 @@ class QueryClock:
             self._stop()
 
     def step(self, broker: ClockBroker) -> None:
-        """Send a sign of life and a tick, each if due.
-
-        :raises StoppedError: another run has taken over
-        """
+        """Send a sign of life and a tick, each if due. Raises StoppedError: another run has taken over."""
         asked = passing()
         wanted = self._wanted(asked)
         looks = wanted is not None or self._untold()

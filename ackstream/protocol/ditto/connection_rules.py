@@ -16,7 +16,7 @@ from ackstream.protocol.ditto.aggregates import FAILED_DEPENDENCY, combined_stat
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, STREAM_OF, Subscription, subscription_of
-from ackstream.protocol.errors import CONFLICT, REQUEST_TIMEOUT, DittoError, label_invalid, target_address_invalid
+from ackstream.protocol.errors import REQUEST_TIMEOUT, issued_label_not_unique, label_invalid, target_address_invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +52,7 @@ def connection_labels(connection_id: str, declared: Sequence[str], issued: Seque
             error.description = f"Declared acknowledgement labels of a connection must have the form {form}"
             raise error
     if len(custom) > len(set(custom)):
-        raise DittoError(
-            CONFLICT,
-            "acknowledgement:label.not.unique",
-            "An issued acknowledgement label may only be used for one target of the connection.",
-            "Please choose unique suffixes for your configured issued acknowledgement labels.",
-        )
+        raise issued_label_not_unique()
     return labels
 
 

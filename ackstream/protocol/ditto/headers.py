@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +23,7 @@ from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 CORRELATION_ID = "correlation-id"
 RESPONSE_REQUIRED = "response-required"
@@ -189,54 +190,30 @@ class Definition(msgspec.Struct, frozen=True):
     written: bool
 
 
-def _definitions() -> dict[str, Definition]:
-    both, incoming, outgoing, internal = (True, True), (True, False), (False, True), (False, False)
-    special = {
-        CORRELATION_ID: (read_correlation_id, both),
-        REQUESTED_ACKS: (_requested_acks, both),
-        DECLARED_ACKS: (_declared_acks, incoming),
-        TIMEOUT: (_timeout, both),
-        CHANNEL: (_channel, both),
-        IF_EQUAL: (_choice(IF_EQUAL, "IfEqual", "update", SKIP, SKIP_MINIMIZING_MERGE), incoming),
-        LIVE_CHANNEL_TIMEOUT_STRATEGY: (
-            _choice(LIVE_CHANNEL_TIMEOUT_STRATEGY, "LiveChannelTimeoutStrategy", "fail", USE_TWIN),
-            incoming,
-        ),
-    }
-    booleans = {
-        both: (RESPONSE_REQUIRED, "dry-run"),
-        incoming: ("allow-policy-lockout",),
-        outgoing: (WEAK_ACK, "live-channel-condition-matched"),
-        internal: ("ditto-dry-run", "ditto-sudo", "ditto-retrieve-deleted"),
-    }
-    integers = {both: (VERSION,), outgoing: ("entity-revision",), internal: ("ditto-reply-target",)}
-    arrays = {
-        incoming: ("put-metadata",),
-        internal: (
-            "ditto-read-subjects", "ditto-read-revoked-subjects", "ditto-expected-response-types",
-            "ditto-event-journal-tags",
-        ),
-    }  # fmt: skip
-    objects = {outgoing: ("ditto-metadata",), internal: ("ditto-auth-context",)}
-    texts = {
-        both: (CONTENT_TYPE, "accept", "reply-to", "location", "traceparent", "tracestate"),
-        incoming: (
-            CONDITION, LIVE_CHANNEL_CONDITION, "if-match", "if-none-match", "at-historical-revision",
-            "at-historical-timestamp", "merge-thing-patch-conditions", "policy-view", "get-metadata", "delete-metadata",
-        ),
-        outgoing: ("etag", ORIGINATOR, "www-authenticate", "ditto-connection-id"),
-        internal: ("ditto-origin", "ditto-inbound-payload-mapper", "ditto-entity-id", "ditto-ackgregator-address"),
-    }  # fmt: skip
-    kinds = (_boolean, booleans), (_integer, integers), (_array, arrays), (_object, objects), (lambda _: _text, texts)
-    return {name: Definition(parse, *directions) for name, (parse, directions) in special.items()} | {
-        name: Definition(parser(name), *directions)
-        for parser, kind in kinds
-        for directions, names in kind.items()
-        for name in names
-    }
+_DIRECTIONS = {"both": (True, True), "incoming": (True, False), "outgoing": (False, True), "internal": (False, False)}
+_SPECIAL: dict[str, Callable[[Any], Any]] = {
+    CORRELATION_ID: read_correlation_id,
+    REQUESTED_ACKS: _requested_acks,
+    DECLARED_ACKS: _declared_acks,
+    TIMEOUT: _timeout,
+    CHANNEL: _channel,
+    IF_EQUAL: _choice(IF_EQUAL, "IfEqual", "update", SKIP, SKIP_MINIMIZING_MERGE),
+    LIVE_CHANNEL_TIMEOUT_STRATEGY: _choice(
+        LIVE_CHANNEL_TIMEOUT_STRATEGY, "LiveChannelTimeoutStrategy", "fail", USE_TWIN
+    ),
+}
 
 
-DEFINITIONS = _definitions()
+def _definitions() -> Iterator[tuple[str, Definition]]:
+    parsers = {"special": _SPECIAL.get, "boolean": _boolean, "integer": _integer, "array": _array, "object": _object}
+    text = Path(__file__).with_suffix(".toml").read_bytes()
+    for kind, known in msgspec.toml.decode(text, type=dict[str, dict[str, list[str]]]).items():
+        for direction, names in known.items():
+            for name in names:
+                yield name, Definition(_text if kind == "text" else parsers[kind](name), *_DIRECTIONS[direction])
+
+
+DEFINITIONS = dict(_definitions())
 _PARSERS = {name: definition.parse for name, definition in DEFINITIONS.items()}
 TEXTS = frozenset(name for name, parse in _PARSERS.items() if parse is _text)
 _NEVER_READ = frozenset(name for name, definition in DEFINITIONS.items() if not definition.read)

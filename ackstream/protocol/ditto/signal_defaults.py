@@ -133,7 +133,7 @@ def _timeout(headers: Mapping[str, Any]) -> Duration | None:
 
 def _is_zero(headers: Mapping[str, Any]) -> bool:
     timeout = _timeout(headers)
-    return timeout is not None and timeout.is_zero
+    return timeout is not None and timeout.amount == 0
 
 
 def takes_acks(kind: SignalKind) -> bool:
