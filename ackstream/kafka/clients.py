@@ -175,10 +175,7 @@ def look_up(producer: Any, topic: str) -> None:
 def send(
     producer: Any, stored: Callable[[Any], None], failed: Callable[[BaseException], None], topic: str, **record: Any
 ) -> None:
-    """Send a record (value, key, headers, partition), and report it as stored, with its metadata, or as failed.
-
-    The report may come at once, or in the producer's thread.
-    """
+    """Send a record (value, key, …), and report it as stored or as failed, at once or in the producer's thread."""
     try:
         sent = producer.send(topic, **record)
     except (KafkaError, ValueError) as error:

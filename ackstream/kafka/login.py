@@ -43,11 +43,7 @@ _accepted: set[tuple[str, KafkaSecurity]] = set()
 
 
 def check_login(bootstrap: str, security: KafkaSecurity) -> None:
-    """Log in, unless this process did before.
-
-    Raises AccessRefusedError, with the remedy: the broker refuses, or is not trusted; UnreachableError: the
-    authorisation server does not answer.
-    """
+    """Log in, unless this process did before. Raises AccessRefusedError with the remedy, or UnreachableError."""
     if (bootstrap, security) in _accepted:
         return
     options = python_security(security)

@@ -67,10 +67,7 @@ class TopicReader(Closing):
     def at_end(
         cls, kafka: Kafka, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None
     ) -> Self:
-        """Connect a consumer; every record written to the topics (real names) from now on will be read.
-
-        ``writes``: checked at once. Raises UnreachableError: no broker, or a topic is missing.
-        """
+        """Read all records that come to topics (real names) from now on; ``writes``: checked too. UnreachableError."""
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
             check_topics(consumer, kafka, reads=topics, writes=writes)

@@ -104,10 +104,7 @@ def system_topics(kafka: Kafka) -> frozenset[str]:
 
 
 def ensure_topics(settings: Settings, names: Iterable[str] = TOPICS) -> list[str]:
-    """Create the missing ones of topics without the prefix; return the real names of the created ones.
-
-    Raises LocalError: Kafka refuses to create a topic; UnreachableError: no broker answers.
-    """
+    """Create missing topics (without the prefix); return their real names. Raises LocalError, UnreachableError."""
     with connect_admin(settings.kafka) as admin:
         return _create(admin, settings.kafka, names)
 

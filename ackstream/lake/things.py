@@ -114,10 +114,7 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
 
 
 def merged(spark: SparkSession, lake: Lake) -> int:
-    """Return the batch of the journal before which ``things`` lacks no change, a lower bound; 0 if it is unknown.
-
-    The batch itself may be merged in part.
-    """
+    """Return a batch before which ``things`` lacks no change, and which may be merged in part; 0: it is unknown."""
     return tables.transactions(spark, lake, "things").get(_MERGED, 0)
 
 
