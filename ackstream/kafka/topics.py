@@ -159,7 +159,6 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
 
 
 def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
-    """Check that the configuration of topics fits the promises."""
     kafka, largest = settings.kafka, settings.correlate.record_bytes
     topics = [kafka.topic(name) for name in names]
     needed = {kafka.topic(name): largest for name in (*LIMITED, *OF_TWIN)}

@@ -117,8 +117,6 @@ MOST_COMMITS = 50
 
 
 class _Part(NamedTuple):
-    """The rows of a file, and the newest batch among them."""
-
     newest: int
     rows: pa.Table
 

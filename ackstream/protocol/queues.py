@@ -41,8 +41,6 @@ MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """The parts of every record."""
-
     queue: Name
     consumer: Name
     session: Session

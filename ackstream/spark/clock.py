@@ -196,7 +196,6 @@ class QueryClock:
         return due if due is not None and due < self._present(now) else None
 
     def _earliest(self) -> int | None:
-        """Return the earliest open deadline of the query."""
         return None if self._watched is None else self._watched.told().due(0)
 
     def _untold(self) -> bool:
@@ -231,7 +230,6 @@ class QueryClock:
         return {partition: self._consumed.get(partition, 0) for partition in self._marks[-1].ends}
 
     def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
-        """Send a tick if it is later than ``least``."""
         if tick > least:
             read = self._progress()
             # a tick counts up to its append time

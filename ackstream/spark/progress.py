@@ -109,7 +109,6 @@ def _offsets(progress: Any, side: str) -> dict[TopicPartition, int]:
 
 
 def _partitions(offsets: str) -> dict[TopicPartition, int]:
-    """Read the offsets of Spark's Kafka source."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in (json.loads(offsets) or {}).items()

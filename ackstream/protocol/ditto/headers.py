@@ -205,12 +205,19 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
 
 
 def _definitions() -> Iterator[tuple[str, Definition]]:
-    parsers = {"special": _SPECIAL.get, "boolean": _boolean, "integer": _integer, "array": _array, "object": _object}
+    parsers: dict[str, Callable[[str], Any]] = {
+        "special": _SPECIAL.__getitem__,
+        "boolean": _boolean,
+        "integer": _integer,
+        "array": _array,
+        "object": _object,
+        "text": lambda _: _text,
+    }
     text = Path(__file__).with_suffix(".toml").read_bytes()
     for kind, known in msgspec.toml.decode(text, type=dict[str, dict[str, list[str]]]).items():
         for direction, names in known.items():
             for name in names:
-                yield name, Definition(_text if kind == "text" else parsers[kind](name), *_DIRECTIONS[direction])
+                yield name, Definition(parsers[kind](name), *_DIRECTIONS[direction])
 
 
 DEFINITIONS = dict(_definitions())
