@@ -184,7 +184,6 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one table."""
     spare_collections()
     for batch in batches:
         for part in batch.column(0):
@@ -220,7 +219,6 @@ def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[
 
 
 def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
-    """Lay out parts as rows of their table."""
     columns = TABLES[table].arrow
     arrays: list[Any] = []
     for field, column in zip(columns, TABLES[table].columns, strict=True):

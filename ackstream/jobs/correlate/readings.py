@@ -261,16 +261,16 @@ class RecordReader:
         if not record.headers:
             # most records have none
             return self._usual
-        (topic, partition, spring_correlation), refused = self._usual
+        (topic, partition, _), refused = self._usual
         try:
             topic = self._reply_topic(record)
             partition = _reply_partition(record)
         except DittoError as error:
             refused = error
-        try:
-            spring_correlation = _spring_id(record)
-        except DittoError as error:
-            refused = refused or error
+        spring_correlation = record.headers.get(record_headers.SPRING_CORRELATION_ID)
+        if len(spring_correlation or b"") > MAX_BYTES:
+            refused = refused or errors.header_too_long(record_headers.SPRING_CORRELATION_ID, MAX_BYTES)
+            spring_correlation = None
         return ReplyAddress(topic, partition, spring_correlation), refused
 
     def _reply_topic(self, record: Record) -> str:
@@ -334,11 +334,3 @@ def _reply_partition(record: Record) -> int | None:
         f"The value of the header '{record_headers.SPRING_REPLY_PARTITION}' is not the number of a partition.",
         f"Give the number as a big-endian integer of {INTEGER_BYTES} bytes, or omit the header.",
     )
-
-
-def _spring_id(record: Record) -> bytes | None:
-    """Return Spring's correlation-id, which the reply repeats; DittoError 400 ``header.invalid`` if it is too long."""
-    value = record.headers.get(record_headers.SPRING_CORRELATION_ID)
-    if value is not None and len(value) > MAX_BYTES:
-        raise errors.header_too_long(record_headers.SPRING_CORRELATION_ID, MAX_BYTES)
-    return value

@@ -233,7 +233,6 @@ class DeferredAcks:
             self._held = {number: own for number, own in self._held.items() if number > ready[-1]}
 
     def _stored(self, numbers: Sequence[int]) -> dict[int, list[BatchAcks]]:
-        """Return the acks of batches as the table has them."""
         publishers = tables.read(self._spark, self._settings.lake, "publishers")
         rows = publishers.where(F.col("batch").isin(*numbers) & F.col("acks").isNotNull())
         terms = [F.get_json_object("state", f"$.{name}").cast("long") for name in ("conflation", "window")]
@@ -260,7 +259,6 @@ class DeferredAcks:
             log.warning("The destination %s has the messages of another lake.", report.destination)
 
     def _record_changes(self) -> None:
-        """Write the changes of mode to their table and to the log."""
         now = datetime.now(timezone.utc)
         rows = [
             (change.destination, now, None if change.cause == "start" else change.batch, *change[2:])

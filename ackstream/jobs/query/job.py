@@ -81,8 +81,6 @@ JOB = Job(
     keeps=CheckpointRules(
         committed=partial(tables.newest_own_batch, ("subscriptions",)),
         decides=("query.entitlements", "persist.topics"),
-        # 2: RE2 in filters, their limits; entitlements; the position is looked up in the table; 3: steps are counted
-        # from the first command
         rules=3,
     ),
 )

@@ -109,8 +109,6 @@ JOB = Job(
         decides=("queues", "queue.session"),
         otherwise=f"move the checkpoint away and {_ANEW}",
         committed=partial(tables.newest_batch_of, ("queue_events",)),
-        # 2: a queue without consumers forgets whose turn it is; 3: time passes in the batch that reads a tick; 4: of
-        # the settlements of a message that has yet to arrive, those that accept it are remembered
         rules=4,
     ),
 )
@@ -180,7 +178,6 @@ def takes(queue: QueueSettings) -> Column:
 
 
 def _has_header(name: str, value: str) -> Column:
-    """Return whether the publisher gave a message a header of this value."""
     found = F.exists("headers", lambda one: (one["name"] == name) & (one["value"] == F.lit(value).cast("binary")))
     return F.coalesce(found, F.lit(False))  # noqa: FBT003 - a literal
 

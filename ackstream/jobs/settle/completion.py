@@ -11,21 +11,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from ackstream.protocol import readers
 from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError, covered
 from ackstream.protocol.messages import SessionRuns
-from ackstream.protocol.readers import (
-    MAX_RESPONSE_BYTES,
-    AckInterval,
-    AppAck,
-    AppAckConf,
-    ApplicationAcknowledged,
-    ProtocolAck,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Report: TypeAlias = AppAck | ProtocolAck
+Report: TypeAlias = readers.AppAck | readers.ProtocolAck
 """A reader's report of acknowledged samples."""
 Reason: TypeAlias = Literal[
     "stale-epoch",
@@ -50,9 +43,9 @@ class Ignored(msgspec.Struct, frozen=True):
 class ReportReceipt(msgspec.Struct, frozen=True):
     """The effects of a report; without ``conf`` the reader sends it again. ``done``: the samples that became done."""
 
-    events: tuple[ApplicationAcknowledged, ...] = ()
+    events: tuple[readers.ApplicationAcknowledged, ...] = ()
     done: tuple[Interval, ...] = ()
-    conf: AppAckConf | None = None
+    conf: readers.AppAckConf | None = None
     ignored: tuple[Ignored, ...] = ()
 
 
@@ -70,21 +63,21 @@ class ReaderSubscription(msgspec.Struct):
         if report.epoch < self.epoch:
             return "stale-epoch"
         if report.epoch == self.epoch:
-            if isinstance(report, AppAck) and report.count < self.count:
+            if isinstance(report, readers.AppAck) and report.count < self.count:
                 return "stale-count"
             if report.role != self.role:
                 return "role-changed"
-        if isinstance(report, AppAck):
+        if isinstance(report, readers.AppAck):
             self.count = report.count
         self.epoch, self.present = report.epoch, True
         return None
 
-    def intervals(self, report: Report) -> tuple[AckInterval, ...]:
+    def intervals(self, report: Report) -> tuple[readers.AckInterval, ...]:
         """Return the intervals that a report acknowledges."""
-        if isinstance(report, AppAck):
+        if isinstance(report, readers.AppAck):
             return report.intervals
         start = self.acknowledged.start
-        return (AckInterval(start, report.up_to),) if report.up_to >= start else ()
+        return (readers.AckInterval(start, report.up_to),) if report.up_to >= start else ()
 
 
 class Retention:
@@ -228,7 +221,7 @@ class Retention:
 
     def lacks(self, report: Report) -> bool:
         """Return whether a report acknowledges samples that have not been written yet."""
-        if isinstance(report, ProtocolAck):
+        if isinstance(report, readers.ProtocolAck):
             return report.up_to > self.written
         return any(interval.first <= interval.last > self.written for interval in report.intervals)
 
@@ -237,23 +230,23 @@ class Retention:
         known = self.readers[report.reader]
         events, ignored = self._acknowledge(report.reader, known, known.intervals(report))
         done = tuple(run for event in events for run in self._settle(event.first, event.last))
-        if isinstance(report, ProtocolAck):
+        if isinstance(report, readers.ProtocolAck):
             return ReportReceipt((), done, None, tuple(ignored))
         complete = all(entry.reason == "response-too-long" for entry in ignored)
-        conf = AppAckConf(report.reader, self._writer, report.epoch, report.count) if complete else None
+        conf = readers.AppAckConf(report.reader, self._writer, report.epoch, report.count) if complete else None
         return ReportReceipt(tuple(events), done, conf, tuple(ignored))
 
     def _acknowledge(
-        self, reader: str, known: ReaderSubscription, intervals: Iterable[AckInterval]
-    ) -> tuple[list[ApplicationAcknowledged], list[Ignored]]:
-        events: list[ApplicationAcknowledged] = []
+        self, reader: str, known: ReaderSubscription, intervals: Iterable[readers.AckInterval]
+    ) -> tuple[list[readers.ApplicationAcknowledged], list[Ignored]]:
+        events: list[readers.ApplicationAcknowledged] = []
         ignored: list[Ignored] = []
         for interval in intervals:
             first, last, response = interval.first, interval.last, interval.response
             if last < first or last > self.written:
                 ignored.append(Ignored("reversed" if last < first else "never-delivered", first, last))
                 continue
-            if response is not None and len(response) > MAX_RESPONSE_BYTES:
+            if response is not None and len(response) > readers.MAX_RESPONSE_BYTES:
                 ignored.append(Ignored("response-too-long", first, last))
                 response = None
             try:
@@ -261,9 +254,8 @@ class Retention:
             except TooManyHolesError:
                 ignored.append(Ignored("too-many-holes", first, last))
                 continue
-            events += [
-                ApplicationAcknowledged(self._writer, reader, *run, known.role, response, interval.auto) for run in new
-            ]
+            role, auto = known.role, interval.auto
+            events += [readers.ApplicationAcknowledged(self._writer, reader, *run, role, response, auto) for run in new]
         return events, ignored
 
     def _settle(self, first: int, last: int) -> list[Interval]:

@@ -97,8 +97,6 @@ JOB = Job(
         ),
         otherwise=_ANEW,
         committed=partial(tables.newest_batch_of, TABLES),
-        # 2: a writer may require roles, and all required ones are awaited whenever their readers joined; 3: time
-        # passes in the batch that reads a tick
         rules=3,
     ),
 )

@@ -163,7 +163,6 @@ class SettleShard:
             self._settled.ignore_record(record, "unreadable", str(error))
 
     def _note(self, writer: str, runs: Iterable[Interval]) -> None:
-        """Collect samples that became done."""
         self._done.setdefault(writer, []).extend(runs)
 
     # -- samples -------------------------------------------------------------------------------------------------------

@@ -135,10 +135,6 @@ JOB = Job(
     keeps=CheckpointRules(
         committed=partial(tables.newest_own_batch, (things.JOURNAL,)),
         decides=("twin.max_thing_bytes", "quotas", *REFUSALS),
-        # 2: commands that only Ditto supports are refused, and errors are always sent; 3: changes that a quota has no
-        # room for are refused, and a policy that is not the thing's own; filters, patches and searches have limits,
-        # and a search has another order of values of several kinds; 4: Spring's random UUID is hexadecimal, also where
-        # it happens to be text; 5: a change from 1 to true is one; a command refused for its reply topic is ignored
         rules=5,
     ),
 )
