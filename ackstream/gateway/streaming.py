@@ -263,12 +263,7 @@ class Streaming(Closing):
                 self._room.release()
 
     def _hand_over(self, signal: Publication, moment: datetime) -> None:
-        try:
-            self._distribute(signal, moment)
-        finally:
-            self._room.release()
-
-    def _distribute(self, signal: Publication, moment: datetime) -> None:
+        self._room.release()
         sessions = set(self._streams.get(signal.stream, ()))
         sessions.update(self._labels[label] for label in signal.labels if label in self._labels)
         for session in sessions:

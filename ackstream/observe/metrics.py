@@ -1,9 +1,4 @@
-"""All metrics of the product, once, and their numbers in a process, whether or not an endpoint serves them.
-
-Names follow Prometheus: base units, ``_total`` for counters. A label has a bounded number of values: names of the
-settings and of the code, never an id, a thing, or a name that a client chooses. Dashboards, alerts and docs name no
-other metrics.
-"""
+"""All metrics of the product, which ``metrics.toml`` describes, and their numbers in a process, served or not."""
 
 from __future__ import annotations
 
@@ -12,7 +7,10 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,14 +20,8 @@ log = logging.getLogger(__name__)
 Kind = Literal["counter", "gauge", "histogram"]
 Merge = Literal["sum", "min"]
 
-LATENCIES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0, 3600.0)
-"""Upper bounds in seconds for requests, whose timeouts are seconds to hours."""
 
-BATCHES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-HTTP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-
-
-class Metric(NamedTuple):
+class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One metric, with the names of its labels in the order of their values; ``buckets``: bounds but infinity."""
 
     name: str
@@ -41,111 +33,74 @@ class Metric(NamedTuple):
     merge: Merge = "sum"
 
 
-METRICS: dict[str, Metric] = {}
+def _read() -> dict[str, Metric]:
+    entries = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, Any]])
+    return {name: msgspec.convert({"name": name, **entry}, Metric) for name, entry in entries.items()}
 
 
-def _metric(metric: Metric) -> Metric:
-    METRICS[metric.name] = metric
-    return metric
+METRICS = _read()
+"""All metrics by their names, from ``metrics.toml``."""
 
+INFO = METRICS["ackstream_info"]
 
-def _counter(name: str, text: str, *labels: str) -> Metric:
-    return _metric(Metric(f"ackstream_{name}_total", "counter", text, labels))
+# every job
+QUERY_ACTIVE = METRICS["ackstream_query_active"]
+BATCHES_DONE = METRICS["ackstream_batches_total"]
+BATCH_SECONDS = METRICS["ackstream_batch_duration_seconds"]
+PHASE_SECONDS = METRICS["ackstream_batch_phase_seconds_total"]
+INPUT_ROWS = METRICS["ackstream_input_rows_total"]
+LAST_BATCH = METRICS["ackstream_last_batch_timestamp_seconds"]
+LAG = METRICS["ackstream_lag_records"]
+LOST = METRICS["ackstream_lost_records_total"]
+STATE_BYTES = METRICS["ackstream_state_bytes"]
+SIGN = METRICS["ackstream_clock_sign_timestamp_seconds"]
+TICK = METRICS["ackstream_clock_tick_timestamp_seconds"]
+OVERDUE = METRICS["ackstream_clock_overdue_seconds"]
+AHEAD = METRICS["ackstream_clock_ahead_seconds"]
 
+# requests
+REQUESTS = METRICS["ackstream_requests_total"]
+DECISION = METRICS["ackstream_request_decision_seconds"]
+REPLY = METRICS["ackstream_request_reply_seconds"]
+OPEN_REQUESTS = METRICS["ackstream_open_requests"]
+OLDEST_REQUEST = METRICS["ackstream_open_requests_oldest_timestamp_seconds"]
+DEADLINE = METRICS["ackstream_open_requests_deadline_timestamp_seconds"]
+EARLY_ACKS = METRICS["ackstream_early_acknowledgements"]
+ACKS = METRICS["ackstream_acknowledgements_total"]
+DEAD_LETTERS = METRICS["ackstream_dead_letters_total"]
 
-def _gauge(name: str, text: str, *labels: str, merge: Merge = "sum") -> Metric:
-    return _metric(Metric(f"ackstream_{name}", "gauge", text, labels, merge=merge))
+# messages
+MESSAGES = METRICS["ackstream_messages_total"]
+KNOWN_PUBLISHERS = METRICS["ackstream_publishers"]
+WAITING_ACKS = METRICS["ackstream_publisher_acks_waiting_batches"]
+DESTINATION_LAG = METRICS["ackstream_destination_lag_batches"]
+DESTINATION_SYNC = METRICS["ackstream_destination_waited_for"]
+MIRRORED = METRICS["ackstream_mirror_batch"]
+DELIVERIES = METRICS["ackstream_deliveries_total"]
+IGNORED_REPORTS = METRICS["ackstream_ignored_reports_total"]
+READERS = METRICS["ackstream_readers"]
+OPEN_WRITERS = METRICS["ackstream_writers_with_open_samples"]
 
+# queues
+QUEUE_DEPTH = METRICS["ackstream_queue_messages"]
+QUEUE_OLDEST = METRICS["ackstream_queue_oldest_message_timestamp_seconds"]
+QUEUE_CONSUMERS = METRICS["ackstream_queue_consumers"]
+QUEUE_DELIVERIES = METRICS["ackstream_queue_deliveries_total"]
+QUEUE_REDELIVERIES = METRICS["ackstream_queue_redeliveries_total"]
+QUEUE_LEFT = METRICS["ackstream_queue_left_total"]
 
-def _histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = LATENCIES) -> Metric:
-    return _metric(Metric(f"ackstream_{name}_seconds", "histogram", text, labels, buckets))
+# gateway
+HTTP_REQUESTS = METRICS["ackstream_gateway_requests_total"]
+HTTP_SECONDS = METRICS["ackstream_gateway_request_duration_seconds"]
+CONNECTIONS = METRICS["ackstream_gateway_connections"]
+UNREAD = METRICS["ackstream_gateway_unread_characters"]
+OLDEST = METRICS["ackstream_gateway_oldest_open_request_seconds"]
 
-
-INFO = _gauge("info", "Always 1: the program and its version.", "program", "version")
-
-# -- every job ---------------------------------------------------------------------------------------------------------
-
-QUERY_ACTIVE = _gauge("query_active", "Whether the query of a job runs: 1 or 0.", "query")
-BATCHES_DONE = _counter("batches", "Batches that a query has finished.", "query")
-BATCH_SECONDS = _histogram("batch_duration", "Duration of a batch, from trigger to commit.", "query", buckets=BATCHES)
-PHASE_SECONDS = _counter("batch_phase_seconds", "Time that batches spent, by Spark's phases.", "query", "phase")
-INPUT_ROWS = _counter("input_rows", "Records and rows that a query has read.", "query")
-LAST_BATCH = _gauge("last_batch_timestamp_seconds", "End of the last batch of a query.", "query")
-LAG = _gauge("lag_records", "Records that a job has yet to read.", "query", "topic")
-LOST = _counter("lost_records", "Records that Kafka had deleted before a job read them.", "query", "topic")
-STATE_BYTES = _gauge("state_bytes", "JVM memory of the states of a query.", "query")
-SIGN = _gauge("clock_sign_timestamp_seconds", "Last sign of life of a job, by its own clock.", "query")
-TICK = _gauge("clock_tick_timestamp_seconds", "Event time to which the clock of a query has advanced.", "query")
-OVERDUE = _gauge("clock_overdue_seconds", "Time since the earliest deadline of a query.", "query")
-AHEAD = _gauge("clock_ahead_seconds", "Distance of the broker's clock from the time of a query.", "query")
-
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-REQUESTS = _counter("requests", "Requests that correlate has decided.", "completed_by", "status")
-DECISION = _histogram(
-    "request_decision",
-    "From a request to its decision, in event time: the last answer, or the deadline.",
-    "completed_by",
-)
-REPLY = _histogram(
-    "request_reply", "From a request to the batch that answers it: the wait of its sender.", "completed_by"
-)
-OPEN_REQUESTS = _gauge("open_requests", "Requests that await something.")
-OLDEST_REQUEST = _gauge(
-    "open_requests_oldest_timestamp_seconds",
-    "Start of the oldest open request; approximate among many requests with unequal timeouts.",
-    merge="min",
-)
-DEADLINE = _gauge(
-    "open_requests_deadline_timestamp_seconds", "The earliest deadline among the open requests.", merge="min"
-)
-EARLY_ACKS = _gauge("early_acknowledgements", "Acknowledgements that wait for their request.")
-ACKS = _counter("acknowledgements", "Acknowledgements, responses and errors, by disposition.", "disposition")
-DEAD_LETTERS = _counter("dead_letters", "Unusable records, by the code of their reason.", "query", "reason")
-
-# -- messages ----------------------------------------------------------------------------------------------------------
-
-MESSAGES = _counter("messages", "Records of publishers: stored, or the reason for refusal.", "result")
-KNOWN_PUBLISHERS = _gauge("publishers", "Publishers whose state persist holds in memory.")
-WAITING_ACKS = _gauge("publisher_acks_waiting_batches", "Batches whose acks wait for destinations or publishers.")
-DESTINATION_LAG = _gauge("destination_lag_batches", "Batches that a destination lacks.", "destination")
-DESTINATION_SYNC = _gauge("destination_waited_for", "Whether acks wait for a destination: 1 or 0.", "destination")
-MIRRORED = _gauge("mirror_batch", "Batch up to which a destination has all messages.", "destination")
-DELIVERIES = _counter("deliveries", "Acknowledgements of readers that settle has stored.")
-IGNORED_REPORTS = _counter("ignored_reports", "Reports of readers that settle has not used.", "reason")
-READERS = _gauge("readers", "Readers that are present.")
-OPEN_WRITERS = _gauge("writers_with_open_samples", "Writers with samples that a required role has not acknowledged.")
-
-# -- queues ------------------------------------------------------------------------------------------------------------
-
-QUEUE_DEPTH = _gauge("queue_messages", "Messages in a work queue, delivered or not.", "queue")
-QUEUE_OLDEST = _gauge(
-    "queue_oldest_message_timestamp_seconds",
-    "Time at which the oldest message of a queue was stored.",
-    "queue",
-    merge="min",
-)
-QUEUE_CONSUMERS = _gauge("queue_consumers", "Consumers that are bound to a queue.", "queue")
-QUEUE_DELIVERIES = _counter("queue_deliveries", "Deliveries to consumers.", "queue")
-QUEUE_REDELIVERIES = _counter("queue_redeliveries", "Deliveries of a message that was delivered before.", "queue")
-QUEUE_LEFT = _counter("queue_left", "Messages that have left a queue, by outcome.", "queue", "outcome")
-
-# -- gateway -----------------------------------------------------------------------------------------------------------
-
-HTTP_REQUESTS = _counter("gateway_requests", "Responses over HTTP.", "method", "status")
-HTTP_SECONDS = _histogram("gateway_request_duration", "From request to response.", "method", buckets=HTTP)
-CONNECTIONS = _gauge("gateway_connections", "Connections of clients that are open.")
-UNREAD = _gauge("gateway_unread_characters", "Characters sent to clients that they have not read yet.")
-OLDEST = _gauge("gateway_oldest_open_request_seconds", "Age of the oldest open request.")
-
-# -- connections of the connector --------------------------------------------------------------------------------------
-
-CONNECTION_OPEN = _gauge("connection_open", "Whether a connection to another system is open: 1 or 0.", "connection")
-CONNECTION_FAILURES = _counter("connection_failures", "Connections that could not be opened, or ended.", "connection")
-CONNECTION_MESSAGES = _counter(
-    "connection_messages", "Messages of connections, by result.", "connection", "direction", "result"
-)
-ROUTE_OPEN = _gauge("route_open", "Whether a route to another system is open: 1 or 0.", "route")
+# connections of the connector
+CONNECTION_OPEN = METRICS["ackstream_connection_open"]
+CONNECTION_FAILURES = METRICS["ackstream_connection_failures_total"]
+CONNECTION_MESSAGES = METRICS["ackstream_connection_messages_total"]
+ROUTE_OPEN = METRICS["ackstream_route_open"]
 
 # -- the numbers of a process ------------------------------------------------------------------------------------------
 

@@ -58,9 +58,9 @@ async def _label_passes(streaming: Streaming, first: Listener, second: Listener)
     # the lease of the first has lapsed while the broker was away
     streaming.add_labels(second, {"my-ack"})
     streaming.remove(first, {"my-ack"})
-    streaming._distribute(signal("my-ack"), NOW)
+    streaming._hand_over(signal("my-ack"), NOW)
     streaming.remove(second, {"my-ack"})
-    streaming._distribute(signal("my-ack"), NOW)
+    streaming._hand_over(signal("my-ack"), NOW)
 
 
 def test_an_ending_session_leaves_a_label_to_the_one_that_has_it_now() -> None:
@@ -72,7 +72,7 @@ def test_an_ending_session_leaves_a_label_to_the_one_that_has_it_now() -> None:
 async def _published(streaming: Streaming, *listeners: Listener) -> None:
     for listener in listeners:
         streaming.subscribe(listener, "events")
-    streaming._distribute(signal(), NOW)
+    streaming._hand_over(signal(), NOW)
 
 
 def test_a_listener_that_cannot_handle_a_signal_ends_and_the_others_receive_it() -> None:

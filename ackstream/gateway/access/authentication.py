@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.access.passwords import Passwords, check_users
-from ackstream.gateway.access.tokens import FileKeys, Tokens
+from ackstream.gateway.access.tokens import Tokens
 from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
 from ackstream.gateway.middleware.admission import ANONYMOUS, THIS_MACHINE, Identity, address_of
 from ackstream.gateway.middleware.audit import Sender
@@ -66,17 +66,13 @@ class Authenticator(Closing):
             log.warning("Authentication is off: every user of this machine may read and write all things.")
         self._passwords = Passwords(settings.users) if by_password else None
         self._tokens = Tokens(settings.issuers) if settings.issuers else None
+        self.key_files = [] if self._tokens is None else self._tokens.files
 
     def close(self) -> None:
         """Check no more passwords, and fetch no more keys."""
         for part in (self._passwords, self._tokens):
             if part is not None:
                 part.close()
-
-    @property
-    def key_files(self) -> Iterable[FileKeys]:
-        """The keys of issuers that are in files."""
-        return () if self._tokens is None else self._tokens.files
 
     async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
         """Return the subjects of an HTTP request; raises as :meth:`admit` does."""

@@ -271,11 +271,7 @@ class Tokens:
         # files first: an unfit one leaves no thread behind
         for issuer in sorted(issuers, key=lambda issuer: issuer.remote):
             self._issuers[issuer.issuer] = issuer, RemoteKeys(issuer) if issuer.remote else FileKeys(issuer)
-
-    @property
-    def files(self) -> Iterator[FileKeys]:
-        """Keys in files."""
-        return (keys for _, keys in self._issuers.values() if isinstance(keys, FileKeys))
+        self.files = [keys for _, keys in self._issuers.values() if isinstance(keys, FileKeys)]
 
     def close(self) -> None:
         """Stop fetching keys."""

@@ -101,12 +101,11 @@ class Audit:
         self,
         level: str = "off",
         take: Callable[[AuditRow], None] = lambda _: None,
-        full: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Give records to ``take`` at a level, ``gateway.audit``; the clock is in epoch seconds. See :meth:`store`."""
         self.level, self._clock = level, clock
-        self.store(take, full)
+        self.store(take, lambda: False)
         self._failures, self._lock = FailureCounts(), threading.Lock()
 
     def store(self, take: Callable[[AuditRow], None], full: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ import ipaddress
 import socket
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -29,8 +29,8 @@ from ackstream.gateway.errors import authentication_failed, foreign_host, foreig
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.admission import ip_address, is_in
 from ackstream.gateway.page.live import KAFKA
-from ackstream.observe.endpoint import HEALTH, LIVE, READY, Health
-from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Figures, Tally
+from ackstream.observe.endpoint import HEALTH, LIVE, READY
+from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Tally
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import ROLE, Proxy
 from ackstream.settings.security import is_loopback
@@ -54,8 +54,8 @@ _OTHER = "other"
 class ResponseCounter:
     """Counts responses, and the wait for them to begin, of all requests but probes and WebSockets."""
 
-    def __init__(self, app: ASGIApp, figures: Figures = FIGURES) -> None:
-        self.app, self._figures = app, figures
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request or a WebSocket."""
@@ -66,8 +66,8 @@ class ResponseCounter:
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._figures.count(HTTP_REQUESTS, method, f"{message['status'] // 100}xx")
-                self._figures.observe(HTTP_SECONDS, method, value=time.perf_counter() - began)
+                FIGURES.count(HTTP_REQUESTS, method, f"{message['status'] // 100}xx")
+                FIGURES.observe(HTTP_SECONDS, method, value=time.perf_counter() - began)
             await send(message)
 
         await self.app(scope, receive, sent)
@@ -78,11 +78,11 @@ def is_probe(scope: Scope) -> bool:
     return scope["type"] == "http" and scope["path"] in (LIVE, READY)
 
 
-def probe_routes(health: Health = HEALTH) -> list[Route]:
+def probe_routes() -> list[Route]:
     """Return the routes of the probes."""
 
     async def answer(request: Request) -> Response:
-        status, body = health.answer(request.url.path, time.monotonic())
+        status, body = HEALTH.answer(request.url.path, time.monotonic())
         return Response(body, status, {"cache-control": "no-store"}, "application/json")
 
     return [Route(path, answer) for path in (LIVE, READY)]
@@ -111,14 +111,8 @@ def unfollow() -> None:
 
 
 _FOUND = "ackstream.proxied"
+"""The key of a scope under which there are the values of a proxy's headers: its subject, and its roles."""
 MAX_CHARACTERS = 256
-
-
-class Proxied(NamedTuple):
-    """The values of a proxy's headers; a repeated header is ambiguous."""
-
-    subjects: tuple[bytes, ...]
-    roles: tuple[bytes, ...]
 
 
 class ProxyCheck:
@@ -137,19 +131,19 @@ class ProxyCheck:
             values = [tuple(value for name, value in scope["headers"] if name == own) for own in self._names]
             kept = [(name, value) for name, value in scope["headers"] if name not in self._names]
             named = is_in((scope.get("client") or ("",))[0], self._networks)
-            scope = {**scope, "headers": kept, _FOUND: Proxied(*values) if named else None}
+            scope = {**scope, "headers": kept, _FOUND: values if named else None}
         await self._app(scope, receive, send)
 
 
 def proxied_subjects(connection: HTTPConnection) -> tuple[str, ...] | None:
     """Return subjects and roles a proxy has authenticated, ``None`` if it has not; raises 401 on ambiguous headers."""
-    found: Proxied | None = connection.scope.get(_FOUND)
+    found: list[tuple[bytes, ...]] | None = connection.scope.get(_FOUND)
     if found is None:
         return None
     # else a client may have sent one, which the proxy has passed on beside its own
-    if len(found.subjects) > 1 or len(found.roles) > 1:
+    if any(len(values) > 1 for values in found):
         raise authentication_failed("The proxy sends a header of its own twice: let it replace the client's.", ())
-    subject, roles = _text(found.subjects), _text(found.roles)
+    subject, roles = map(_text, found)
     if not subject:
         return None
     named = dict.fromkeys(role.strip() for role in roles.split(","))
