@@ -17,6 +17,7 @@ from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from ackstream.kafka import parties
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
+from ackstream.local import machine
 from ackstream.local.broker import Broker
 from ackstream.local.machine import write_file
 from ackstream.settings import Kafka
@@ -34,26 +35,6 @@ if TYPE_CHECKING:
 MECHANISM = "SCRAM-SHA-512"
 NODE = "ackstream-broker"
 """The name in the certificate of the broker, with which it is known to its controller."""
-
-_LISTENERS = """
-listener.security.protocol.map=SECURED:SASL_SSL,CONTROLLER:SSL
-listeners=SECURED://{client},CONTROLLER://{controller}
-advertised.listeners=SECURED://{client}
-inter.broker.listener.name=SECURED
-controller.quorum.voters=1@{controller}
-log.dirs={data}
-ssl.keystore.type=PEM
-ssl.keystore.location={certificate}
-ssl.truststore.type=PEM
-ssl.truststore.location={ca}
-listener.name.controller.ssl.client.auth=required
-sasl.enabled.mechanisms={mechanism}
-sasl.mechanism.inter.broker.protocol={mechanism}
-listener.name.secured.{lower}.sasl.jaas.config=\
-org.apache.kafka.common.security.scram.ScramLoginModule required username="{operator}" password="{password}";
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:{operator};User:CN={node}
-"""
 
 
 def _quoted(value: object) -> str:
@@ -136,18 +117,22 @@ class SecuredBroker(Broker):
     def _own_properties(self) -> str:
         self._home.chmod(0o700)
         authority = Authority(self._home)
-        return _LISTENERS.format(
-            client=self.bootstrap,
-            controller=f"localhost:{self._local.controller_port}",
-            data=self.data,
-            # a new one with each start: it is never old
-            certificate=authority.issue(NODE),
-            ca=authority.ca,
-            mechanism=MECHANISM,
-            lower=MECHANISM.lower(),
-            operator=OPERATOR,
-            password=self._password(OPERATOR),
-            node=NODE,
+        return (
+            machine.conf("secured.properties")
+            .read_text("utf-8")
+            .format(
+                client=self.bootstrap,
+                controller=f"localhost:{self._local.controller_port}",
+                data=self.data,
+                # a new one with each start: it is never old
+                certificate=authority.issue(NODE),
+                ca=authority.ca,
+                mechanism=MECHANISM,
+                lower=MECHANISM.lower(),
+                operator=OPERATOR,
+                password=self._password(OPERATOR),
+                node=NODE,
+            )
         )
 
     def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:

@@ -310,7 +310,7 @@ def test_a_proxy_that_anyone_could_be_is_refused(proxy: dict[str, Any], reason: 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> Figures:
     own = Figures()
-    monkeypatch.setattr(edge.ResponseCounter.__init__, "__defaults__", (own,))
+    monkeypatch.setattr(edge, "FIGURES", own)
     return own
 
 
