@@ -156,10 +156,12 @@ class PlaneFeed(TopicFeed):
         wanted = {self._settings.kafka.topic(name) for name in (*TOPICS, *(f"{job}-lease" for job in JOBS))}
         return not (set(self._admin.list_topics()) & wanted <= self._existing)
 
-    def give(self, planes: Planes, timeout_ms: int = 0) -> None:
-        """Give the new records to the planes, in the order of time."""
-        for record in sorted(self.records(timeout_ms), key=attrgetter("timestamp")):
+    def give(self, planes: Planes) -> bool:
+        """Give the new records to the planes, in the order of time; return whether there were any."""
+        records = sorted(self.records(0), key=attrgetter("timestamp"))
+        for record in records:
             planes.take(self.names[record.topic], record)
+        return bool(records)
 
     def read_to_end(self, planes: Planes) -> None:
         """Give all present records to the planes; ``KafkaError``: the broker is unavailable."""

@@ -146,93 +146,32 @@ class LabelCounts:
 
 
 IDLE_SECONDS = 60.0
-"""Reading stops after this time without a look at the page."""
+"""The planes are followed no longer after this time without a look at the page."""
 
-VIEW_SECONDS, SIGNS_SECONDS = 1.0, 5.0
-RETRY_SECONDS = 2.0
-
-
-class PlaneWatch(Closing):
-    """Follows the planes in a thread, from one window before the first look; only while it is looked at."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Begin; nothing is connected before the first look."""
-        self._settings = settings
-        self._forget()
-        self._note = ""
-        self._looked = -IDLE_SECONDS
-        self._wanted, self._closing = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ackstream-planes", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop following."""
-        self._closing.set()
-        self._wanted.set()
-        self._thread.join()
-
-    def look(self) -> tuple[PlanesView, list[JobSign], str]:
-        """Return the planes, the jobs, and a note if they cannot be followed."""
-        self._looked = time.monotonic()
-        self._wanted.set()
-        return self._view, self._signs, self._note
-
-    @property
-    def _idle(self) -> bool:
-        return time.monotonic() - self._looked > IDLE_SECONDS
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            if self._idle:
-                # a page would open with the state of an hour ago
-                self._forget()
-                self._wanted.wait()
-                # only now: a look, or the end, since the question above counts
-                self._wanted.clear()
-                continue
-            try:
-                self._follow()
-            except Exception as error:  # noqa: BLE001 - a thread that dies would freeze the page
-                log.warning("The planes cannot be followed: %r", error)
-                self._note = f"The planes cannot be followed: {error}"
-                self._closing.wait(RETRY_SECONDS)
-
-    def _forget(self) -> None:
-        self._view = Planes(self._settings.gateway.page_window).view(epoch_milliseconds())
-        self._signs: list[JobSign] = []
-
-    def _follow(self) -> None:
-        """Follow until the page is closed everywhere."""
-        window = self._settings.gateway.page_window
-        with PlaneFeed(self._settings, epoch_milliseconds() - window) as feed:
-            planes, signs_at, view_at = Planes(window), 0.0, 0.0
-            while not (self._closing.is_set() or self._idle):
-                feed.give(planes, POLL_MS)
-                if time.monotonic() >= view_at:
-                    self._view = planes.view(epoch_milliseconds())
-                    view_at = time.monotonic() + VIEW_SECONDS
-                if time.monotonic() >= signs_at:
-                    if feed.outdated:
-                        return
-                    self._signs, self._note = feed.signs(), ""
-                    signs_at = time.monotonic() + SIGNS_SECONDS
+VIEW_SECONDS, SIGNS_SECONDS, RETRY_SECONDS = 1.0, 5.0, 2.0
 
 
 class Live(Closing):
-    """Follows the ledger from one window before its start."""
+    """Follows the ledger from one window before its start, and the planes from one before a look, in one thread."""
 
     def __init__(self, settings: Settings) -> None:
         """Connect and start following; raises if the broker is unavailable or a topic is missing."""
-        window = settings.gateway.page_window
-        self._meter = Meter(window)
-        self._labels = LabelCounts(window)
+        self._settings, self._window = settings, settings.gateway.page_window
+        self._meter = Meter(self._window)
+        self._labels = LabelCounts(self._window)
         self.stories = Stories(settings.lake)
         self._lock = threading.Lock()
-        self._note = ""
+        self._note = self._planes_note = ""
         self._view: View | None = None
         self._closing = threading.Event()
-        self._feed = LedgerFeed(settings, epoch_milliseconds() - max(window, settings.correlate.default_timeout))
-        self._planes = PlaneWatch(settings)
+        self._looked = -IDLE_SECONDS
+        # of the planes, connected only while the page is looked at
+        self._topics: PlaneFeed | None = None
+        self._planes, self._jobs = Planes(self._window), list[JobSign]()
+        self._shown_at = self._signs_at = 0.0
+        self._forget()
+        since = epoch_milliseconds() - max(self._window, settings.correlate.default_timeout)
+        self._feed = LedgerFeed(settings, since)
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
 
@@ -240,7 +179,7 @@ class Live(Closing):
         """Stop following."""
         self._closing.set()
         self._thread.join()
-        self._planes.close()
+        self._leave()
         self._feed.close()
 
     def view(self) -> View:
@@ -267,14 +206,15 @@ class Live(Closing):
 
     def whole(self) -> View:
         """Return the content of the page with all planes and jobs, for those who may read everything."""
-        planes, jobs, note = self._planes.look()
+        self._looked = time.monotonic()
         view = self.view()
-        return replace(view, planes=planes, jobs=jobs, note=" ".join(filter(None, (view.note, note))))
+        note = " ".join(filter(None, (view.note, self._planes_note)))
+        return replace(view, planes=self._shown, jobs=self._jobs, note=note)
 
     def _run(self) -> None:
-        clock_at = 0.0
+        clock_at, busy = 0.0, False
         while not self._closing.is_set():
-            for entry in self._feed.records():
+            for entry in self._feed.records(0 if busy else POLL_MS):
                 new = self.stories.take(entry)
                 with self._lock:
                     self._meter.take(entry)
@@ -287,3 +227,41 @@ class Live(Closing):
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                 clock_at = time.monotonic() + CLOCK_SECONDS
+            try:
+                busy = self._follow(time.monotonic())
+            except Exception as error:  # noqa: BLE001 - a thread that dies would freeze the page
+                log.warning("The planes cannot be followed: %r", error)
+                self._planes_note, busy = f"The planes cannot be followed: {error}", False
+                self._leave()
+                self._signs_at = time.monotonic() + RETRY_SECONDS
+
+    def _follow(self, now: float) -> bool:
+        """Follow the planes while they are looked at; return whether there were records, and may be more."""
+        read = False
+        if now - self._looked > IDLE_SECONDS:
+            if self._topics is not None:
+                self._leave()
+                self._forget()
+        elif self._topics is not None:
+            read = self._topics.give(self._planes)
+            if now >= self._shown_at:
+                self._shown, self._shown_at = self._planes.view(epoch_milliseconds()), now + VIEW_SECONDS
+            if now >= self._signs_at and self._topics.outdated:
+                self._leave()
+            elif now >= self._signs_at:
+                self._jobs, self._planes_note = self._topics.signs(), ""
+                self._signs_at = now + SIGNS_SECONDS
+        elif now >= self._signs_at:
+            self._topics = PlaneFeed(self._settings, epoch_milliseconds() - self._window)
+            self._planes = Planes(self._window)
+        return read
+
+    def _forget(self) -> None:
+        """Show nothing of the planes: a page would open with the state of an hour ago."""
+        self._planes, self._jobs = Planes(self._window), []
+        self._shown = self._planes.view(epoch_milliseconds())
+
+    def _leave(self) -> None:
+        topics, self._topics, self._signs_at = self._topics, None, 0.0
+        if topics is not None:
+            topics.close()

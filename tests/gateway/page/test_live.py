@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from ackstream.gateway.page import live as module
-from ackstream.gateway.page.live import FailureEntry, LabelCounts, LabelTally, PlaneWatch
+from ackstream.gateway.page.live import FailureEntry, LabelCounts, LabelTally
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.feeds import PlaneFeed
 from ackstream.observe.outcomes import read_entry
@@ -98,24 +98,29 @@ def settings(kafka: Kafka) -> Settings:
     return Settings(kafka=kafka)
 
 
+def publishers(live: module.Live) -> bool:
+    planes = live.whole().planes
+    return planes is not None and bool(planes.publishers)
+
+
 @pytest.mark.integration
 def test_a_topic_that_is_created_later_is_read_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIGNS_SECONDS", 0.1)
     ensure_topics(settings, ["ledger"])
-    with PlaneWatch(settings) as watch:
-        watch.look()
+    with module.Live(settings) as live:
+        live.whole()
         ensure_topics(settings, ["stored", "persist-lease"])
         write(settings, "stored", STORED)
         write(settings, "persist-lease", b"0")
-        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
-        eventually(lambda: [sign.job for sign in watch.look()[1]] == ["persist"], "the job")
+        eventually(lambda: publishers(live), "publishers")
+        eventually(lambda: [sign.job for sign in live.whole().jobs] == ["persist"], "the job")
 
 
 @pytest.mark.integration
 def test_nothing_is_read_until_somebody_looks_and_some_time_after(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ensure_topics(settings, ["stored"])
+    ensure_topics(settings, ["ledger", "stored"])
     opened: list[Any] = []
 
     class Counted(PlaneFeed):
@@ -128,14 +133,14 @@ def test_nothing_is_read_until_somebody_looks_and_some_time_after(
             opened.append("closed")
 
     monkeypatch.setattr(module, "PlaneFeed", Counted)
-    with PlaneWatch(settings) as watch:
+    with module.Live(settings) as live:
         write(settings, "stored", STORED)
         assert not opened
-        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
+        eventually(lambda: publishers(live), "publishers")
         assert opened == ["opened"]
         # nobody looks any more
         monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
         eventually(lambda: opened == ["opened", "closed"], "an end")
         monkeypatch.setattr(module, "IDLE_SECONDS", 60.0)
-        eventually(lambda: bool(watch.look()[0].publishers), "publishers")
+        eventually(lambda: publishers(live), "publishers")
     assert opened == ["opened", "closed"] * 2
