@@ -151,7 +151,6 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
 
 
 def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:
-    """Create the things and wait until the twin has persisted them."""
     futures = [
         requester.send(Command.create_thing(thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
         for thing_id in things
@@ -172,7 +171,6 @@ def _check_health(queries: Sequence[StreamingQuery], interrupts: Interrupts, own
 
 
 def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float = math.inf) -> bool:
-    """Wait for a condition and return it, at the latest after some seconds."""
     until = time.monotonic() + seconds
     while not (found := done()) and time.monotonic() < until:
         healthy()

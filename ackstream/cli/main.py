@@ -304,7 +304,6 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
 
 
 def _logged(program: str) -> Settings:
-    """Read the settings, and configure the log by them."""
     from ackstream.observe import logs
     from ackstream.settings import Log
 

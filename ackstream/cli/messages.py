@@ -233,7 +233,6 @@ def _print_all(
     *,
     as_json: bool,
 ) -> None:
-    """Print messages until Ctrl-C, or until there were ``count``."""
     show = partial(_show, Terminal(soft_wrap=True), as_json=as_json)
     log_warnings()
     left = sys.maxsize if count is None else count
@@ -247,7 +246,6 @@ def _print_all(
 
 
 def _show(console: Terminal, message: Any, *, as_json: bool) -> None:
-    """Print a message; bytes as texts, or as base64 where they are not UTF-8."""
     if not as_json:
         console.print(*_line(message), sep="  ")
         return

@@ -141,7 +141,6 @@ def ask(
 
 
 def _story(records: Sequence[Mapping[str, Any]]) -> Group:
-    """Return the events of a request, each with its content, indented where it is JSON."""
     shown: list[Text] = []
     for record in records:
         words = (cell("occurred_at", record["occurred_at"]), record["event"], record["label"], record["status"])

@@ -165,8 +165,6 @@ class _Replies:
 
 
 class _Link:
-    """One connection, open or not."""
-
     def __init__(
         self,
         connection: Connection,
@@ -196,7 +194,6 @@ class _Link:
         self.is_open = False
 
     def keep(self, stop: threading.Event) -> None:
-        """Keep the connection open until the event is set, then close it."""
         sign = f"The connection {self.id}"
         thread = f"The thread of the connection {self.id}"
         FIGURES.set(CONNECTION_OPEN, self.id, value=False)
@@ -274,7 +271,6 @@ class _Link:
             log.info("The connection %s publishes to its targets again.", self.id)
 
     def _fault(self) -> str | None:
-        """Return why the whole connection must be opened again, or ``None``."""
         if self._publisher is not None and not self._publisher.alive:
             return "It can no longer publish to the other system."
         if not all(source.alive for source in self._sources):

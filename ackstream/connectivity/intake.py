@@ -222,7 +222,6 @@ class Collector:
     """Collects the answers for one message until its settlement is known. Times are monotonic seconds."""
 
     def __init__(self, expected: int, now: float) -> None:
-        """Wait for a number of answers."""
         self._expected = expected
         self._answers: list[SettlementAnswer] = []
         self._failure: int | None = None

@@ -134,7 +134,6 @@ class _TargetRules:
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
 
     def visible(self, signal: Publication) -> Publication | None:
-        """Return the part of a signal that the subjects of the target may read, if any."""
         return seen_by(self._access, self._target.subjects, signal)
 
     def evaluate(
@@ -148,7 +147,6 @@ class _TargetRules:
         return False, None
 
     def _fields(self, extra: Extra | None, thing_id: str, selector: str) -> Mapping[str, Any]:
-        """Return the extra fields of a thing that the subjects of the target may read."""
         found = {} if extra is None else extra(thing_id, selector)
         if self._access is OPEN or not found:
             return found
@@ -192,8 +190,6 @@ MAX_PUBLISHING = 1_000
 
 
 class _Handed(NamedTuple):
-    """A message that was handed to the publisher, and the work and place of its signal."""
-
     signal: Publication
     publishing: Publishing
     work: Work

@@ -234,7 +234,6 @@ class Router(Runner):
     """Runs routes, each in a thread; one that cannot be opened or has ended is opened again after 0.1 to 60 s."""
 
     def __init__(self, settings: Settings, routes: Sequence[RouteSettings]) -> None:
-        """Begin; the routes connect on their own."""
         self._settings = settings
         super().__init__({route.name: partial(self._keep_open, route) for route in routes})
 

@@ -185,7 +185,6 @@ def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console
 
 
 def _problem(text: str) -> str:
-    """Summarise Ivy's output in a few words."""
     failed, reason = _FAILED.search(text), _REASON.search(text)
     if not failed:
         return f"Ivy printed: {text.strip().rpartition(chr(10))[2] or 'nothing'}"

@@ -82,7 +82,6 @@ class SecuredBroker(Broker):
         )
 
     def _password(self, user: str) -> str:
-        """Return a user's password; make one the first time."""
         file = self._password_file(user)
         if not file.exists():
             write_file(file, secrets.token_urlsafe(24).encode())

@@ -99,7 +99,6 @@ class _Repetitions(logging.Filter):
         self._seen: dict[tuple[str, int, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record."""
         if record.name.partition(".")[0] != "kafka":
             return True
         # not the text, which has a socket or a number that differs each time

@@ -76,7 +76,6 @@ class Planes:
     """The state of all planes, from the records read so far."""
 
     def __init__(self, window: int) -> None:
-        """Count recent events over a window in milliseconds."""
         self._samples = SampleProgress(window)
         self._queues = QueueView(window)
         self._destinations: dict[str, tuple[int, int]] = {}

@@ -62,7 +62,6 @@ class _Publisher:
         self.stored, self.refused = (Trend(max(1, window // SLICES), SLICES) for _ in range(2))
 
     def lacking(self, acknowledged: Intervals) -> int:
-        """Return the number of messages that are stored and not acknowledged."""
         # refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one
         first = max(acknowledged.start, min(self.since or 0, acknowledged.highest + 1))
         if first > self.last:
@@ -195,7 +194,6 @@ class _Queue:
         self.delivered, self.redelivered, self.settled, self.dead = trends
 
     def release(self, consumer: str) -> None:
-        """Remove a consumer and the messages it held."""
         self.consumers.pop(consumer, None)
         self.held = {message: one for message, one in self.held.items() if one.consumer != consumer}
 

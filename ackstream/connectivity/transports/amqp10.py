@@ -129,8 +129,6 @@ def refusal(condition: Any, final: frozenset[str] = _OF_ADDRESS | _OF_MESSAGE) -
 
 
 class _AddressLink(NamedTuple):
-    """The link to an address, and its messages."""
-
     sender: Any
     confirms: Confirms
 
@@ -162,7 +160,6 @@ class Amqp10Publisher(ConfirmingPublisher):
         self._link.turn(POLL_SECONDS)
 
     def _send(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message, now or when its address grants credit."""
         address = message.address
         link = self._links.pop(address, None)
         if link is None:

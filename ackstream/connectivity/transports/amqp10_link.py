@@ -115,7 +115,6 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
 
 
 def _domain(tls: Tls) -> SSLDomain:
-    """Return how to connect with TLS."""
     paths = ssl.get_default_verify_paths()
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     try:

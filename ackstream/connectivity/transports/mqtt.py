@@ -70,7 +70,6 @@ class MqttSource(MessageSource):
     """Consumes topics; from QoS 1 on the broker keeps messages while it is away, and redelivers unacknowledged ones."""
 
     def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
-        """Prepare the client; ``index`` is part of its id."""
         super().__init__(f"{connection.id}-{index}", intake)
         self._connection, self._source = connection, source
         self._filters = [_SHARED.sub("", address) for address in source.addresses]
@@ -199,7 +198,6 @@ class MqttSource(MessageSource):
         return False
 
     def _reconnect(self, now: float, *, rejected: bool) -> None:
-        """Reconnect to have rejected messages redelivered."""
         if rejected:
             self._reconnect_at = self._redelivery.due(now)
             name, wait = self._connection.id, self._reconnect_at - now

@@ -119,14 +119,12 @@ class Api:
         return responses.of_reply(reply, asked, client_id)
 
     async def _of_sender(self, request: Request, kind: Kind, subjects: tuple[str, ...], client_id: str) -> Response:
-        """Return the subjects of the sender, or its permissions."""
         if kind == "whoami":
             return responses.of_subjects(subjects, client_id)
         found = check_permissions(self._dependencies.access, subjects, await self._body(request))
         return responses.of_value(found, client_id)
 
     def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        """Return the client's correlation-id, and the headers of its command."""
         given = read_request_headers(request)
         check_headers(kind, given)
         client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or new_id()
@@ -136,7 +134,6 @@ class Api:
 
     @staticmethod
     async def _settle(admitted: AdmittedCommand, expectation: Expectation, client_id: str) -> Response:
-        """Send a command without response; wait for its acknowledgements, if it requests any."""
         if not expectation.acks:
             await admitted.publish()
             return responses.accepted(client_id)
@@ -146,7 +143,6 @@ class Api:
         return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
 
     async def _stream(self, request: Request, match: Match, sender: Sender) -> Response:
-        """Respond with server-sent events."""
         check_parameters(request.query_params, match.operation.event_parameters)
         kind: Kind = "search" if match.operation.events == "search" else "messages"
         subjects = sender.subjects

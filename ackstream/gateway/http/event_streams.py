@@ -206,7 +206,6 @@ class SignalEvents:
         return None if text.cancelled() else text.result()
 
     def _end(self) -> None:
-        """End the stream; drop its unread messages and cancel those still being made."""
         self._ended = True
         self._unread.drop()
         for task in self._tasks:
@@ -214,7 +213,6 @@ class SignalEvents:
 
 
 def _context_of(signal: Publication, fields: str) -> dict[str, Any]:
-    """Return the field with the signal itself, if the selector names it."""
     if not any(path[0] == CONTEXT for path in json.parse_selector(fields)):
         return {}
     envelope = signal.plain

@@ -169,7 +169,6 @@ def methods(raw_path: str) -> list[str]:
 
 
 def _at(raw_path: str) -> Iterator[tuple[Operation, re.Match[str]]]:
-    """Yield the operations of a path."""
     # a trailing slash is ignored
     path = raw_path.removesuffix("/")
     for operation, pattern in _PATTERNS:
@@ -260,7 +259,6 @@ def _body(operation: Operation, body: Body) -> Json:
 
 
 def _content(name: str) -> Json:
-    """Return the content of a body: its schema and its example."""
     return {"schema": reference(name)} | ({"example": EXAMPLES[name]} if name in EXAMPLES else {})
 
 

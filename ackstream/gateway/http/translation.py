@@ -165,7 +165,6 @@ def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelop
 
 
 def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
-    """Read the form of a search or count."""
     if media_type(content_type) != FORM:
         raise errors.media_type_unsupported(content_type, FORM)
     form = QueryParams(body)
@@ -263,7 +262,6 @@ def _parse(body: bytes) -> Any:
 
 
 def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
-    """Return the JSON of a thing with its id."""
     thing = msgspec.json.decode(value)  # type: ignore[arg-type]  # these operations have a body
     if not isinstance(thing, dict):
         raise json_format_invalid("A thing is a JSON object.")

@@ -200,7 +200,6 @@ class Audit:
 
 @lru_cache(maxsize=1024)
 def _divided(subjects: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the subject and the roles among those of a sender."""
     own = [subject[:MAX_CHARACTERS] for subject in subjects if not subject.startswith(ROLE)]
     roles = [subject.removeprefix(ROLE)[:MAX_CHARACTERS] for subject in subjects if subject.startswith(ROLE)]
     return own[0] if own else None, tuple(roles)

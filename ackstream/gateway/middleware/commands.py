@@ -104,7 +104,6 @@ def _reaches_devices(kind: str, headers: Mapping[str, Any], *, live: bool) -> bo
 
 
 def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, DittoError]:
-    """Return the headers that would have no effect, and why."""
     found: dict[str, DittoError] = {}
     live = _reaches_devices(kind, headers, live=live)
     if live and kind in _OF_SEVERAL_THINGS:
@@ -217,7 +216,6 @@ class AdmittedCommand:
         return _marked(reply, "live", matched=True)
 
     async def _holds(self, header: str) -> bool:
-        """Ask the twin whether it matches the condition in a header."""
         question = retrieval(self._command.topic.thing_id, "thingId")
         question.headers[CONDITION] = self._command.headers[header]
         if ORIGINATOR in self._command.headers:

@@ -158,8 +158,6 @@ class Doors:
 
 
 class _Counted(asyncio.Protocol):
-    """A connection that the doors have counted, until it ends."""
-
     def __init__(self, doors: Doors, **given: Any) -> None:
         super().__init__(**given)
         self._doors, self._host = doors, ""

@@ -278,7 +278,6 @@ def _is_own(origin: str, host: str, scheme: str) -> bool:
 
 
 def _name(host: str) -> str:
-    """Return the name in a Host header, without its port."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

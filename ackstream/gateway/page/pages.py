@@ -108,7 +108,6 @@ def _parameter(request: Request, name: str) -> str:
 
 
 def _asked(request: Request, question: str, name: str) -> dict[str, Any]:
-    """Return the parameters of a question, from a parameter of the URL."""
     try:
         return questions.parameters(question, _parameter(request, name))
     except InputError as error:
@@ -117,7 +116,6 @@ def _asked(request: Request, question: str, name: str) -> dict[str, Any]:
 
 
 def _of_those(found: Trace, may_see: Callable[[str | None], bool]) -> Trace:
-    """Return the requests of a trace that the subjects may see."""
     note = "The tables cannot be read." if found.note and not may_see(None) else found.note
     seen = [request for request in found.requests if may_see(request.thing_id)]
     return replace(found, requests=seen[:TRACED], in_all=len(seen), note=note)

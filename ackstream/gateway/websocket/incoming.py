@@ -210,8 +210,6 @@ ENDED_SECONDS = 10.0
 
 
 class _OpenSearch(searches.Search):
-    """A search, and the task that queries its pages."""
-
     task: asyncio.Task[None]
 
     def __init__(self, identity: str, wanted: searches.Subscribe, headers: dict[str, Any]) -> None:

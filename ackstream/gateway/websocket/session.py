@@ -171,7 +171,6 @@ class SocketSession:
         self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
 
     async def _query(self, command: Envelope) -> Envelope:
-        """Send a query of a search, and return its reply."""
         originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}
         with self._dependencies.audit.attempt(self._client.sender, "search", command) as attempt:
             restrict(self._dependencies.access, self._client.subjects, "search", command)
@@ -207,7 +206,6 @@ class SocketSession:
         return attempt.sent(issued)
 
     def _pass_on(self, incoming: Incoming) -> None:
-        """Forward an answer to a signal, or a live event."""
         envelope = incoming.envelope
         try:
             # only refusals are recorded unless all is: devices answer and report as often as they like
