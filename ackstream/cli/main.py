@@ -17,19 +17,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream import __version__
-from ackstream.cli import administration, messages, monitoring, requests, tables
-from ackstream.cli.terminal import (
-    FAILED,
-    INTERRUPTED,
-    NO_ANSWER,
-    WRONG_INPUT,
-    Interrupts,
-    Terminal,
-    echo,
-    load,
-    name_and_value,
-    show_error,
-)
+from ackstream.cli import administration, messages, monitoring, requests, tables, terminal
 from ackstream.errors import (
     AckstreamError,
     BadParameterError,
@@ -51,8 +39,8 @@ if TYPE_CHECKING:
 def exit_code(error: AckstreamError) -> int:
     """Return the exit code of a command that ends with an error."""
     if isinstance(error, (InputError, SettingsError, BadParameterError, InconsistentQosError)):
-        return WRONG_INPUT
-    return NO_ANSWER if isinstance(error, (UnreachableError, TimeoutError)) else FAILED
+        return terminal.WRONG_INPUT
+    return terminal.NO_ANSWER if isinstance(error, (UnreachableError, TimeoutError)) else terminal.FAILED
 
 
 class Commands(TyperGroup):
@@ -61,14 +49,14 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; end with the exit code of its error."""
         machine.keep_private()
-        sys.excepthook = show_error
+        sys.excepthook = terminal.show_error
         try:
             return super().invoke(ctx)
         except AckstreamError as error:
-            Terminal(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
+            terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(terminal.INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -86,7 +74,7 @@ app = typer.Typer(
 
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        echo(f"ackstream {__version__}")
+        terminal.echo(f"ackstream {__version__}")
         raise typer.Exit
 
 
@@ -127,13 +115,13 @@ def demo(
     """
     from ackstream.cli.demo import demo as run
 
-    console = Terminal()
+    console = terminal.Terminal()
     try:
-        good = run(load(), console, commands, rate, secure=secure)
+        good = run(terminal.load(), console, commands, rate, secure=secure)
     except KeyboardInterrupt:
         console.print("Stopped; nothing is left running.")
-        raise typer.Exit(INTERRUPTED) from None
-    raise typer.Exit(0 if good else FAILED)
+        raise typer.Exit(terminal.INTERRUPTED) from None
+    raise typer.Exit(0 if good else terminal.FAILED)
 
 
 def conformance(
@@ -186,14 +174,16 @@ def submit(
     """
     from ackstream.local.submit import MASKED, run, submit_command, submit_environment
 
-    settings = load()
+    settings = terminal.load()
     given = {"master": master or settings.spark.master, "conf": settings.spark.conf | dict(map(_entry, conf or ()))}
     settings = settings.model_copy(update={"spark": settings.spark.model_copy(update=given)})
     _check(settings, job, arguments or ())
-    command = submit_command(settings, job, *(arguments or ()), deploy_mode=deploy_mode, console=Terminal(stderr=True))
-    echo(shlex.join(command), err=not dry_run)
+    command = submit_command(
+        settings, job, *(arguments or ()), deploy_mode=deploy_mode, console=terminal.Terminal(stderr=True)
+    )
+    terminal.echo(shlex.join(command), err=not dry_run)
     for key in settings.spark.conf:
-        echo(f"  {key}={MASKED}", err=True)
+        terminal.echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
         run(command, submit_environment(settings.spark.master, deploy_mode, settings.log.format))
 
@@ -211,18 +201,18 @@ def run_together(
     """
     from ackstream.local.submit import run, submit_command, submit_environment
 
-    settings, known = load(), [name for name in machine.jobs() if name != MIRROR]
+    settings, known = terminal.load(), [name for name in machine.jobs() if name != MIRROR]
     if unknown := [name for name in jobs if name not in known]:
         raise InputError(f"{unknown[0]!r} cannot be run with others: the jobs are {', '.join(known)}.")
     names, script = list(dict.fromkeys(jobs)), machine.installation_root() / "jobs" / "together" / "__main__.py"
-    command = submit_command(settings, "+".join(names), *names, script=script, console=Terminal(stderr=True))
-    echo(shlex.join(command), err=not dry_run)
+    command = submit_command(settings, "+".join(names), *names, script=script, console=terminal.Terminal(stderr=True))
+    terminal.echo(shlex.join(command), err=not dry_run)
     if not dry_run:
         run(command, submit_environment(settings.spark.master, log_format=settings.log.format))
 
 
 def _entry(text: str) -> tuple[str, str]:
-    key, value = name_and_value("--conf", text, "write KEY=VALUE, such as spark.executor.memory=2g")
+    key, value = terminal.name_and_value("--conf", text, "write KEY=VALUE, such as spark.executor.memory=2g")
     if option := _OPTIONS.get(key):
         raise InputError(f"--conf {key} would have no effect: use {option}.")
     return key, value
@@ -253,11 +243,11 @@ def gateway() -> None:
 
     def print_address(address: str) -> None:
         line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
-        Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
+        terminal.Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
 
     with serving(settings.metrics, "gateway"), connected(settings) as dependencies:
         try:
-            with Interrupts():
+            with terminal.Interrupts():
                 asyncio.run(Server(dependencies, print_address).serve())
         except SystemExit:
             # uvicorn has logged the reason
@@ -294,8 +284,8 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
         raise SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
     # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    console = Terminal(stderr=True)
-    with Interrupts(), serving(settings.metrics, program), runner(settings, parts) as running:
+    console = terminal.Terminal(stderr=True)
+    with terminal.Interrupts(), serving(settings.metrics, program), runner(settings, parts) as running:
         console.print(f"Running {', '.join(getattr(part, name) for part in parts)}. Ctrl-C stops it.")
         try:
             running.run()
@@ -309,7 +299,7 @@ def _logged(program: str) -> Settings:
 
     # errors in the settings are logged, too
     logs.configure(Log(), program=program)
-    settings = load()
+    settings = terminal.load()
     logs.configure(settings.log, program=program)
     return settings
 

@@ -12,25 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from msgspec.structs import asdict
 
-from ackstream.cli.terminal import (
-    AsJson,
-    Count,
-    Headers,
-    Interrupts,
-    PlainTable,
-    Terminal,
-    Timeout,
-    data,
-    echo,
-    echo_json,
-    load,
-    log_warnings,
-    milliseconds,
-    moment,
-    name_and_value,
-    plain,
-    span,
-)
+from ackstream.cli import terminal
 from ackstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,14 +37,14 @@ def publish(
     *,
     topic: Annotated[str | None, typer.Option(help="Topic by which readers select messages.", metavar="TOPIC")] = None,
     key: Annotated[str | None, typer.Option(help="The key of each message.", metavar="KEY")] = None,
-    header: Headers = None,
+    header: terminal.Headers = None,
     name: Name = "terminal",
     stage: Annotated[
         Literal["persisted", "accepted"],
         typer.Option(help="Wait until the message is in the tables, or only in Kafka.", metavar="STAGE"),
     ] = "persisted",
     timeout: Annotated[str, typer.Option(help="How long to wait for each receipt.", metavar="DURATION")] = "60s",
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Publish messages, and print the receipt of each: CLIENT/SEQ, its stage, and how long that took.
 
@@ -72,13 +54,13 @@ def publish(
     """
     from ackstream import client
 
-    seconds = milliseconds("--timeout", timeout) / 1000
-    own = [(each, text.encode()) for each, text in (name_and_value("--header", text) for text in header or ())]
+    seconds = terminal.milliseconds("--timeout", timeout) / 1000
+    own = [(each, text.encode()) for each, text in (terminal.name_and_value("--header", text) for text in header or ())]
     if value is None and sys.stdin.isatty():
         raise InputError("There is no message: write it as the argument, or one a line to standard input.")
     values = (line.rstrip(b"\r\n") for line in sys.stdin.buffer) if value is None else [value.encode()]
-    log_warnings()
-    with client.Publisher(load().kafka, name=name, stage=stage, logon_timeout=seconds) as publisher:
+    terminal.log_warnings()
+    with client.Publisher(terminal.load().kafka, name=name, stage=stage, logon_timeout=seconds) as publisher:
         options: dict[str, Any] = {"topic": topic, "key": None if key is None else key.encode(), "headers": own}
         receipts = _Receipts(name, seconds, as_json=as_json)
         for each in values:
@@ -121,7 +103,7 @@ class _Receipts:
         except RefusedError as error:
             self.refused += 1
             refusal = {"message": message, "stage": "refused", "reason": error.reason}
-            echo_json(refusal) if self._as_json else echo(f"{message} {error}")
+            terminal.echo_json(refusal) if self._as_json else terminal.echo(f"{message} {error}")
             return
         except FutureTimeout:
             raise AcknowledgementTimeout(
@@ -132,9 +114,9 @@ class _Receipts:
         took = self._ends.pop(seq, time.monotonic()) - since
         if self._as_json:
             shown = {"message": message, "stage": receipt.stage, "duplicate": receipt.duplicate}
-            echo_json({**shown, "seconds": round(took, 3)})
+            terminal.echo_json({**shown, "seconds": round(took, 3)})
         else:
-            echo(f"{message} {receipt.stage} after {took:.2f} s")
+            terminal.echo(f"{message} {receipt.stage} after {took:.2f} s")
 
 
 def read(
@@ -150,8 +132,8 @@ def read(
     durable: Annotated[
         bool, typer.Option("--durable", help="Keep messages for this name while it is away, until `readers forget`.")
     ] = False,
-    count: Count = None,
-    as_json: AsJson = False,
+    count: terminal.Count = None,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Print publishers' messages from now on, and acknowledge each after it is printed; Ctrl-C stops it.
 
@@ -160,7 +142,7 @@ def read(
     from ackstream import client
     from ackstream.client.reading.samples import usable_lake
 
-    settings = load()
+    settings = terminal.load()
 
     def printed(reader: Any, show: Callable[[Message], None]) -> bool:
         # one by one: a message is acknowledged when it is printed
@@ -185,7 +167,7 @@ def _queues(incomplete: str) -> list[str]:
     from ackstream.errors import AckstreamError
 
     try:
-        return [queue.name for queue in load().queues if queue.name.startswith(incomplete)]
+        return [queue.name for queue in terminal.load().queues if queue.name.startswith(incomplete)]
     except AckstreamError:
         return []
 
@@ -197,8 +179,8 @@ def consume(
     outcome: Annotated[
         Outcome, typer.Option(help="How each message is settled: accepted, failed or rejected.", metavar="OUTCOME")
     ] = "accepted",
-    count: Count = None,
-    as_json: AsJson = False,
+    count: terminal.Count = None,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Print the messages of a work queue, and settle each after it is printed; Ctrl-C stops it.
 
@@ -207,7 +189,7 @@ def consume(
     """
     from ackstream import client
 
-    settings = load()
+    settings = terminal.load()
 
     def printed(consumer: Any, show: Callable[[Message], None]) -> bool:
         message = consumer.receive(POLL_SECONDS)
@@ -233,37 +215,39 @@ def _print_all(
     *,
     as_json: bool,
 ) -> None:
-    show = partial(_show, Terminal(soft_wrap=True), as_json=as_json)
-    log_warnings()
+    show = partial(_show, terminal.Terminal(soft_wrap=True), as_json=as_json)
+    terminal.log_warnings()
     left = sys.maxsize if count is None else count
-    with Interrupts() as interrupts, client:
+    with terminal.Interrupts() as interrupts, client:
         try:
-            Terminal(stderr=True).print(data(f"{begun} Ctrl-C stops it.", "dim"))
+            terminal.Terminal(stderr=True).print(terminal.data(f"{begun} Ctrl-C stops it.", "dim"))
             while left:
                 left -= printed(client, show)
         except KeyboardInterrupt:
             interrupts.ignore()
 
 
-def _show(console: Terminal, message: Any, *, as_json: bool) -> None:
+def _show(console: terminal.Terminal, message: Any, *, as_json: bool) -> None:
     if not as_json:
         console.print(*_line(message), sep="  ")
         return
     names = ("publisher", "seq", "topic", "key", "value", "headers")
     delivery = {"delivery": message.count} if hasattr(message, "count") else {}
-    echo_json({**{name: plain(getattr(message, name)) for name in names}, "at": message.timestamp_ms, **delivery})
+    terminal.echo_json(
+        {**{name: terminal.plain(getattr(message, name)) for name in names}, "at": message.timestamp_ms, **delivery}
+    )
 
 
 def _line(message: Any) -> Iterable[Any]:
-    yield data(moment(message.timestamp_ms), "dim")
-    yield data(f"{message.publisher}/{message.seq}", "bold")
+    yield terminal.data(terminal.moment(message.timestamp_ms), "dim")
+    yield terminal.data(f"{message.publisher}/{message.seq}", "bold")
     if message.topic:
-        yield data(message.topic)
+        yield terminal.data(message.topic)
     if message.key:
-        yield data(plain(message.key))
+        yield terminal.data(terminal.plain(message.key))
     if getattr(message, "redelivered", False):
-        yield data(f"delivery {message.count}", "yellow")
-    yield data("" if message.value is None else plain(message.value))
+        yield terminal.data(f"delivery {message.count}", "yellow")
+    yield terminal.data("" if message.value is None else terminal.plain(message.value))
 
 
 readers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Readers of publishers' messages.")
@@ -271,7 +255,8 @@ readers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Readers
 
 @readers.command()
 def forget(
-    name: Annotated[str, typer.Argument(help="The name of the reader.", metavar="NAME")], timeout: Timeout = "60s"
+    name: Annotated[str, typer.Argument(help="The name of the reader.", metavar="NAME")],
+    timeout: terminal.Timeout = "60s",
 ) -> None:
     """Remove a durable reader that will not return: writers stop waiting for it.
 
@@ -279,31 +264,31 @@ def forget(
     """
     from ackstream.client import delete_durable_subscription
 
-    console, seconds = Terminal(), milliseconds("--timeout", timeout) / 1000
-    with console.status(data(f"Waiting for the settle job to remove {name}")):
-        delete_durable_subscription(load().kafka, name=name, timeout=seconds)
-    console.print(data(f"The reader {name} is removed."))
+    console, seconds = terminal.Terminal(), terminal.milliseconds("--timeout", timeout) / 1000
+    with console.status(terminal.data(f"Waiting for the settle job to remove {name}")):
+        delete_durable_subscription(terminal.load().kafka, name=name, timeout=seconds)
+    console.print(terminal.data(f"The reader {name} is removed."))
 
 
 @readers.command("list")
-def list_readers(timeout: Timeout = "60s", *, as_json: AsJson = False) -> None:
+def list_readers(timeout: terminal.Timeout = "60s", *, as_json: terminal.AsJson = False) -> None:
     """Show the readers, the longest silent first, and the number of messages kept for each."""
     from ackstream.client import known_readers
 
-    seconds = milliseconds("--timeout", timeout) / 1000
-    with Terminal(stderr=True).status("Waiting for the settle job"):
-        found = known_readers(load().kafka, timeout=seconds)
+    seconds = terminal.milliseconds("--timeout", timeout) / 1000
+    with terminal.Terminal(stderr=True).status("Waiting for the settle job"):
+        found = known_readers(terminal.load().kafka, timeout=seconds)
     if as_json:
-        echo_json(*map(asdict, found))
+        terminal.echo_json(*map(asdict, found))
         return
-    Terminal().print(readers_table(found, time.time_ns() // 1_000_000))
+    terminal.Terminal().print(readers_table(found, time.time_ns() // 1_000_000))
 
 
-def readers_table(found: Sequence[KnownReader], now: int) -> PlainTable:
+def readers_table(found: Sequence[KnownReader], now: int) -> terminal.PlainTable:
     """Return one row per reader of publishers' messages; ``now`` is in epoch milliseconds."""
-    table = PlainTable("reader", "kind", "role", "silent for", "not acknowledged", right=[3, 4])
+    table = terminal.PlainTable("reader", "kind", "role", "silent for", "not acknowledged", right=[3, 4])
     for reader in found:
         kind = "durable" if reader.durable else "temporary" if reader.present else "gone"
-        silent = span(max(0, now - reader.seen))
+        silent = terminal.span(max(0, now - reader.seen))
         table.add_row(reader.reader, kind, reader.role or "", silent, f"{reader.unacknowledged:,}")
     return table

@@ -12,23 +12,7 @@ import typer
 from msgspec import UNSET
 from rich.text import Text
 
-from ackstream.cli.terminal import (
-    FAILED,
-    AsJson,
-    Count,
-    Headers,
-    Interrupts,
-    Terminal,
-    data,
-    echo_json,
-    json_text,
-    load,
-    log_warnings,
-    milliseconds,
-    moment,
-    name_and_value,
-    read_file,
-)
+from ackstream.cli import terminal
 from ackstream.errors import AckstreamError, InputError
 from ackstream.observe.logs import escaped
 from ackstream.protocol.ditto.topics import THING_ACTIONS
@@ -73,13 +57,13 @@ def send(  # noqa: PLR0913 - the options of a command line
     action: Annotated[
         str | None, typer.Option(help=f"The command: {', '.join(THING_ACTIONS)}.", metavar="ACTION")
     ] = None,
-    header: Headers = None,
+    header: terminal.Headers = None,
     no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="File with a Ditto Protocol message; - for standard input.", metavar="FILE"),
     ] = None,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Send a command or a message, wait for the reply, and print it.
 
@@ -91,8 +75,8 @@ def send(  # noqa: PLR0913 - the options of a command line
     from ackstream.protocol.ditto.envelopes import decode
     from ackstream.protocol.errors import DittoError
 
-    settings = load()
-    given: dict[str, Any] = dict(name_and_value("--header", text) for text in header or ())
+    settings = terminal.load()
+    given: dict[str, Any] = dict(terminal.name_and_value("--header", text) for text in header or ())
     if ack:
         given[headers.REQUESTED_ACKS] = [_label(label) for label in ack]
     if timeout is not None:
@@ -105,7 +89,7 @@ def send(  # noqa: PLR0913 - the options of a command line
         elif thing is not None or live or message is not None or action is not None:
             raise InputError("--file contains the whole message: omit the thing, --live, --message and --action.")
         else:
-            envelope = decode(read_file(str(file)))
+            envelope = decode(terminal.read_file(str(file)))
         envelope.headers |= headers.read_headers(given)
     except DittoError as error:
         raise InputError(f"{error.message} {error.description or ''}".strip()) from None
@@ -124,14 +108,14 @@ def _from_arguments(
     if message is not None:
         if value is not None or live or action is not None:
             raise InputError("--message takes the thing and the payload only: omit the path, --live and --action.")
-        return Command.message(thing, message, UNSET if path is None else json_text("payload", path))
+        return Command.message(thing, message, UNSET if path is None else terminal.json_text("payload", path))
     if action is not None and action not in THING_ACTIONS:
         raise InputError(f"--action is {action!r}: use one of {', '.join(THING_ACTIONS)}.")
     chosen: Any = action or ("retrieve" if value is None else "modify")
     path = path or "/"
     if not path.startswith("/"):
         raise InputError(f"The path is {path!r}: it must begin with a slash, such as /attributes/on.")
-    content = UNSET if value is None else json_text("value", value)
+    content = UNSET if value is None else terminal.json_text("value", value)
     return Command.on_thing(chosen, thing, path, content, channel="live" if live else "twin")
 
 
@@ -151,7 +135,7 @@ def _label(text: str) -> str:
 def _ask(settings: Settings, envelope: Envelope, *, as_json: bool) -> int:
     from ackstream.client import NoReplyExpectedError, Requester
 
-    progress = Terminal(stderr=True)
+    progress = terminal.Terminal(stderr=True)
     with Requester(settings.kafka, default_timeout=settings.correlate.default_timeout / 1000) as requester:
         started = time.monotonic()
         try:
@@ -161,17 +145,17 @@ def _ask(settings: Settings, envelope: Envelope, *, as_json: bool) -> int:
             coordinates = f"{stored.topic}-{stored.partition}-{stored.offset}"
             progress.print(f"Sent as {stored.correlation_id} ({coordinates}); no reply requested.", soft_wrap=True)
             if as_json:
-                echo_json(stored)
+                terminal.echo_json(stored)
             return 0
         except ValueError as error:
             raise InputError(str(error)) from None
         with progress.status("Waiting for the reply"):
             reply = future.result()
         _show(progress, reply, time.monotonic() - started, as_json=as_json)
-        return 0 if reply.ok else FAILED
+        return 0 if reply.ok else terminal.FAILED
 
 
-def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) -> None:
+def _show(progress: terminal.Terminal, reply: Reply, seconds: float, *, as_json: bool) -> None:
     from http.client import responses
 
     from ackstream.cli.monitoring import STYLES
@@ -187,13 +171,13 @@ def _show(progress: Terminal, reply: Reply, seconds: float, *, as_json: bool) ->
         ) from None
     if as_json:
         found = {name: getattr(reply, name) for name in ("correlation_id", "status", "completed_by")}
-        echo_json(found | {"missing": missing, "explanation": explanation, "seconds": seconds, "value": value})
+        terminal.echo_json(found | {"missing": missing, "explanation": explanation, "seconds": seconds, "value": value})
         return
     line = Text(f"{reply.status} {phrase}".rstrip(), style=f"bold {STYLES[verdict(reply.status, reply.completed_by)]}")
     line.append(f"  {reply.completed_by}, {seconds:.2f} s. {escaped(explanation)}", style="default not bold")
-    progress.print(line, data(reply.correlation_id, "dim"), sep="\n", soft_wrap=True)
+    progress.print(line, terminal.data(reply.correlation_id, "dim"), sep="\n", soft_wrap=True)
     if value is not None:
-        Terminal(soft_wrap=True).print_json(data=value, indent=2)
+        terminal.Terminal(soft_wrap=True).print_json(data=value, indent=2)
 
 
 def ack(
@@ -203,8 +187,8 @@ def ack(
     payload: Annotated[str | None, typer.Option(help="The payload, as JSON.", metavar="JSON")] = None,
     delay: After = None,
     group: Group = None,
-    count: Count = None,
-    as_json: AsJson = False,
+    count: terminal.Count = None,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Acknowledge every command and message that requests one of the labels, and print it; Ctrl-C stops it.
 
@@ -212,7 +196,7 @@ def ack(
     """
     from ackstream.client import Ack
 
-    answer = Ack(status, UNSET if payload is None else json_text("payload", payload))
+    answer = Ack(status, UNSET if payload is None else terminal.json_text("payload", payload))
     _play(lambda signal: answer if signal.labels else None, labels, status, delay, group, count, as_json=as_json)
 
 
@@ -222,8 +206,8 @@ def respond(
     status: Status = 200,
     delay: After = None,
     group: Group = None,
-    count: Count = None,
-    as_json: AsJson = False,
+    count: terminal.Count = None,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Respond to every live command and live message that wants a response, as its device; Ctrl-C stops it.
 
@@ -232,7 +216,7 @@ def respond(
     from ackstream.client import Response
     from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 
-    answer = Response(status, UNSET if value is None else json_text("value", value))
+    answer = Response(status, UNSET if value is None else terminal.json_text("value", value))
     labels = [LIVE_RESPONSE]
     _play(
         lambda signal: answer if signal.response_wanted else None, labels, status, delay, group, count, as_json=as_json
@@ -252,14 +236,14 @@ def _play(
     """Answer signals, and print those that are answered, until Ctrl-C or until there were ``count`` of them."""
     from ackstream import client
 
-    seconds = 0.0 if delay is None else milliseconds("--delay", delay) / 1000
+    seconds = 0.0 if delay is None else terminal.milliseconds("--delay", delay) / 1000
     if group is not None and count is not None:
         raise InputError(
             "--count does not go with --group: the group would read further signals without answering them. "
             "Leave one of them out."
         )
     left, done = sys.maxsize if count is None else count, threading.Event()
-    console = Terminal(soft_wrap=True)
+    console = terminal.Terminal(soft_wrap=True)
 
     def handle(signal: Signal) -> Answer:
         nonlocal left
@@ -272,16 +256,18 @@ def _play(
             done.set()
         return client.After(seconds, answer) if seconds else answer
 
-    log_warnings()
-    with Interrupts() as interrupts:
+    terminal.log_warnings()
+    with terminal.Interrupts() as interrupts:
         try:
-            responder = client.Responder(load().kafka, handler=handle, labels=labels, group=group)
+            responder = client.Responder(terminal.load().kafka, handler=handle, labels=labels, group=group)
         except client.DittoError as error:
             sentence = f"{error} {error.description or ''}".strip()
             raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
         with responder:
             try:
-                Terminal(stderr=True).print(data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim"))
+                terminal.Terminal(stderr=True).print(
+                    terminal.data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim")
+                )
                 # answers that are delayed are sent before the end
                 while not (done.wait(POLL_SECONDS) and not responder.statistics.delayed):
                     responder.wait_closed(0)
@@ -289,14 +275,14 @@ def _play(
                 interrupts.ignore()
 
 
-def _print(console: Terminal, signal: Signal, status: int, *, as_json: bool) -> None:
+def _print(console: terminal.Terminal, signal: Signal, status: int, *, as_json: bool) -> None:
     topic = signal.envelope.topic
     if as_json:
         known = {name: getattr(signal, name) for name in ("correlation_id", "thing_id")}
         wanted = {name: getattr(signal, name) for name in ("path", "value", "labels")}
-        echo_json({**known, "topic": str(topic), **wanted, "status": status, "at": signal.timestamp})
+        terminal.echo_json({**known, "topic": str(topic), **wanted, "status": status, "at": signal.timestamp})
         return
     asked = " ".join(filter(None, (signal.channel, topic.criterion, topic.action or topic.subject, signal.path)))
     labels = ", ".join(signal.labels) or "response"
-    line = f"{moment(signal.timestamp)}  {signal.correlation_id}  {signal.thing_id}  {asked}"
-    console.print(data(f"{line}  {escaped(labels)} {status}"))
+    line = f"{terminal.moment(signal.timestamp)}  {signal.correlation_id}  {signal.thing_id}  {asked}"
+    console.print(terminal.data(f"{line}  {escaped(labels)} {status}"))

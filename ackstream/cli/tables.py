@@ -15,22 +15,7 @@ import msgspec
 import typer
 from rich.console import Group
 
-from ackstream.cli.terminal import (
-    FAILED,
-    AsJson,
-    PlainTable,
-    Terminal,
-    cell,
-    data,
-    echo,
-    echo_csv,
-    echo_json,
-    load,
-    milliseconds,
-    plain,
-    read_file,
-    result_table,
-)
+from ackstream.cli import terminal
 from ackstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +56,7 @@ def outcomes(
     sql: Annotated[
         bool, typer.Option("--sql", help="Print the SQL of the question, with the meaning of each column.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Answer a predefined question from the Delta tables, such as which labels are slow or missing.
 
@@ -89,32 +74,32 @@ def outcomes(
         hint = nearest(name, list(questions.QUESTIONS), "none is like it")
         raise InputError(f"Unknown question {question!r}: {hint}; `ackstream outcomes` lists the questions.")
     if sql:
-        echo(questions.QUESTIONS[name].sql.rstrip())
+        terminal.echo(questions.QUESTIONS[name].sql.rstrip())
         return
-    columns, rows = ask(load(), name, questions.parameters(name, argument))
+    columns, rows = ask(terminal.load(), name, questions.parameters(name, argument))
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if as_json:
-        echo_json(*records)
+        terminal.echo_json(*records)
     elif name == "story" and records:
-        Terminal(soft_wrap=True).print(_story(records))
+        terminal.Terminal(soft_wrap=True).print(_story(records))
     else:
-        Terminal().print(result_table(columns, rows) if rows else "No rows match.")
-    raise typer.Exit(FAILED if argument is not None and not rows else 0)
+        terminal.Terminal().print(terminal.result_table(columns, rows) if rows else "No rows match.")
+    raise typer.Exit(terminal.FAILED if argument is not None and not rows else 0)
 
 
 def _list_questions(*, as_json: bool) -> None:
     from ackstream.lake import questions
 
-    table = PlainTable("plane", "question", "")
+    table = terminal.PlainTable("plane", "question", "")
     for plane in questions.PLANES:
         for number, question in enumerate(one for one in questions.QUESTIONS.values() if one.plane == plane):
             table.add_row("" if number else plane, question.name, question.about)
     if not as_json:
-        Terminal().print(table)
+        terminal.Terminal().print(table)
         return
     for question in questions.QUESTIONS.values():
         shown = {"question": question.name, "plane": question.plane, "about": question.about}
-        echo_json(shown | {"tables": question.tables, "columns": question.columns})
+        terminal.echo_json(shown | {"tables": question.tables, "columns": question.columns})
 
 
 def ask(
@@ -143,11 +128,16 @@ def ask(
 def _story(records: Sequence[Mapping[str, Any]]) -> Group:
     shown: list[Text] = []
     for record in records:
-        words = (cell("occurred_at", record["occurred_at"]), record["event"], record["label"], record["status"])
-        shown.append(data(" ".join(str(word) for word in words if word is not None), "bold"))
+        words = (
+            terminal.cell("occurred_at", record["occurred_at"]),
+            record["event"],
+            record["label"],
+            record["status"],
+        )
+        shown.append(terminal.data(" ".join(str(word) for word in words if word is not None), "bold"))
         trace = record["traceparent"] and f"traceparent {record['traceparent']}"
-        shown += [data(f"  {text}") for text in (record["detail"], record["id"], trace) if text]
-        shown += [data(f"  {line}", "dim") for line in _indented(record["content"]).splitlines()]
+        shown += [terminal.data(f"  {text}") for text in (record["detail"], record["id"], trace) if text]
+        shown += [terminal.data(f"  {line}", "dim") for line in _indented(record["content"]).splitlines()]
     return Group(*shown)
 
 
@@ -168,7 +158,7 @@ def sql(
         Path | None, typer.Option("--file", "-f", help="A file with SQL; - for standard input.", metavar="FILE")
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a line of headings.")] = False,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Query the Delta tables with SQL, by DuckDB: each table is a view of its name. Without a query, list the tables.
 
@@ -179,10 +169,10 @@ def sql(
         raise InputError("--csv and --json exclude each other: choose one.")
     if query is not None and file is not None:
         raise InputError("The SQL is given twice: leave out the argument or --file.")
-    lake = load().lake
+    lake = terminal.load().lake
     if query is None and (file is not None or not sys.stdin.isatty()):
         try:
-            query = read_file("-" if file is None else str(file)).decode()
+            query = terminal.read_file("-" if file is None else str(file)).decode()
         except UnicodeDecodeError:
             raise InputError("The SQL is not UTF-8: save the file as UTF-8.") from None
     if query is None or not query.strip():
@@ -234,7 +224,9 @@ def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
         present = views(connection)
         if not present:
             place = in_full(lake.path)
-            echo(f"{place} has no tables: start the jobs, or name another lake as ACKSTREAM_LAKE_PATH.", err=True)
+            terminal.echo(
+                f"{place} has no tables: start the jobs, or name another lake as ACKSTREAM_LAKE_PATH.", err=True
+            )
         rows = []
         for name, entry in ALL_TABLES.items():
             counted = connection.execute(f"SELECT count(*) FROM {name}").fetchone() if name in present else None  # noqa: S608 - its name is ours
@@ -243,21 +235,21 @@ def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
 
 
 def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> None:
-    cells = (tuple(map(plain, row)) for row in rows)
+    cells = (tuple(map(terminal.plain, row)) for row in rows)
     if as_json:
         if twice := [name for name, number in Counter(columns).items() if number > 1]:
             raise InputError(f"Several columns are named {twice[0]}: give them names of their own with AS.")
         for row in cells:
-            echo_json(dict(zip(columns, row, strict=True)))
+            terminal.echo_json(dict(zip(columns, row, strict=True)))
     elif as_csv:
-        echo_csv(columns)
+        terminal.echo_csv(columns)
         for row in cells:
-            echo_csv(row)
+            terminal.echo_csv(row)
     else:
         shown = list(islice(cells, SHOWN))
-        Terminal().print(result_table(columns, shown) if shown else "No rows match.")
+        terminal.Terminal().print(terminal.result_table(columns, shown) if shown else "No rows match.")
         if next(cells, None) is not None:
-            echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
+            terminal.echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
 
 
 def maintain(
@@ -274,7 +266,7 @@ def maintain(
     erase: Annotated[
         list[str] | None, typer.Option(help="Remove all changes of this deleted thing first.", metavar="THING")
     ] = None,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Compact the Delta tables and delete files no longer needed; the jobs may keep running.
 
@@ -283,29 +275,29 @@ def maintain(
     from ackstream.lake import maintenance
     from ackstream.spark.session import quiet_session
 
-    settings = load()
-    journal_ms = None if journal is None else milliseconds("--journal", journal)
+    settings = terminal.load()
+    journal_ms = None if journal is None else terminal.milliseconds("--journal", journal)
     maintenance.check(settings.lake, names)
     with quiet_session(settings, "maintain") as spark:
         for thing_id in erase or ():
             maintenance.erase(spark, settings.lake, thing_id)
         reports = maintenance.maintain(spark, settings, names or None, journal_ms=journal_ms)
     if as_json:
-        echo_json(*reports)
+        terminal.echo_json(*reports)
     else:
         rows = [tuple(asdict(report).values())[:-1] for report in reports]
-        Terminal().print(result_table(list(asdict(reports[0]))[:-1], rows))
+        terminal.Terminal().print(terminal.result_table(list(asdict(reports[0]))[:-1], rows))
     failed = [report for report in reports if report.failure]
     for report in failed:
-        echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
+        terminal.echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
     if failed:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(terminal.FAILED)
 
 
 def migrate(
     job: Annotated[str, typer.Argument(help="The stopped job: correlate, settle or queues.", metavar="JOB")],
     *,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Move the checkpoint of a stopped job to other shards, shuffle partitions or another state store.
 
@@ -322,16 +314,18 @@ def migrate(
     jobs = {known.name: known for known in (CORRELATE, SETTLE, QUEUES)}
     if job not in jobs:
         raise InputError(f"The checkpoint of {job!r} cannot be migrated; the jobs are {', '.join(jobs)}.")
-    settings = load()
+    settings = terminal.load()
     with quiet_session(settings, "migrate") as spark:
         found = move(spark, settings, jobs[job])
     if as_json:
-        echo_json({"job": job, "changed": found.changed if found else {}, "former": found.former if found else None})
+        terminal.echo_json(
+            {"job": job, "changed": found.changed if found else {}, "former": found.former if found else None}
+        )
         return
     if found is None:
         values = ", ".join(f"{key} = {value}" for key, value in fixed_values(settings, jobs[job].keeps.movable).items())
-        echo(f"The checkpoint of {job} has the values of the settings: {values}.")
+        terminal.echo(f"The checkpoint of {job} has the values of the settings: {values}.")
         return
     for key, (before, now) in found.changed.items():
-        echo(f"{key}: {before} -> {now}")
-    echo(f"Start {job} again; delete {found.former} when it runs.")
+        terminal.echo(f"{key}: {before} -> {now}")
+    terminal.echo(f"Start {job} again; delete {found.former} when it runs.")
