@@ -13,13 +13,7 @@ from msgspec import UNSET
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
 from ackstream.connectivity.system import AloneAway, Place, System
-from ackstream.connectivity.transports.transport import (
-    ExternalMessage,
-    OutgoingMessage,
-    Published,
-    TargetPublisher,
-    outgoing,
-)
+from ackstream.connectivity.transports import transport
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, live_response
@@ -59,7 +53,7 @@ log = logging.getLogger(__name__)
 class Publishing(NamedTuple):
     """A message for a target; ``label`` is acknowledged once the transport confirms."""
 
-    message: OutgoingMessage
+    message: transport.OutgoingMessage
     label: str | None
 
 
@@ -158,11 +152,13 @@ class _TargetRules:
             return signal.response_required and signal.stream in ("live-commands", "messages")
         return self.label in signal.labels
 
-    def message(self, signal: Envelope) -> OutgoingMessage | None:
+    def message(self, signal: Envelope) -> transport.OutgoingMessage | None:
         value = bytes(signal.value) if self.sends_value and signal.value is not UNSET else None
         kind = PROTOCOL_CONTENT_TYPE if value is None else JSON_CONTENT_TYPE
         address, mapping = self._target.address, self._target.header_mapping
-        return outgoing(signal, address, mapping, self._id, payload=value, content_type=kind, quote=self._quote)
+        return transport.outgoing(
+            signal, address, mapping, self._id, payload=value, content_type=kind, quote=self._quote
+        )
 
 
 def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelope]:
@@ -176,7 +172,7 @@ def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelop
     return found
 
 
-def issued(label: str, result: Published, headers: Mapping[str, Any]) -> Acknowledgement:
+def issued(label: str, result: transport.Published, headers: Mapping[str, Any]) -> Acknowledgement:
     """Return the acknowledgement that a target issues; headers of the signal take precedence over the transport's."""
     try:
         return acknowledgement(label, result.status, result.payload, {**result.headers, **headers})
@@ -208,7 +204,7 @@ class OutboundWorker(Closing):
         self,
         connection: Connection,
         kafka: Kafka,
-        publisher: TargetPublisher,
+        publisher: transport.TargetPublisher,
         system: System,
         labels: Labels,
         away: AloneAway,
@@ -274,7 +270,7 @@ class OutboundWorker(Closing):
             handed = _Handed(signal, publishing, work, place)
             self._publisher.publish(publishing.message, partial(self._published, handed))
 
-    def _published(self, handed: _Handed, result: Published) -> None:
+    def _published(self, handed: _Handed, result: transport.Published) -> None:
         FIGURES.count(CONNECTION_MESSAGES, self._id, "outbound", "published" if result.succeeded else "failed")
         if not result.succeeded:
             name, where = handed.signal.correlation_id, handed.publishing.message.address
@@ -286,7 +282,7 @@ class OutboundWorker(Closing):
             self._publishing -= 1
             self._changed.notify_all()
 
-    def _decide(self, handed: _Handed, result: Published) -> None:
+    def _decide(self, handed: _Handed, result: transport.Published) -> None:
         signal, (_, label), work, place = handed
         # labels may have been lost since the signal was read
         reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
@@ -305,10 +301,12 @@ class OutboundWorker(Closing):
         finally:
             self._worker.outbox.release(work)
 
-    def _give_up(self, handed: _Handed, result: Published) -> None:
+    def _give_up(self, handed: _Handed, result: transport.Published) -> None:
         message, signal = handed.publishing.message, handed.signal
         why = f"{message.address} accepted others, but never this one: {result.reason}"
-        letter = ExternalMessage(f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, message.payload)
+        letter = transport.ExternalMessage(
+            f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, message.payload
+        )
 
         def stored(answer: Any) -> None:
             if answer is None:

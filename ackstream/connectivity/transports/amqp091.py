@@ -19,17 +19,8 @@ from pika.adapters.select_connection import IOLoop, SelectConnection
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ProtocolSyntaxError, ShortStringTooLong
 from pika.spec import PERSISTENT_DELIVERY_MODE, Basic
 
-from ackstream.connectivity.transports import brokers
+from ackstream.connectivity.transports import brokers, transport
 from ackstream.connectivity.transports.brokers import BrokerLink, ConfirmingPublisher, Confirms, PushedSource
-from ackstream.connectivity.transports.transport import (
-    CONNECT_SECONDS,
-    TURN_SECONDS,
-    ExternalMessage,
-    Published,
-    Transport,
-    not_published,
-    property_text,
-)
 from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
@@ -54,7 +45,7 @@ RETURN_SECONDS = 0.1
 """How long after a negative confirm the broker may return the message."""
 LEAVE_SECONDS = 1.0
 """How long the broker may take to agree to the end of a connection."""
-ANSWER_SECONDS = CONNECT_SECONDS + LEAVE_SECONDS
+ANSWER_SECONDS = transport.CONNECT_SECONDS + LEAVE_SECONDS
 """How long the broker may take to open a connection: pika gives up first."""
 REFUSALS = frozenset({311, 403, 404, 406})
 """Reply codes of a channel that is closed because of a message: its size, permission, exchange, or a precondition."""
@@ -67,8 +58,8 @@ def parameters(connection: Amqp091Connection) -> ConnectionParameters:
         connection.host,
         connection.port,
         connection.virtual_host,
-        socket_timeout=CONNECT_SECONDS,
-        stack_timeout=CONNECT_SECONDS,
+        socket_timeout=transport.CONNECT_SECONDS,
+        stack_timeout=transport.CONNECT_SECONDS,
         heartbeat=IDLE_SECONDS,
         # Qpid would otherwise close the connection for a message that no queue takes
         client_properties={"connection_name": connection.id, "qpid.close_when_no_route": False},
@@ -113,7 +104,7 @@ class _Link(BrokerLink):
             # a broker without memory or disk space reads nothing from clients that publish
             limit = time.monotonic() + LEAVE_SECONDS
             while self.connection.is_closing and time.monotonic() < limit:
-                self._exchange(TURN_SECONDS)
+                self._exchange(transport.TURN_SECONDS)
         with suppress(Exception):
             if not self.connection.is_closed:
                 # pika itself would wait for the answer of the broker without limit
@@ -248,7 +239,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         except Exception as error:  # noqa: BLE001 - a header or an address that AMQP cannot carry
             # the latter two are of a routing key or a correlation-id of more than 255 bytes
             away = isinstance(error, AMQPError) and not isinstance(error, ShortStringTooLong | ProtocolSyntaxError)
-            unconfirmed.done(not_published(error, UNAVAILABLE if away else BAD_REQUEST))
+            unconfirmed.done(transport.not_published(error, UNAVAILABLE if away else BAD_REQUEST))
         else:
             self._tag = tag
             self._confirms.sent(tag, unconfirmed)
@@ -272,10 +263,10 @@ class Amqp091Publisher(ConfirmingPublisher):
         if unconfirmed is None:
             return
         lost = ConnectionError("The broker did not store it.")
-        result = Published(OK) if stored else not_published(lost, UNAVAILABLE)
+        result = transport.Published(OK) if stored else transport.not_published(lost, UNAVAILABLE)
         if tag in self._returned:
             why = f"No queue takes messages to {unconfirmed.message.address}."
-            result = not_published(UnroutableError(why), BAD_REQUEST)
+            result = transport.not_published(UnroutableError(why), BAD_REQUEST)
         self._refused.discard(tag)
         self._returned.discard(tag)
         unconfirmed.done(result)
@@ -285,7 +276,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         ready, self._channel = self._channel, None
         if channel is ready and isinstance(reason, ChannelClosedByBroker) and reason.reply_code in REFUSALS:
             if (refused := self._confirms.channel_closed()) is not None:
-                refused.done(not_published(reason, BAD_REQUEST))
+                refused.done(transport.not_published(reason, BAD_REQUEST))
             # once this one is forgotten
             self._link.loop.add_callback_threadsafe(self._open_channel)
         else:
@@ -295,16 +286,16 @@ class Amqp091Publisher(ConfirmingPublisher):
 _PROPERTIES = (CONTENT_TYPE, CORRELATION_ID, "reply-to")
 
 
-def external_message(method: Any, properties: BasicProperties, body: bytes) -> ExternalMessage:
+def external_message(method: Any, properties: BasicProperties, body: bytes) -> transport.ExternalMessage:
     """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``."""
-    found = {property_text(name).lower(): value for name, value in (properties.headers or {}).items()}
+    found = {transport.property_text(name).lower(): value for name, value in (properties.headers or {}).items()}
     # the property alone: brokers check that it is the user of the sender
     found["user-id"] = None
     named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, "message-id", "user-id")}
     found |= {name: value for name, value in named.items() if value}
     found |= {"amqp.exchange": method.exchange, "amqp.routing-key": method.routing_key}
-    headers = {name: property_text(value) for name, value in found.items() if value is not None}
-    return ExternalMessage(str(uuid.uuid4()), headers, body, address=headers["amqp.routing-key"])
+    headers = {name: transport.property_text(value) for name, value in found.items() if value is not None}
+    return transport.ExternalMessage(str(uuid.uuid4()), headers, body, address=headers["amqp.routing-key"])
 
 
 def basic_properties(headers: dict[str, str], message_id: str) -> BasicProperties:
@@ -344,4 +335,4 @@ def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
 data.decode_value = decode_value
 
 
-TRANSPORT = Transport(Amqp091Publisher, Amqp091Source)
+TRANSPORT = transport.Transport(Amqp091Publisher, Amqp091Source)

@@ -12,14 +12,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from ackstream.connectivity.transports.transport import (
-    CONNECT_SECONDS,
-    TURN_SECONDS,
-    MessageSource,
-    TargetPublisher,
-    not_published,
-    redelivers,
-)
+from ackstream.connectivity.transports import transport
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS, backoff
 from ackstream.protocol.ditto.correlation_ids import Latest
@@ -52,14 +45,14 @@ class BrokerLink(ABC):
         self.reason: BaseException | str | None = None
         self._settings = connection
 
-    def wait(self, until: Callable[[], bool], seconds: float = CONNECT_SECONDS) -> None:
+    def wait(self, until: Callable[[], bool], seconds: float = transport.CONNECT_SECONDS) -> None:
         """Exchange data until a condition holds; after ``seconds`` disconnect and raise ``UnreachableError``."""
         limit = time.monotonic() + seconds
         try:
             while not until():
                 if time.monotonic() > limit:
                     raise unreachable(self._settings, "it did not answer in time")
-                self.turn(TURN_SECONDS)
+                self.turn(transport.TURN_SECONDS)
         except UnreachableError:
             self.close()
             raise
@@ -106,7 +99,7 @@ TAKE_SECONDS = 1.0
 """Maximum time between exchanges of data, so that heartbeats are sent while Kafka is slow."""
 
 
-class PushedSource(MessageSource):
+class PushedSource(transport.MessageSource):
     """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
 
     def __init__(self, connection: Any, index: int, source: Source, intake: Receiver) -> None:
@@ -143,7 +136,7 @@ class PushedSource(MessageSource):
             self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
 
     def _done(self, delivery: Any, settlement: Settlement) -> None:
-        if redelivers(settlement, self._source.qos):
+        if transport.redelivers(settlement, self._source.qos):
             self._rejected.append((self._redelivery.due(time.monotonic()), delivery))
         else:
             self._redelivery.reset()
@@ -252,7 +245,7 @@ class Confirms:
         return left
 
 
-class ConfirmingPublisher(TargetPublisher):
+class ConfirmingPublisher(transport.TargetPublisher):
     """Publishes in a thread of its own; reports messages confirmed or refused, and those left when it disconnects."""
 
     _link: BrokerLink
@@ -280,7 +273,7 @@ class ConfirmingPublisher(TargetPublisher):
                 self._accepted.append((message, done))
                 self._wake()
         if error is not None:
-            done(not_published(error, UNAVAILABLE))
+            done(transport.not_published(error, UNAVAILABLE))
 
     def close(self) -> None:
         """Wait for confirmations for at most 5 s, then disconnect."""
@@ -300,7 +293,7 @@ class ConfirmingPublisher(TargetPublisher):
 
     def _turn(self) -> None:
         """Exchange data with the broker, and send accepted messages unless :meth:`_wake` does that."""
-        self._link.turn(TURN_SECONDS)
+        self._link.turn(transport.TURN_SECONDS)
 
     def _run(self) -> None:
         error: BaseException = ConnectionError("The connection was closed.")
@@ -322,5 +315,5 @@ class ConfirmingPublisher(TargetPublisher):
             left = [sent.done for each in self._unconfirmed() for sent in each.give_up()]
             left += [done for _, done in self._accepted]
         for done in left:
-            done(not_published(error, UNAVAILABLE))
+            done(transport.not_published(error, UNAVAILABLE))
         self._link.close()

@@ -13,13 +13,7 @@ from urllib.parse import quote, unquote
 import httpx
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.connectivity.transports.transport import (
-    CONNECT_SECONDS,
-    Published,
-    TargetPublisher,
-    Transport,
-    not_published,
-)
+from ackstream.connectivity.transports import transport
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
 from ackstream.protocol.ditto.envelopes import decode_text, json_or_text, raw
@@ -40,7 +34,7 @@ _TEMPORARY = frozenset({REQUEST_TIMEOUT, 429, 502, UNAVAILABLE, 504})
 """Statuses of a service that accepts nothing at present."""
 
 
-class HttpPublisher(TargetPublisher):
+class HttpPublisher(transport.TargetPublisher):
     """Sends requests from as many threads as the connection allows; from one, in order."""
 
     def __init__(self, connection: HttpPushConnection, _own: Kafka) -> None:
@@ -50,7 +44,7 @@ class HttpPublisher(TargetPublisher):
             base_url=connection.url,
             auth=None if user is None else (user, connection.secret),
             verify=(connection.tls or Tls()).client_context(),
-            timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_SECONDS)),
+            timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, transport.CONNECT_SECONDS)),
             limits=httpx.Limits(max_connections=connection.parallelism),
         )
         self._halted, self._closed = threading.Event(), threading.Event()
@@ -101,18 +95,18 @@ class HttpPublisher(TargetPublisher):
             if not self._closed.is_set():
                 done(result)
 
-    def _published(self, message: OutgoingMessage) -> Published:
+    def _published(self, message: OutgoingMessage) -> transport.Published:
         try:
             return self._request(message)
         except httpx.TimeoutException as error:
-            return not_published(error, REQUEST_TIMEOUT)
+            return transport.not_published(error, REQUEST_TIMEOUT)
         except httpx.TransportError as error:
             refused = isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol)
-            return not_published(error, BAD_REQUEST if refused else UNAVAILABLE)
+            return transport.not_published(error, BAD_REQUEST if refused else UNAVAILABLE)
         except Exception as error:  # noqa: BLE001 - an address or header that HTTP cannot carry
-            return not_published(error, BAD_REQUEST)
+            return transport.not_published(error, BAD_REQUEST)
 
-    def _request(self, message: OutgoingMessage) -> Published:
+    def _request(self, message: OutgoingMessage) -> transport.Published:
         verb, _, path = message.address.partition(":")
         if leaves(path):
             # a placeholder must not lead to another part of the service
@@ -137,12 +131,14 @@ def leaves(path: str) -> bool:
     return any(segment.partition(";")[0] == ".." for segment in segments)
 
 
-def published(status: int, headers: dict[str, str], body: bytes) -> Published:
+def published(status: int, headers: dict[str, str], body: bytes) -> transport.Published:
     """Return the result in a response: its status, its body as JSON, a text or base64, its headers."""
     if not 100 <= status <= 599:  # noqa: PLR2004 - the range of statuses
         unknown = ValueError(f"The service answered with the unknown status {status}.")
-        return not_published(unknown, INTERNAL_ERROR, away=False)
-    return Published(status, _payload(headers.get(CONTENT_TYPE, ""), body), headers, away=status in _TEMPORARY)
+        return transport.not_published(unknown, INTERNAL_ERROR, away=False)
+    return transport.Published(
+        status, _payload(headers.get(CONTENT_TYPE, ""), body), headers, away=status in _TEMPORARY
+    )
 
 
 def _payload(kind: str, body: bytes) -> Raw | UnsetType:
@@ -164,4 +160,4 @@ def _no_source(*_: Any) -> NoReturn:
     raise NotImplementedError("HTTP has no sources; the settings refuse them.")
 
 
-TRANSPORT = Transport(HttpPublisher, _no_source)
+TRANSPORT = transport.Transport(HttpPublisher, _no_source)

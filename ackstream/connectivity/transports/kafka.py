@@ -29,16 +29,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.core.group import SESSION_MS, GroupMember
 from ackstream.client.core.messages import Deliveries, Work
-from ackstream.connectivity.transports.transport import (
-    OF_RECORD,
-    ExternalMessage,
-    MessageSource,
-    Published,
-    TargetPublisher,
-    Transport,
-    not_published,
-    redelivers,
-)
+from ackstream.connectivity.transports import transport
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, backoff
@@ -58,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class KafkaSource(MessageSource):
+class KafkaSource(transport.MessageSource):
     """Consumes the topics of a source as a member of the connection's consumer group."""
 
     def __init__(
@@ -127,7 +118,7 @@ class KafkaSource(MessageSource):
             self._intake.take(message, partial(self._done, work), redelivered=redelivered)
 
     def _done(self, work: Work, settlement: Settlement) -> None:
-        if redelivers(settlement, self._qos):
+        if transport.redelivers(settlement, self._qos):
             work.rejected = True
         else:
             work.remaining = 0
@@ -163,7 +154,7 @@ class KafkaSource(MessageSource):
         self._deliveries.start(partition, offset, seen)
 
 
-def external_message(record: Any, connection_id: str) -> ExternalMessage:
+def external_message(record: Any, connection_id: str) -> transport.ExternalMessage:
     """Convert a record, with headers ``kafka.topic``, ``kafka.key`` and ``kafka.timestamp``."""
     headers = {name.lower(): value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
     # of the record alone: a header must not stand for a missing key
@@ -172,7 +163,7 @@ def external_message(record: Any, connection_id: str) -> ExternalMessage:
         headers["kafka.key"] = record.key.decode("utf-8", "replace")
     headers |= {"kafka.topic": record.topic, "kafka.timestamp": str(record.timestamp)}
     identity = f"{connection_id}-{record.topic}-{record.partition}-{record.offset}"
-    return ExternalMessage(identity, headers, record.value or b"", address=record.topic)
+    return transport.ExternalMessage(identity, headers, record.value or b"", address=record.topic)
 
 
 def expired(headers: Any, now_ms: float) -> bool:
@@ -204,14 +195,16 @@ class UnknownTopicError(RetriableError):  # type: ignore[misc]  # kafka-python i
 _OF_TOPIC = (UnknownTopicError, InvalidTopicError, TopicAuthorizationFailedError, PolicyViolationError)
 
 
-def refused(error: BaseException) -> Published:
+def refused(error: BaseException) -> transport.Published:
     """Return the result of a record not stored: 500 if a retry may, else 400 (Ditto, ``KafkaExceptionConverter``)."""
     # unless a topic or record is at fault, or an address or header that Kafka cannot carry
-    away = isinstance(error, KafkaError) and not isinstance(error, _OF_TOPIC + OF_RECORD)
-    return not_published(error, INTERNAL_ERROR if isinstance(error, RetriableError) else BAD_REQUEST, away=away)
+    away = isinstance(error, KafkaError) and not isinstance(error, _OF_TOPIC + transport.OF_RECORD)
+    return transport.not_published(
+        error, INTERNAL_ERROR if isinstance(error, RetriableError) else BAD_REQUEST, away=away
+    )
 
 
-class KafkaPublisher(TargetPublisher):
+class KafkaPublisher(transport.TargetPublisher):
     """Publishes with one producer, from a thread that may block while a topic is still unknown."""
 
     def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
@@ -226,7 +219,7 @@ class KafkaPublisher(TargetPublisher):
         self._away_at: float | None = None
         self._resting_until = 0.0
         # topics that the cluster has refused, and until when that counts
-        self._refused: Latest[str, tuple[float, Published]] = Latest(_MAX_REFUSED)
+        self._refused: Latest[str, tuple[float, transport.Published]] = Latest(_MAX_REFUSED)
         self._admin: Any = None
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
@@ -273,7 +266,7 @@ class KafkaPublisher(TargetPublisher):
             sent.add_callback(partial(self._stored, done))
             sent.add_errback(lambda error: done(refused(error)))
 
-    def _known(self, topic: str) -> Published | None:
+    def _known(self, topic: str) -> transport.Published | None:
         """Return the result of the message before it, if this one has the same without a try."""
         now = time.monotonic()
         until, result = self._refused.get(topic, (0.0, None))
@@ -323,7 +316,9 @@ class KafkaPublisher(TargetPublisher):
                 admin.close()
 
     def _stored(self, done: Confirm, metadata: Any) -> None:
-        done(Published(OK, raw(record_metadata(metadata))) if self._debug else Published(NO_CONTENT))
+        done(
+            transport.Published(OK, raw(record_metadata(metadata))) if self._debug else transport.Published(NO_CONTENT)
+        )
 
 
 def shares_brokers(one: Kafka, other: Kafka) -> bool:
@@ -344,4 +339,4 @@ def cluster(connection: KafkaConnection, own: Kafka) -> Kafka:
     return own.at(connection.bootstrap, connection.security, connection.options, topic_prefix="")
 
 
-TRANSPORT = Transport(KafkaPublisher, KafkaSource)
+TRANSPORT = transport.Transport(KafkaPublisher, KafkaSource)

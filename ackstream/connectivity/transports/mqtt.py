@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
 
+from ackstream.connectivity.transports import transport
 from ackstream.connectivity.transports.brokers import Redelivery, unreachable
 from ackstream.connectivity.transports.mqtt_client import (
     QOS,
@@ -29,15 +30,6 @@ from ackstream.connectivity.transports.mqtt_client import (
     MqttClient,
     external_message,
     publish_properties,
-)
-from ackstream.connectivity.transports.transport import (
-    CONNECT_SECONDS,
-    MessageSource,
-    Published,
-    TargetPublisher,
-    Transport,
-    not_published,
-    redelivers,
 )
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
@@ -66,7 +58,7 @@ class _Unacknowledged:
     settlement: Settlement | None = None
 
 
-class MqttSource(MessageSource):
+class MqttSource(transport.MessageSource):
     """Consumes topics; from QoS 1 on the broker keeps messages while it is away, and redelivers unacknowledged ones."""
 
     def __init__(self, connection: MqttConnection, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
@@ -92,7 +84,7 @@ class MqttSource(MessageSource):
         """Connect and subscribe; once this returns, every message that arrives is consumed."""
         self._thread.start()
         self._client.join()
-        if not self._joined.wait(CONNECT_SECONDS):
+        if not self._joined.wait(transport.CONNECT_SECONDS):
             raise unreachable(self._connection, "it did not accept the subscription")
         if self._refusal is not None:
             raise self._refusal
@@ -190,7 +182,7 @@ class MqttSource(MessageSource):
             waiting.popleft()
         while waiting and (settlement := waiting[0].settlement) is not None:
             message = waiting[0].message
-            if redelivers(settlement, message.qos, able=able):
+            if transport.redelivers(settlement, message.qos, able=able):
                 return True
             waiting.popleft()
             self._client.receipt(message, accepted=settlement != "reject-without-redelivery")
@@ -223,7 +215,7 @@ class NotAcceptedError(Exception):
     """The broker does not accept a message."""
 
 
-class MqttPublisher(TargetPublisher):
+class MqttPublisher(transport.TargetPublisher):
     """Publishes with QoS 1 unless a header has another one; while the broker is away, messages are kept."""
 
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
@@ -232,7 +224,7 @@ class MqttPublisher(TargetPublisher):
         # by packet id, for QoS 0 the negative one: callbacks that wait for a confirmation, and confirmations that came
         # before ``publish`` had returned
         self._waiting: dict[int, Confirm] = {}
-        self._early: dict[int, Published] = {}
+        self._early: dict[int, transport.Published] = {}
         # a broker disconnects the earlier of two clients of one name: connectors of one connection share its targets
         self._client = MqttClient(connection, f"publisher-{uuid.uuid4().hex[:8]}", persistent=False)
         self._client.on_confirmed = self._confirmed
@@ -262,12 +254,12 @@ class MqttPublisher(TargetPublisher):
                 properties=publish_properties(headers) if self._five else None,
             )
         except Exception as error:  # noqa: BLE001 - not a topic name, one with wildcards, or no QoS
-            done(not_published(error, BAD_REQUEST))
+            done(transport.not_published(error, BAD_REQUEST))
             return
         # without a connection the client keeps all but those of QoS 0
         accepted = (MQTT_ERR_SUCCESS, MQTT_ERR_NO_CONN) if quality else (MQTT_ERR_SUCCESS,)
         if sent.rc not in accepted:
-            done(not_published(ConnectionError(f"the client does not send it ({sent.rc.name})"), UNAVAILABLE))
+            done(transport.not_published(ConnectionError(f"the client does not send it ({sent.rc.name})"), UNAVAILABLE))
             return
         identity = sent.mid if quality else -sent.mid
         with self._changed:
@@ -284,10 +276,10 @@ class MqttPublisher(TargetPublisher):
         self._client.leave()
 
     def _confirmed(self, identity: int, reason: Any) -> None:
-        result = Published(OK)
+        result = transport.Published(OK)
         if reason.is_failure:
             refused = reason.getName() in _REFUSALS
-            result = not_published(NotAcceptedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
+            result = transport.not_published(NotAcceptedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
         with self._changed:
             done = self._waiting.pop(identity, None)
             if done is None:
@@ -297,4 +289,4 @@ class MqttPublisher(TargetPublisher):
             done(result)
 
 
-TRANSPORT = Transport(MqttPublisher, MqttSource)
+TRANSPORT = transport.Transport(MqttPublisher, MqttSource)
