@@ -16,17 +16,8 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from ackstream import __version__
+from ackstream import __version__, errors
 from ackstream.cli import administration, messages, monitoring, requests, tables, terminal
-from ackstream.errors import (
-    AckstreamError,
-    BadParameterError,
-    InconsistentQosError,
-    InputError,
-    LocalError,
-    SettingsError,
-    UnreachableError,
-)
 from ackstream.local import machine
 
 if TYPE_CHECKING:
@@ -36,11 +27,13 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 
-def exit_code(error: AckstreamError) -> int:
+def exit_code(error: errors.AckstreamError) -> int:
     """Return the exit code of a command that ends with an error."""
-    if isinstance(error, (InputError, SettingsError, BadParameterError, InconsistentQosError)):
+    if isinstance(
+        error, (errors.InputError, errors.SettingsError, errors.BadParameterError, errors.InconsistentQosError)
+    ):
         return terminal.WRONG_INPUT
-    return terminal.NO_ANSWER if isinstance(error, (UnreachableError, TimeoutError)) else terminal.FAILED
+    return terminal.NO_ANSWER if isinstance(error, (errors.UnreachableError, TimeoutError)) else terminal.FAILED
 
 
 class Commands(TyperGroup):
@@ -52,7 +45,7 @@ class Commands(TyperGroup):
         sys.excepthook = terminal.show_error
         try:
             return super().invoke(ctx)
-        except AckstreamError as error:
+        except errors.AckstreamError as error:
             terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
@@ -203,7 +196,7 @@ def run_together(
 
     settings, known = terminal.load(), [name for name in machine.jobs() if name != MIRROR]
     if unknown := [name for name in jobs if name not in known]:
-        raise InputError(f"{unknown[0]!r} cannot be run with others: the jobs are {', '.join(known)}.")
+        raise errors.InputError(f"{unknown[0]!r} cannot be run with others: the jobs are {', '.join(known)}.")
     names, script = list(dict.fromkeys(jobs)), machine.installation_root() / "jobs" / "together" / "__main__.py"
     command = submit_command(settings, "+".join(names), *names, script=script, console=terminal.Terminal(stderr=True))
     terminal.echo(shlex.join(command), err=not dry_run)
@@ -214,7 +207,7 @@ def run_together(
 def _entry(text: str) -> tuple[str, str]:
     key, value = terminal.name_and_value("--conf", text, "write KEY=VALUE, such as spark.executor.memory=2g")
     if option := _OPTIONS.get(key):
-        raise InputError(f"--conf {key} would have no effect: use {option}.")
+        raise errors.InputError(f"--conf {key} would have no effect: use {option}.")
     return key, value
 
 
@@ -225,7 +218,7 @@ def _check(settings: Settings, job: str, arguments: Sequence[str]) -> None:
 
         named(settings, arguments)
     elif arguments:
-        raise InputError(
+        raise errors.InputError(
             f"The job {job} takes no arguments, so {arguments[0]!r} would have no effect: leave it out; options of "
             f"`ackstream submit` stand before --."
         )
@@ -252,7 +245,7 @@ def gateway() -> None:
         except SystemExit:
             # uvicorn has logged the reason
             host, port = settings.gateway.host, settings.gateway.port
-            raise LocalError(
+            raise errors.LocalError(
                 f"The gateway cannot listen at {host}:{port}: stop the program that uses the port, or choose another "
                 f"one with gateway.port (ACKSTREAM_GATEWAY_PORT)."
             ) from None
@@ -281,7 +274,7 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
     settings = _logged(program)
     parts = getattr(settings, key)
     if not parts:
-        raise SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
+        raise errors.SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
     # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
     logging.getLogger("kafka").setLevel(logging.ERROR)
     console = terminal.Terminal(stderr=True)

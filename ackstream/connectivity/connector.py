@@ -13,19 +13,8 @@ from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.outbound import OutboundWorker
 from ackstream.connectivity.system import AloneAway, System
+from ackstream.connectivity.transports import transport
 from ackstream.connectivity.transports.kafka import cluster, shares_brokers
-from ackstream.connectivity.transports.transport import (
-    EXPECTED,
-    TURN_SECONDS,
-    Confirm,
-    MessageSource,
-    OutgoingMessage,
-    Published,
-    Runner,
-    TargetPublisher,
-    not_published,
-    transport,
-)
 from ackstream.errors import SettingsError
 from ackstream.kafka.clients import MAX_BACKOFF_SECONDS, backoff
 from ackstream.kafka.topics import system_topics
@@ -119,13 +108,13 @@ MAX_REPLIES, MAX_REPLY_BYTES = 1_000, 32 * 1024 * 1024
 """Limits of replies that wait for the other system: at one of them the sources of the connection pause."""
 
 
-class Connector(Runner):
+class Connector(transport.Runner):
     """Runs connections; one that cannot be opened is retried after 0.1 to 60 s while the others continue."""
 
     def __init__(self, settings: Settings, connections: Sequence[Connection]) -> None:
         """Begin to open the connections; raise as ``System``, ``transport``, ``access_of``, ``check_addresses`` do."""
         for each in connections:
-            transport(each.type)
+            transport.transport(each.type)
             if isinstance(each, KafkaConnection):
                 check_addresses(each, settings.kafka)
         access = access_of(settings, connections)
@@ -182,10 +171,10 @@ class _Link:
         self._system = system
         self._stack: ExitStack | None = None
         self._labels: Labels | None = None
-        self._publisher: TargetPublisher | None = None
+        self._publisher: transport.TargetPublisher | None = None
         self._worker: OutboundWorker | None = None
         self._away = AloneAway()
-        self._sources: list[MessageSource] = []
+        self._sources: list[transport.MessageSource] = []
         self._attempts = 0
         self._opened_at: float | None = None
         self._open_at = 0.0
@@ -205,7 +194,7 @@ class _Link:
                 HEALTH.beat(thread, now)
                 if self.is_open:
                     HEALTH.beat(sign, now)
-                stop.wait(TURN_SECONDS)
+                stop.wait(transport.TURN_SECONDS)
             self.close()
             FIGURES.set(CONNECTION_OPEN, self.id, value=False)
 
@@ -214,7 +203,7 @@ class _Link:
         try:
             self._turn(self._clock())
         except Exception as error:
-            if not isinstance(error, EXPECTED):
+            if not isinstance(error, transport.EXPECTED):
                 log.exception("The connection %s failed.", self.id)
             # any error of a client library: the thread continues
             self.close()
@@ -225,14 +214,14 @@ class _Link:
         self.is_open = is_open and all(part.connected for part in parts)
         return self.is_open
 
-    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+    def publish(self, message: transport.OutgoingMessage, done: transport.Confirm) -> None:
         """Publish a reply of a source with the publisher that is open now."""
         publisher, replies, size = self._publisher, self._replies, len(message.payload)
         if publisher is None:
-            done(not_published(ConnectionError("The connection was closed."), UNAVAILABLE))
+            done(transport.not_published(ConnectionError("The connection was closed."), UNAVAILABLE))
             return
 
-        def published(result: Published) -> None:
+        def published(result: transport.Published) -> None:
             replies.count(-1, -size)
             done(result)
 
@@ -290,7 +279,7 @@ class _Link:
         log.warning("The connection %s is not open: %s Retrying in %g s.", self.id, reason, wait)
 
     def _open(self) -> None:
-        connection, kind = self._connection, transport(self._connection.type)
+        connection, kind = self._connection, transport.transport(self._connection.type)
         with ExitStack() as stack:
             # the connection opens without its labels, too: then its acknowledgements are rejected
             labels = Labels(stack, self._kafka, self._wanted, connection.id, required=False)
@@ -308,7 +297,7 @@ class _Link:
     def _begin_to_publish(self, labels: Labels) -> None:
         """Publish with a new publisher: the last one may still hold messages that are published again now."""
         connection, last = self._connection, self._publisher
-        self._publisher = publisher = transport(connection.type).publisher(connection, self._kafka)
+        self._publisher = publisher = transport.transport(connection.type).publisher(connection, self._kafka)
         self._replies = _Replies()
         if last is not None:
             last.close()

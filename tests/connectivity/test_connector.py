@@ -80,7 +80,7 @@ class Opened:
         self.parts: dict[str, list[Part]] = {"worker": [], "source": [], "publisher": []}
         self.fails: dict[str, Exception] = {}
         made = Transport(partial(self._make, "publisher"), partial(self._make, "source"))  # type: ignore[arg-type]
-        monkeypatch.setattr(connector, "transport", lambda _kind: made)
+        monkeypatch.setattr(connector.transport, "transport", lambda _kind: made)
         monkeypatch.setattr(connector, "Labels", lambda *_, **__: SimpleNamespace(keep=self._keep))
         self.intakes: list[Any] = []
         monkeypatch.setattr(connector, "Intake", self._intake)

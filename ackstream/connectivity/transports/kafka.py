@@ -13,18 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafka import TopicPartition
-from kafka.errors import (
-    InvalidTopicError,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    PolicyViolationError,
-    RetriableError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.core.group import SESSION_MS, GroupMember
@@ -184,23 +173,28 @@ _MAX_REFUSED = 1_000
 NO_CONTENT = 204
 
 
-class SystemTopicError(InvalidTopicError):  # type: ignore[misc]  # kafka-python is not typed
+class SystemTopicError(errors.InvalidTopicError):  # type: ignore[misc]  # kafka-python is not typed
     """A message is for a topic of this system, where its records would count."""
 
 
-class UnknownTopicError(RetriableError):  # type: ignore[misc]  # kafka-python is not typed
+class UnknownTopicError(errors.RetriableError):  # type: ignore[misc]  # kafka-python is not typed
     """The cluster answers that it has no such topic."""
 
 
-_OF_TOPIC = (UnknownTopicError, InvalidTopicError, TopicAuthorizationFailedError, PolicyViolationError)
+_OF_TOPIC = (
+    UnknownTopicError,
+    errors.InvalidTopicError,
+    errors.TopicAuthorizationFailedError,
+    errors.PolicyViolationError,
+)
 
 
 def refused(error: BaseException) -> transport.Published:
     """Return the result of a record not stored: 500 if a retry may, else 400 (Ditto, ``KafkaExceptionConverter``)."""
     # unless a topic or record is at fault, or an address or header that Kafka cannot carry
-    away = isinstance(error, KafkaError) and not isinstance(error, _OF_TOPIC + transport.OF_RECORD)
+    away = isinstance(error, errors.KafkaError) and not isinstance(error, _OF_TOPIC + transport.OF_RECORD)
     return transport.not_published(
-        error, INTERNAL_ERROR if isinstance(error, RetriableError) else BAD_REQUEST, away=away
+        error, INTERNAL_ERROR if isinstance(error, errors.RetriableError) else BAD_REQUEST, away=away
     )
 
 
@@ -228,7 +222,7 @@ class KafkaPublisher(transport.TargetPublisher):
             self._executor.submit(self._send, message, done)
         except RuntimeError as error:
             # a reply that comes when it is closed
-            done(refused(KafkaTimeoutError(str(error))))
+            done(refused(errors.KafkaTimeoutError(str(error))))
 
     def close(self) -> None:
         """Flush accepted messages, for at most 5 s before they are sent and as long afterwards."""
@@ -272,15 +266,15 @@ class KafkaPublisher(transport.TargetPublisher):
         until, result = self._refused.get(topic, (0.0, None))
         if result is not None and now < until:
             return result
-        return refused(KafkaTimeoutError("The cluster is away.")) if now < self._resting_until else None
+        return refused(errors.KafkaTimeoutError("The cluster is away.")) if now < self._resting_until else None
 
     def _attempt(self, where: TargetAddress, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> Any:
         """Return the future of a record, ``None`` while its topic is unknown; raise after 30 s or if it is refused."""
         if time.monotonic() > self._closed_at:
-            raise KafkaTimeoutError("The connection was closed before the message was sent.")
+            raise errors.KafkaTimeoutError("The connection was closed before the message was sent.")
         try:
             sent = self._producer.send(where.topic, value, key, headers, where.partition)
-        except (KafkaTimeoutError, LeaderNotAvailableError, ValueError) as error:
+        except (errors.KafkaTimeoutError, errors.LeaderNotAvailableError, ValueError) as error:
             if where.partition is not None and isinstance(error, ValueError):
                 raise
         else:
@@ -291,7 +285,7 @@ class KafkaPublisher(transport.TargetPublisher):
             self._away_at = now + DELIVERY_SECONDS
         if now > min(self._away_at, self._closed_at):
             self._resting_until = now + AWAY_SECONDS
-            raise KafkaTimeoutError("The partitions of the topic did not become known in time.")
+            raise errors.KafkaTimeoutError("The partitions of the topic did not become known in time.")
         return None
 
     def _is_unknown(self, topic: str) -> bool:
@@ -301,18 +295,18 @@ class KafkaPublisher(transport.TargetPublisher):
             if self._admin is None:
                 self._admin = clients.connect_admin(self._kafka)
             (found,) = self._admin.describe_topics([topic])
-        except (KafkaError, AckstreamError):
+        except (errors.KafkaError, AckstreamError):
             self._close_admin()
             return False
-        error = for_code(found["error_code"])
+        error = errors.for_code(found["error_code"])
         if error in _OF_TOPIC:
             raise error(topic)
-        return error is UnknownTopicOrPartitionError
+        return error is errors.UnknownTopicOrPartitionError
 
     def _close_admin(self) -> None:
         admin, self._admin = self._admin, None
         if admin is not None:
-            with suppress(KafkaError):
+            with suppress(errors.KafkaError):
                 admin.close()
 
     def _stored(self, done: Confirm, metadata: Any) -> None:

@@ -15,13 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
-from kafka.errors import (
-    InvalidRecordError,
-    InvalidTimestampError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-)
+from kafka import errors
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.errors import AckstreamError
@@ -42,7 +36,12 @@ log = logging.getLogger(__name__)
 
 CONNECTION_ID = "ditto-connection-id"
 
-OF_RECORD = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidRecordError, InvalidTimestampError)
+OF_RECORD = (
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidRecordError,
+    errors.InvalidTimestampError,
+)
 """Errors of Kafka that a record meets each time it is sent."""
 
 CONNECT_SECONDS = 10.0
@@ -183,7 +182,7 @@ class TargetPublisher(Closing):
 
 
 TURN_SECONDS, END_SECONDS = 0.1, 20.0
-EXPECTED = (AckstreamError, DittoError, KafkaError, OSError)
+EXPECTED = (AckstreamError, DittoError, errors.KafkaError, OSError)
 """Errors whose text is complete without a stack trace."""
 
 

@@ -26,16 +26,10 @@ from ackstream.gateway.http.translation import (
 )
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
+from ackstream.protocol.ditto import signal_defaults
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
-from ackstream.protocol.ditto.signal_defaults import (
-    check_combination,
-    effective_headers,
-    signal_kind,
-    timeout_milliseconds,
-    waits_for_acks,
-)
 from ackstream.protocol.ditto.twin.permissions import Kind, check_permissions, restrict
 from ackstream.protocol.errors import DittoError, unknown_topic_path
 
@@ -198,14 +192,14 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.
     """
     topic = command.topic
-    kind = signal_kind(topic, command.headers)
+    kind = signal_defaults.signal_kind(topic, command.headers)
     if kind is None:
         raise unknown_topic_path(str(topic))
-    headers = effective_headers(kind, command.headers)
-    check_combination("HTTP", kind, headers)
+    headers = signal_defaults.effective_headers(kind, command.headers)
+    signal_defaults.check_combination("HTTP", kind, headers)
     most = settings.max_timeout
     bound = settings.max_claim_timeout if kind == "message" and topic.subject == "claim" else most
-    waited = timeout_milliseconds("HTTP", kind, headers, most, bound)
+    waited = signal_defaults.timeout_milliseconds("HTTP", kind, headers, most, bound)
     if kind == "message":
         # a claim's timeout may exceed the wait; Ditto writes whole seconds without a unit
         waited = min(waited, most)
@@ -213,5 +207,7 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
     else:
         command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
     return Expectation(
-        bool(headers.get(RESPONSE_REQUIRED, True)), waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()), waited
+        bool(headers.get(RESPONSE_REQUIRED, True)),
+        signal_defaults.waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
+        waited,
     )

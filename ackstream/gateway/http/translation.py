@@ -16,21 +16,8 @@ from msgspec import UNSET, Raw, UnsetType
 from starlette.datastructures import QueryParams
 
 from ackstream.gateway import errors
-from ackstream.gateway.http.operations import (
-    COUNT_PARAMETERS,
-    FORM,
-    HEADER_PARAMETERS,
-    MERGE_PATCH,
-    SEARCH_PARAMETERS,
-)
-from ackstream.protocol.ditto.envelopes import (
-    JSON_CONTENT_TYPE,
-    PROTOCOL_CONTENT_TYPE,
-    Envelope,
-    check_parts,
-    decode_text,
-    raw,
-)
+from ackstream.gateway.http import operations
+from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
@@ -54,7 +41,13 @@ if TYPE_CHECKING:
 OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 """Parameters of Ditto that stand for headers, and are refused."""
 
-_JSON_TYPES = (JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, "application/octet-stream", "text/plain", "")
+_JSON_TYPES = (
+    envelopes.JSON_CONTENT_TYPE,
+    envelopes.PROTOCOL_CONTENT_TYPE,
+    "application/octet-stream",
+    "text/plain",
+    "",
+)
 """JSON, and media types that are treated as JSON because clients send them by default."""
 
 _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
@@ -82,7 +75,7 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
             given[name] = value
     taken = external_in(given)
     query = connection.query_params
-    names = (*HEADER_PARAMETERS, *OTHER_HEADER_PARAMETERS)
+    names = (*operations.HEADER_PARAMETERS, *OTHER_HEADER_PARAMETERS)
     parameters = external_in({name: query[name] for name in names if name in query})
     for name, value in parameters.items():
         if taken.setdefault(name, value) != value:
@@ -93,14 +86,18 @@ def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
     """Reject unknown parameters, since a misspelt one would change the request; those for ``headers`` are known."""
     for name in given:
-        if name not in known and not (headers and (name in HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)):
+        if name not in known and not (
+            headers and (name in operations.HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)
+        ):
             own = f"it has {', '.join(known)}" if known else "it has none"
             raise errors.parameter_invalid(
                 name, f"is not a parameter of this resource: {own}{', besides headers' if headers else ''}"
             )
 
 
-def command(match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes) -> Envelope:
+def command(
+    match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes
+) -> envelopes.Envelope:
     """Convert a request to a command or message; raises 400, or 415 for an unsupported media type."""
     kind = match.operation.kind
     given = {**headers, "version": _SCHEMA_VERSION}
@@ -124,18 +121,18 @@ def command(match: Match, headers: dict[str, Any], query: QueryParams, content_t
             value = _thing(value, thing_id, post=False)
     topic = _topic(thing_id, channel, "commands", action=kind)
     fields = fields_in(query, whole=match.path == "/") if kind == "retrieve" else None
-    return Envelope(topic, given, match.path, value, fields=fields)
+    return envelopes.Envelope(topic, given, match.path, value, fields=fields)
 
 
-def subscribed(match: Match, correlation_id: str) -> Envelope:
+def subscribed(match: Match, correlation_id: str) -> envelopes.Envelope:
     """Describe a stream of server-sent events by a message that is received on it; raises 400 for an invalid id."""
     messages = match.operation.events == "messages"
     channel, criterion = ("live", "messages") if messages else ("twin", "events")
     thing_id = match.values.get("thingId")
     headers = {CORRELATION_ID: correlation_id}
     if thing_id is None:
-        return Envelope(TopicPath("_", "_", "things", channel, criterion), headers, match.path)
-    return Envelope(_topic(thing_id, channel, criterion), headers, match.path)
+        return envelopes.Envelope(TopicPath("_", "_", "things", channel, criterion), headers, match.path)
+    return envelopes.Envelope(_topic(thing_id, channel, criterion), headers, match.path)
 
 
 def _topic(
@@ -146,11 +143,13 @@ def _topic(
     return TopicPath(namespace, name, "things", channel, criterion, action, subject)
 
 
-def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelope:
+def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> envelopes.Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
     if kind == "many":
-        return Envelope(topic, headers, "/", raw({"thingIds": thing_ids(query)}), fields=fields_in(query))
+        return envelopes.Envelope(
+            topic, headers, "/", envelopes.raw({"thingIds": thing_ids(query)}), fields=fields_in(query)
+        )
     wanted: dict[str, Any] = {}
     if filters := query.getlist("filter"):
         wanted["filter"] = filters[0] if len(filters) == 1 else f"and({','.join(filters)})"
@@ -161,14 +160,16 @@ def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> Envelop
             wanted["options"] = options
         if fields := fields_in(query):
             wanted["fields"] = fields
-    return Envelope(topic, headers, match.operation.template, raw(wanted))
+    return envelopes.Envelope(topic, headers, match.operation.template, envelopes.raw(wanted))
 
 
 def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
-    if media_type(content_type) != FORM:
-        raise errors.media_type_unsupported(content_type, FORM)
+    if media_type(content_type) != operations.FORM:
+        raise errors.media_type_unsupported(content_type, operations.FORM)
     form = QueryParams(body)
-    check_parameters(form, SEARCH_PARAMETERS if kind == "search" else COUNT_PARAMETERS, headers=False)
+    check_parameters(
+        form, operations.SEARCH_PARAMETERS if kind == "search" else operations.COUNT_PARAMETERS, headers=False
+    )
     return form
 
 
@@ -204,7 +205,7 @@ def options_in(query: QueryParams) -> list[str]:
     return [part if part.endswith(")") else f"{part})" for part in parts]
 
 
-def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Envelope:
+def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> envelopes.Envelope:
     subject = match.values.get("subject", "claim")
     topic = _topic(match.values["thingId"], "live", "messages", subject=subject)
     headers[CHANNEL] = "live"
@@ -212,7 +213,7 @@ def _message(match: Match, headers: dict[str, Any], content_type: str, body: byt
     if body:
         headers[CONTENT_TYPE] = content_type or "application/octet-stream"
         value = payload(media_type(content_type), content_type, body)
-    return Envelope(topic, headers, match.path, value)
+    return envelopes.Envelope(topic, headers, match.path, value)
 
 
 def payload(kind: str, content_type: str, body: bytes) -> Raw:
@@ -223,10 +224,10 @@ def payload(kind: str, content_type: str, body: bytes) -> Raw:
     if kind.startswith("text/"):
         charset = content_type.partition("charset=")[2].partition(";")[0].strip('" ') or "utf-8"
         try:
-            return raw(decode_text(body, charset))
+            return envelopes.raw(envelopes.decode_text(body, charset))
         except (LookupError, ValueError) as error:
             raise json_invalid(f"The body is not text of the charset '{charset}'.") from error
-    return raw(base64.b64encode(body).decode())
+    return envelopes.raw(base64.b64encode(body).decode())
 
 
 def media_type(content_type: str) -> str:
@@ -236,25 +237,25 @@ def media_type(content_type: str) -> str:
 
 def is_json(kind: str) -> bool:
     """Return whether a media type is JSON."""
-    return kind == JSON_CONTENT_TYPE or kind.endswith("+json")
+    return kind == envelopes.JSON_CONTENT_TYPE or kind.endswith("+json")
 
 
 def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Raw:
     kind = media_type(content_type)
     if match.operation.body == "merge-patch":
-        if kind != MERGE_PATCH:
-            raise errors.media_type_unsupported(content_type, MERGE_PATCH)
-        headers[CONTENT_TYPE] = MERGE_PATCH
+        if kind != operations.MERGE_PATCH:
+            raise errors.media_type_unsupported(content_type, operations.MERGE_PATCH)
+        headers[CONTENT_TYPE] = operations.MERGE_PATCH
     elif kind not in _JSON_TYPES:
-        raise errors.media_type_unsupported(content_type, JSON_CONTENT_TYPE)
+        raise errors.media_type_unsupported(content_type, envelopes.JSON_CONTENT_TYPE)
     parsed = _parse(body)
-    if kind == PROTOCOL_CONTENT_TYPE and isinstance(parsed, dict) and "topic" in parsed:
+    if kind == envelopes.PROTOCOL_CONTENT_TYPE and isinstance(parsed, dict) and "topic" in parsed:
         raise errors.protocol_message_refused()
     return Raw(body)
 
 
 def _parse(body: bytes) -> Any:
-    check_parts(body)
+    envelopes.check_parts(body)
     try:
         return msgspec.json.decode(body)
     except UNREADABLE as error:
@@ -271,4 +272,4 @@ def _thing(value: Raw | UnsetType, thing_id: str, *, post: bool) -> Raw:
         raise errors.thing_id_generated()
     if given not in (None, thing_id):
         raise errors.thing_id_differs()
-    return raw({"thingId": thing_id, **thing} if given is None else thing)
+    return envelopes.raw({"thingId": thing_id, **thing} if given is None else thing)

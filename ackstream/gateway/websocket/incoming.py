@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw
 
 from ackstream.gateway import errors
 from ackstream.gateway.middleware.commands import check_headers, is_live, with_defaults
+from ackstream.protocol.ditto import signal_defaults
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds, RecentIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode
@@ -34,12 +35,6 @@ from ackstream.protocol.ditto.headers import (
     taken_headers,
 )
 from ackstream.protocol.ditto.requests import message_headers
-from ackstream.protocol.ditto.signal_defaults import (
-    STREAM_TIMEOUT_MS,
-    check_combination,
-    effective_headers,
-    signal_kind,
-)
 from ackstream.protocol.ditto.twin import permissions, searches
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
@@ -113,18 +108,18 @@ def _of_message(headers: Mapping[str, Any], message: Envelope) -> dict[str, Any]
 
 def _request(operation: Kind, envelope: Envelope) -> Incoming:
     user = envelope.headers
-    kind = signal_kind(envelope.topic, user)
+    kind = signal_defaults.signal_kind(envelope.topic, user)
     if kind is None or kind in ("other", "otherQuery"):
         raise unknown_topic_path(str(envelope.topic), "Only commands and messages of things can be sent here.")
     if operation in ("search", "count"):
         # a search comes as one, page by page
         raise unknown_path(envelope.path)
     check_address(operation, envelope)
-    headers = effective_headers(kind, user)
-    check_combination("WebSocket", kind, headers)
+    headers = signal_defaults.effective_headers(kind, user)
+    signal_defaults.check_combination("WebSocket", kind, headers)
     timeout = user.get(TIMEOUT)
-    if timeout is not None and Duration.parse(timeout).capped(2**53) > STREAM_TIMEOUT_MS:
-        user[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
+    if timeout is not None and Duration.parse(timeout).capped(2**53) > signal_defaults.STREAM_TIMEOUT_MS:
+        user[TIMEOUT] = f"{signal_defaults.STREAM_TIMEOUT_MS // 1000}s"
     check_headers(operation, user, live=is_live(envelope))
     return Incoming("request", envelope, operation, bool(headers.get(RESPONSE_REQUIRED, True)))
 
@@ -179,12 +174,12 @@ class Answering:
 
     def __init__(self, access: Access, limits: Correlate) -> None:
         self._access, self._limits = access, limits
-        self._sent = ForwardedIds(STREAM_TIMEOUT_MS / 1000)
+        self._sent = ForwardedIds(signal_defaults.STREAM_TIMEOUT_MS / 1000)
 
     def send(self, signal: Publication) -> str:
         """Return the correlation-id under which the client is sent a signal that it may answer."""
         limits = self._limits
-        timeout = min(signal.timeout_ms or STREAM_TIMEOUT_MS, limits.max_timeout)
+        timeout = min(signal.timeout_ms or signal_defaults.STREAM_TIMEOUT_MS, limits.max_timeout)
         # longer than the timeout, so that a late answer is recorded as late
         return self._sent.issue(signal.correlation_id, time.monotonic(), (timeout + limits.recent_memory) / 1000)
 

@@ -85,7 +85,7 @@ class Played:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     found = Played()
-    monkeypatch.setattr(brokers.transport, "backoff", lambda _attempt: 0.0)
+    monkeypatch.setattr(brokers, "backoff", lambda _attempt: 0.0)
     return found
 
 
