@@ -55,20 +55,6 @@ class Operation:
     event_parameters: tuple[str, ...] = ()
 
 
-_PARTS = {
-    "": "a thing",
-    "/policyId": "the policy id of a thing",
-    "/definition": "the definition of a thing",
-    "/attributes": "all attributes of a thing",
-    "/attributes/{attributePath+}": "an attribute of a thing",
-    "/features": "all features of a thing",
-    "/features/{featureId}": "a feature",
-    "/features/{featureId}/definition": "the definition of a feature",
-    "/features/{featureId}/properties": "all properties of a feature",
-    "/features/{featureId}/properties/{propertyPath+}": "a property of a feature",
-    "/features/{featureId}/desiredProperties": "all desired properties of a feature",
-    "/features/{featureId}/desiredProperties/{propertyPath+}": "a desired property of a feature",
-}
 _NOT_DELETED = ("/policyId",)
 _BOXES = {"inbox": "to", "outbox": "from"}
 SEARCH_PARAMETERS = ("filter", "namespaces", "option", "fields")
@@ -99,7 +85,8 @@ def _operations() -> Iterator[Operation]:
     yield Operation(
         "POST", "/things", "create", "Create a thing under a generated id", body="json", parameters=("namespace",)
     )
-    for part, title in _PARTS.items():
+    for part, about in TEXTS["parts"].items():
+        title = about["title"]
         template = THING + part
         # the path of a part stands for the fields of an event
         shown = _OF_EVENTS if part else ("fields", *_OF_EVENTS)
@@ -254,8 +241,13 @@ def _body(operation: Operation, body: Body) -> Json:
         return {FORM: {"schema": {"type": "object", "properties": fields}, "example": example}}
     if operation.kind == "permissions":
         return {_BODIES[body]: _content("PermissionQuestions")}
-    name = {"merge-patch": "MergePatch", "any": "Value"}.get(body) or TEXTS["parts"].get(operation.pointer, "Value")
+    name = {"merge-patch": "MergePatch", "any": "Value"}.get(body) or _schema(operation)
     return {_BODIES[body]: _content(name)}
+
+
+def _schema(operation: Operation) -> str:
+    part: Json = TEXTS["parts"].get(operation.pointer, {})
+    return part.get("schema", "Value")
 
 
 def _content(name: str) -> Json:
@@ -264,7 +256,7 @@ def _content(name: str) -> Json:
 
 def _responses(operation: Operation) -> Iterator[tuple[str, Json]]:
     """Yield the responses by status, as the table of the file has them; ``<result>``: the body of the operation."""
-    result = TEXTS["results"].get(operation.kind) or TEXTS["parts"].get(operation.pointer, "Value")
+    result = TEXTS["results"].get(operation.kind) or _schema(operation)
     for row in TEXTS["responses"]:
         if operation.kind not in row["kinds"]:
             continue

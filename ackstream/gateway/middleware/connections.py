@@ -120,32 +120,28 @@ class Doors:
         """Admit as many; one of the addresses of proxies may have all of them."""
         self._most = most
         self._proxies = [ipaddress.ip_network(address) for address in proxies]
-        self._open = ConcurrencyCounter()
-        self._all = 0
-
-    @property
-    def open(self) -> int:
-        """The number of connections."""
-        return self._all
+        self._addresses = ConcurrencyCounter()
+        # all connections
+        self.open = 0
 
     def enter(self, host: str) -> DittoError | None:
         """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
         found, share = self._client(host), max(1, self._most // _SHARE)
         error = None
-        if self._all >= self._most:
+        if self.open >= self._most:
             error = too_many_connections("gateway", self._most)
-        elif found is not None and self._open[found] >= share:
+        elif found is not None and self._addresses[found] >= share:
             error = too_many_of_address(f"address {found}", share)
-        self._all += 1
+        self.open += 1
         if found is not None:
-            self._open[found] += 1
+            self._addresses[found] += 1
         return error
 
     def leave(self, host: str) -> None:
         """Count a connection out."""
-        self._all -= 1
+        self.open -= 1
         if (found := self._client(host)) is not None:
-            self._open.remove(found)
+            self._addresses.remove(found)
 
     def _client(self, host: str) -> str | None:
         """Return the address or network that a connection counts for, ``None``: it has no limit of its own."""
@@ -154,7 +150,7 @@ class Doors:
     @property
     def crowded(self) -> bool:
         """Whether too many connections are open to send a refusal."""
-        return self._all > self._most + max(_LINGERING, self._most // _SHARE)
+        return self.open > self._most + max(_LINGERING, self._most // _SHARE)
 
 
 class _Counted(asyncio.Protocol):
