@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -11,7 +12,7 @@ import pytest
 from ackstream.gateway.page import live as module
 from ackstream.gateway.page.live import FailureEntry, LabelCounts, LabelTally
 from ackstream.kafka.topics import ensure_topics
-from ackstream.observe.feeds import PlaneFeed
+from ackstream.observe.feeds import JobSign, PlaneFeed
 from ackstream.observe.outcomes import read_entry
 from ackstream.settings import Settings
 from tests.gateway.page.test_stories import LAMP, ack, outcome
@@ -19,6 +20,7 @@ from tests.harness.waiting import eventually
 from tests.observe.test_feeds import STORED, write
 
 if TYPE_CHECKING:
+    from ackstream.observe.planes import Planes
     from ackstream.settings import Kafka
 
 
@@ -77,7 +79,7 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
     batches = iter([[entry], [entry]])
     feed, read = mock.MagicMock(), threading.Event()
 
-    def records() -> list[object]:
+    def records(_timeout_ms: int) -> list[object]:
         found = next(batches, None)
         if found is None:
             read.set()
@@ -91,6 +93,52 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
         view = live.view()
     assert [tally.missing for tally in view.labels] == [1, 1, 1]
     assert len(view.failures) == 1
+
+
+class Topics:
+    """Topics of the planes, with one publisher; ``made`` has those that were connected, ``error`` is raised once."""
+
+    def __init__(self, made: list[Topics], error: list[Exception]) -> None:
+        if error:
+            raise error.pop()
+        made.append(self)
+        self.outdated = self.closed = False
+
+    def give(self, planes: Planes) -> bool:
+        planes.take("stored", mock.Mock(value=STORED, timestamp=module.epoch_milliseconds()))
+        return False
+
+    def signs(self) -> list[JobSign]:
+        return [JobSign("persist", 5, alive=True, lags=[])]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_planes_are_followed_while_the_page_is_looked_at_and_anew_with_new_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Topics] = []
+    error: list[Exception] = [OSError("no broker")]
+    ledger = mock.MagicMock()
+    ledger.records.side_effect = lambda _: time.sleep(0.001) or []
+    ledger.warning.return_value = ""
+    monkeypatch.setattr(module, "LedgerFeed", lambda *_: ledger)
+    monkeypatch.setattr(module, "PlaneFeed", lambda *_: Topics(made, error))
+    for name in ("VIEW_SECONDS", "SIGNS_SECONDS", "RETRY_SECONDS"):
+        monkeypatch.setattr(module, name, 0.0)
+    with module.Live(Settings()) as live:
+        assert not made
+        assert live.whole().jobs == []
+        eventually(lambda: "no broker" in live.whole().note or bool(made), "the note, or the next attempt")
+        eventually(lambda: publishers(live) and [sign.job for sign in live.whole().jobs] == ["persist"], "the planes")
+        eventually(lambda: live.whole().note == "", "the end of the note")
+        made[0].outdated = True
+        eventually(lambda: len(made) == 2 and made[0].closed, "a new connection")
+        monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
+        eventually(lambda: made[1].closed, "the end")
+        eventually(lambda: not publishers(live), "an empty page")
+    assert len(made) == 2
 
 
 @pytest.fixture
