@@ -246,8 +246,7 @@ def _body(operation: Operation, body: Body) -> Json:
 
 
 def _schema(operation: Operation) -> str:
-    part: Json = TEXTS["parts"].get(operation.pointer, {})
-    return part.get("schema", "Value")
+    return str(TEXTS["parts"].get(operation.pointer, {}).get("schema", "Value"))
 
 
 def _content(name: str) -> Json:
