@@ -219,7 +219,7 @@ def test_what_was_printed_is_acknowledged_when_ctrl_c_comes(monkeypatch: pytest.
             signal.raise_signal(signal.SIGINT)
         shown.append(fields)
 
-    monkeypatch.setattr(messages, "echo_json", show)
+    monkeypatch.setattr(messages.terminal, "echo_json", show)
     assert run("read", "--json").exit_code == 0
     assert [line["value"] for line in shown] == ["one"]
     assert samples.returned == 1
