@@ -7,7 +7,8 @@ import io
 import re
 import sys
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,33 +88,43 @@ def modules() -> list[Path]:
     return [path for path in FILES if path.stem != "__init__" or lines(path) > 1]
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of a file's syntax tree; parsing takes most of the time of all that asks for them."""
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
+
+
 def texts(path: Path) -> Iterator[Text]:
     """Give what people read in a file: docstrings, comments, help, log lines and error texts."""
-    source = path.read_text("utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) >= 3:
             yield Text(node.lineno, node.value)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
         if token.type == tokenize.COMMENT:
             yield Text(token.start[0], token.string.lstrip("# "))
 
 
+@cache
+def markers(path: Path) -> Counter[str]:
+    """Count the markers of :data:`DIALECT` in a file, and under ``""`` the words."""
+    found: Counter[str] = Counter()
+    for text in texts(path):
+        found[""] += len(text.text.split())
+        for name, pattern in DIALECT.items():
+            found[name] += len(re.findall(pattern, text.text, 0 if name == "Of a …" else re.IGNORECASE))
+    return found
+
+
 def dialect(paths: list[Path]) -> dict[str, float]:
     """Return how often each marker of :data:`DIALECT` stands in 1,000 words."""
-    found: dict[str, int] = defaultdict(int)
-    words = 0
-    for path in paths:
-        for text in texts(path):
-            words += len(text.text.split())
-            for name, pattern in DIALECT.items():
-                found[name] += len(re.findall(pattern, text.text, 0 if name == "Of a …" else re.IGNORECASE))
-    return {name: 1_000 * found[name] / max(words, 1) for name in DIALECT}
+    found = sum(map(markers, paths), Counter())
+    return {name: 1_000 * found[name] / max(found[""], 1) for name in DIALECT}
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
     """Return the modules of the package that a module imports, those for annotations too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -140,7 +151,7 @@ def public_classes() -> dict[str, list[Path]]:
     """Return the files that define each public class."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)
     return found
@@ -155,7 +166,7 @@ def long_signatures() -> dict[str, int]:
     for path in FILES:
         if package(path) == "cli":
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 given = node.args
                 names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
