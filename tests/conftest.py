@@ -28,6 +28,7 @@ from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import quick_start, session
 from tests.harness.kafka import following
 from tests.harness.ports import free_ports
+from tests.harness.programs import NOT_COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,8 +177,7 @@ def kafka(broker: str) -> Iterator[Kafka]:
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Start the one JVM of this process, with the product's jars and conf.
 
-    Expressions are interpreted: the tests' batches have few rows, and compiling the code for them costs more than
-    running it. The jobs that tests start as processes of their own run the product's conf.
+    The jobs that tests start as processes of their own run the product's conf.
     """
     archive_classes()
     base = tmp_path_factory.mktemp("spark")
@@ -188,11 +188,12 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={
             "spark.sql.warehouse.dir": str(base / "warehouse"),
             "spark.local.dir": str(base / "local"),
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **NOT_COMPILED,
             # a query that waits for records asks for them all the time, at the expense of other tests
             "spark.sql.streaming.pollingDelay": "100ms",
             "spark.python.daemon.module": "tests.harness.forked",
+            # planning a query anew after each of its stages gains nothing with few rows
+            "spark.sql.adaptive.enabled": "false",
             JAVA_OPTIONS: quick_start(),
         },
     )

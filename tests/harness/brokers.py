@@ -190,15 +190,19 @@ def _jvm(name: str, directory: Path) -> Iterator[Any]:
     """Run Java with the jars of a configuration of ``ivy.xml``, and PySpark's bridge into it."""
     found = jars.resolve(name, module=_HERE / "ivy.xml")
     with (directory / f"{name}.log").open("w") as log:
-        bridge = launch_gateway(
+        bridge, process = launch_gateway(
             classpath=os.pathsep.join(map(str, found)),
             javaopts=["-Xmx256m", "-XX:TieredStopAtLevel=1"],
             die_on_exit=True,
             redirect_stdout=log,
             redirect_stderr=log,
+            return_proc=True,
         )
         gateway = JavaGateway(gateway_parameters=GatewayParameters(port=bridge))
         try:
             yield gateway.jvm
         finally:
             gateway.shutdown()
+            # it would go on until this process ends
+            process.kill()
+            process.wait()

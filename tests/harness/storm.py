@@ -39,8 +39,6 @@ HEARTBEAT_SECONDS = 300.0
 
 LABEL = "app:seen"
 TOPIC, QUEUE = "samples", "work"
-NOT_COMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Compiling nine queries takes longer than a test; the jobs that are killed alone run the product's conf."""
 
 
 class Storm:
@@ -132,7 +130,7 @@ class Storm:
             # messages may be stored before the job's first start
             "ACKSTREAM_QUEUE_STARTING": "earliest",
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "2g",
-            "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
+            "ACKSTREAM_SPARK_CONF": json.dumps(programs.NOT_COMPILED),
             # nine queries share the machine: a batch has much rather than many batches little
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
             "ACKSTREAM_CORRELATE_TRIGGER": "1s",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Kafka, Settings
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.cluster]
 
 CORES = {"correlate": 2, "archive": 1}
 """Of two workers with two each: an executor of correlate on each. One worker alone has too few for all three."""
@@ -129,7 +129,6 @@ class Load:
         return {f"request-{number}" for number in range(0, self.sent, SILENT_EVERY)}
 
 
-@pytest.mark.cluster
 def test_killed_workers_and_executors_lose_nothing_that_is_kept_in_an_object_store(
     kafka: Kafka, tmp_path: Path, stack: ExitStack
 ) -> None:

@@ -49,7 +49,7 @@ def _rows(system: System, table: str, *columns: str) -> list[tuple[object, ...]]
     return [tuple(row[column] for column in columns) for row in rows(system.settings.lake, table, *columns)]
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
 def test_nothing_is_lost_doubled_or_answered_twice_by_kill_9(kafka: Kafka, tmp_path: Path, kills: int) -> None:
     requests = (kills + 1) * PORTION
     seed = time.time_ns() % 1_000_000

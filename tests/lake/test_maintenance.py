@@ -85,7 +85,7 @@ def test_the_failure_of_one_table_is_reported_and_the_others_are_maintained(
 def test_maintenance_beside_a_job_loses_nothing_and_stops_neither(spark: SparkSession, lake: Lake) -> None:
     names = ["thing_events", "things", "things_search"]
     empty.create(spark, lake, names)
-    batches, ended = 3, Event()
+    batches, ended = 2, Event()
 
     def work() -> None:
         try:
