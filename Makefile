@@ -12,8 +12,8 @@ CANDIDATES := python3 python3.13 python3.12 python3.11 python3.10
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 10))
 PYTHON ?= $(shell for name in $(CANDIDATES); do "$$name" -c '$(NEW_ENOUGH)' 2>/dev/null && echo "$$name" && break; done)
 
-# Processes of `make test`, each with a broker and a Spark of its own, for which it needs 3 GB of memory
-WORKERS ?= 3
+# Processes of `make test`, each with a broker and a Spark of its own: one for each 4 GB of memory, two to four
+WORKERS ?= $(shell awk '/^MemTotal/ { n = int($$2 / 4e6); print (n < 2 ? 2 : n > 4 ? 4 : n) }' /proc/meminfo 2> /dev/null || echo 3)
 
 # Without compiled files each worker of the tests, and each program that they start, would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE

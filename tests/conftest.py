@@ -60,7 +60,7 @@ _NAMES_SERVICES = re.compile(
 """What stands in each file with a test that has one of these fixtures."""
 _WHOLE_SYSTEM = Path(__file__).parent / "integration"
 DURATIONS = Path(__file__).parent / "durations.json"
-"""Seconds of each file with tests of the whole system, as `--record-durations` wrote them."""
+"""Seconds of each file, as `--record-durations` wrote them."""
 UNKNOWN_SECONDS = 30.0
 """For a file of the whole system that is new."""
 _skipped: list[str] = []
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Two workers take one file after the other: a long one that starts last leaves the other worker idle.
     """
-    known = json.loads(DURATIONS.read_text("utf-8")) if DURATIONS.exists() else {}
+    known = _durations()
     for item in items:
         if _NEEDS_SERVICES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
@@ -124,6 +124,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=seconds, reverse=True)
 
 
+def _durations() -> dict[str, float]:
+    return json.loads(DURATIONS.read_text("utf-8")) if DURATIONS.exists() else {}
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Remember skipped tests, and the time that each file takes."""
     _spent[report.nodeid.partition("::")[0]] += report.duration
@@ -132,10 +136,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Record durations on request; fail a run in CI that skipped a test, since it checked less than it should."""
+    """Record the files' durations on request; fail a run in CI that skipped a test, since it checked less."""
     if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
-        found = {name: round(spent) for name, spent in sorted(_spent.items()) if spent >= 1}
-        DURATIONS.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        kept = {name: seconds for name, seconds in _durations().items() if (session.config.rootpath / name).exists()}
+        found = {name: round(spent) for name, spent in _spent.items() if spent >= 1}
+        DURATIONS.write_text(json.dumps(kept | found, indent=2, sort_keys=True) + "\n", "utf-8")
     if os.environ.get("CI") == "true" and _skipped and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.harness.gateway import LAMP
 from tests.harness.waiting import PATIENCE_SECONDS
 
-HALF_OPEN, GUESSES, SOCKETS, GUESSERS = 100, 2_500, 1_000, 250
+HALF_OPEN, GUESSES, SOCKETS, GUESSERS = 100, 1_000, 1_000, 250
 GET = f"GET {LAMP} HTTP/1.1\r\nhost: localhost\r\n"
 UPGRADE = (
     "GET /ws/2 HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
