@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.connectivity.transports.transport import ExternalMessage, resolved
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connection_rules import resolve_label
 from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope, json_or_text, json_text
-from ackstream.protocol.ditto.headers import (
-    CORRELATION_ID,
-    ORIGINATOR,
-    REQUESTED_ACKS,
-    TIMEOUT,
-    read_headers,
-    taken_headers,
-)
 from ackstream.protocol.ditto.placeholders import Context, Pipeline, Template
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS, signal_kind, takes_acks
@@ -97,7 +90,7 @@ class Inbound:
         headers: dict[str, Any] = dict(message.headers)
         try:
             envelope = decode(message.payload) if isinstance(mapping, str) else self._made(message, mapping)
-            envelope.headers = taken_headers(envelope.headers)
+            envelope.headers = names.taken_headers(envelope.headers)
             self._enforce(envelope.topic, message)
             envelope = self._with_headers(envelope, message)
             headers = envelope.headers
@@ -123,7 +116,9 @@ class Inbound:
         if found.thing_id == _MANY and wanted.thing_id != _MANY:
             raise unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
         path = _resolved(template.path, context, _segment if found.criterion == "messages" else _key)
-        return Envelope(found, read_headers(resolved(template.headers, context)), path, json_or_text(message.payload))
+        return Envelope(
+            found, names.read_headers(resolved(template.headers, context)), path, json_or_text(message.payload)
+        )
 
     def _context(self, message: ExternalMessage, topic: TopicPath | None = None) -> Context:
         return Context(message.headers, self._connection_id, topic, message.address)
@@ -170,17 +165,20 @@ class Inbound:
     def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
         """Add mapped headers; headers in the JSON of the message take precedence."""
         context = self._context(message, envelope.topic)
-        own = read_headers(envelope.headers)
+        own = names.read_headers(envelope.headers)
         mapped = resolved(self._source.header_mapping, context)
-        if CORRELATION_ID not in own and CORRELATION_ID in message.headers:
-            mapped.setdefault(CORRELATION_ID, message.headers[CORRELATION_ID])
-        headers = read_headers(mapped) | own
+        if names.CORRELATION_ID not in own and names.CORRELATION_ID in message.headers:
+            mapped.setdefault(names.CORRELATION_ID, message.headers[names.CORRELATION_ID])
+        headers = names.read_headers(mapped) | own
         if envelope.status is None:
-            headers.setdefault(CORRELATION_ID, message.identity)
+            headers.setdefault(names.CORRELATION_ID, message.identity)
             if self._source.subjects:
-                headers[ORIGINATOR] = self._source.subjects[0]
-        if TIMEOUT in headers and Duration.parse(headers[TIMEOUT]).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS:
-            headers[TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
+                headers[names.ORIGINATOR] = self._source.subjects[0]
+        if (
+            names.TIMEOUT in headers
+            and Duration.parse(headers[names.TIMEOUT]).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS
+        ):
+            headers[names.TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
         return msgspec.structs.replace(envelope, headers=headers)
 
     def _with_requested_acks(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
@@ -188,10 +186,10 @@ class Inbound:
         if kind is None or not takes_acks(kind):
             return envelope
         context = self._context(message, envelope.topic)
-        labels = requested_acks(envelope.headers.get(REQUESTED_ACKS), self._includes, self._filter, context)
+        labels = requested_acks(envelope.headers.get(names.REQUESTED_ACKS), self._includes, self._filter, context)
         if labels is None:
             return envelope
-        return msgspec.structs.replace(envelope, headers=envelope.headers | {REQUESTED_ACKS: labels})
+        return msgspec.structs.replace(envelope, headers=envelope.headers | {names.REQUESTED_ACKS: labels})
 
 
 def _resolved(template: str, context: Context, quote: Callable[[str], str]) -> str:
@@ -248,4 +246,4 @@ def requested_acks(
         return []
     if labels is None:
         result = condition.resolve(context)
-    return None if result is None else list(read_headers({REQUESTED_ACKS: result})[REQUESTED_ACKS])
+    return None if result is None else list(names.read_headers({names.REQUESTED_ACKS: result})[names.REQUESTED_ACKS])

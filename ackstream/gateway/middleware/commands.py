@@ -18,20 +18,8 @@ from msgspec.structs import replace
 
 from ackstream.client.requests.requester import retrieval
 from ackstream.gateway.errors import header_unfit
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CONDITION,
-    CORRELATION_ID,
-    DECLARED_ACKS,
-    DEFINITIONS,
-    IF_EQUAL,
-    LIVE_CHANNEL_CONDITION,
-    LIVE_CHANNEL_TIMEOUT_STRATEGY,
-    ORIGINATOR,
-    TIMEOUT,
-    USE_TWIN,
-)
 from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
@@ -55,21 +43,21 @@ if TYPE_CHECKING:
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
 _OF_TWIN: dict[str, frozenset[Kind]] = {
-    CONDITION: frozenset({"retrieve", *_CHANGES}),
+    names.CONDITION: frozenset({"retrieve", *_CHANGES}),
     "if-match": frozenset({"create", "retrieve", *_CHANGES}),
     "if-none-match": frozenset({"create", "retrieve", *_CHANGES}),
-    IF_EQUAL: frozenset({"modify", "merge"}),
+    names.IF_EQUAL: frozenset({"modify", "merge"}),
 }
 _OF_LIVE: dict[str, frozenset[Kind]] = {
-    CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES}),
+    names.CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES}),
     "if-match": frozenset(),
     "if-none-match": frozenset(),
-    IF_EQUAL: frozenset(),
+    names.IF_EQUAL: frozenset(),
 }
 _OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
     {"many", "list", "search", "count", "messages", "whoami", "permissions"}
 )
-_TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if DEFINITIONS[name].written)
+_TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if names.DEFINITIONS[name].written)
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
 
 _MATCHED = "live-channel-condition-matched"
@@ -77,13 +65,13 @@ _MATCHED = "live-channel-condition-matched"
 
 def is_live(command: Envelope) -> bool:
     """Return whether a command or message is for a device."""
-    return command.topic.channel == "live" or command.headers.get(CHANNEL) == "live"
+    return command.topic.channel == "live" or command.headers.get(names.CHANNEL) == "live"
 
 
 def check_headers(kind: Kind | Literal["event"], headers: Mapping[str, Any], *, live: bool = False) -> None:
     """Reject headers without effect on such a request or event, if ``live`` for or from a device: 400, 405, 501."""
-    if DECLARED_ACKS in headers:
-        raise header_unfit(DECLARED_ACKS, "labels are declared as a WebSocket connects")
+    if names.DECLARED_ACKS in headers:
+        raise header_unfit(names.DECLARED_ACKS, "labels are declared as a WebSocket connects")
     for error in _unfit(kind, headers, live=live).values():
         raise error
     passed_on = _TO_DEVICES if _reaches_devices(kind, headers, live=live) else ()
@@ -100,32 +88,34 @@ def with_defaults(
 
 
 def _reaches_devices(kind: str, headers: Mapping[str, Any], *, live: bool) -> bool:
-    return live or kind == "message" or headers.get(CHANNEL) == "live"
+    return live or kind == "message" or headers.get(names.CHANNEL) == "live"
 
 
 def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, DittoError]:
     found: dict[str, DittoError] = {}
     live = _reaches_devices(kind, headers, live=live)
     if live and kind in _OF_SEVERAL_THINGS:
-        found[CHANNEL] = header_unfit(CHANNEL, "the twin alone answers for several things")
+        found[names.CHANNEL] = header_unfit(names.CHANNEL, "the twin alone answers for several things")
     smart = False
-    if LIVE_CHANNEL_CONDITION in headers:
+    if names.LIVE_CHANNEL_CONDITION in headers:
         if kind != "retrieve":
-            found[LIVE_CHANNEL_CONDITION] = live_channel_condition_unfit()
+            found[names.LIVE_CHANNEL_CONDITION] = live_channel_condition_unfit()
         elif live:
-            found[LIVE_CHANNEL_CONDITION] = header_unfit(LIVE_CHANNEL_CONDITION, "the channel is live already")
+            found[names.LIVE_CHANNEL_CONDITION] = header_unfit(
+                names.LIVE_CHANNEL_CONDITION, "the channel is live already"
+            )
         else:
             smart = True
-    if LIVE_CHANNEL_TIMEOUT_STRATEGY in headers and not smart:
+    if names.LIVE_CHANNEL_TIMEOUT_STRATEGY in headers and not smart:
         reason = "there is no live-channel-condition"
-        found[LIVE_CHANNEL_TIMEOUT_STRATEGY] = header_unfit(LIVE_CHANNEL_TIMEOUT_STRATEGY, reason)
+        found[names.LIVE_CHANNEL_TIMEOUT_STRATEGY] = header_unfit(names.LIVE_CHANNEL_TIMEOUT_STRATEGY, reason)
     for name, kinds in (_OF_LIVE if live else _OF_TWIN).items():
         if name in headers and kind not in kinds:
             found[name] = header_unfit(name, "it would have no effect")
     return found
 
 
-_SMART = (CHANNEL, LIVE_CHANNEL_CONDITION, LIVE_CHANNEL_TIMEOUT_STRATEGY)
+_SMART = (names.CHANNEL, names.LIVE_CHANNEL_CONDITION, names.LIVE_CHANNEL_TIMEOUT_STRATEGY)
 
 
 class AdmittedCommand:
@@ -139,21 +129,21 @@ class AdmittedCommand:
         self._open = partial(parts.admission.open_requests.one, subjects)
         self._subjects, self._kind = subjects, kind
         self._command, self._new_id = command, new_id
-        timeout = command.headers.get(TIMEOUT)
+        timeout = command.headers.get(names.TIMEOUT)
         # 0: there is no deadline, since nothing is waited for
         self._timeout_ms = DEFAULT_TIMEOUT_MS if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
         self._began = monotonic()
-        self.conditional = is_live(command) and CONDITION in command.headers
+        self.conditional = is_live(command) and names.CONDITION in command.headers
 
     async def ask(self) -> Reply:
         """Send the command, and return the part of its reply that the sender may read; raises 408, 429 (a quota)."""
         with self._open():
-            if LIVE_CHANNEL_CONDITION in self._command.headers:
+            if names.LIVE_CHANNEL_CONDITION in self._command.headers:
                 reply = await self._ask_either_channel()
             else:
                 reply = await self._exchange.ask(self._sent())
         conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
-        _name_back(reply, self._command.headers[CORRELATION_ID])
+        _name_back(reply, self._command.headers[names.CORRELATION_ID])
         return reply
 
     async def publish(self) -> None:
@@ -167,7 +157,7 @@ class AdmittedCommand:
 
     async def check_condition(self) -> None:
         """Refuse a command whose condition does not hold for the twin: 412; raises 400, 404 without a twin, 408."""
-        if CONDITION in self._command.headers and not await self._holds(CONDITION):
+        if names.CONDITION in self._command.headers and not await self._holds(names.CONDITION):
             raise condition_failed()
 
     def _limit(self, command: Envelope) -> None:
@@ -177,15 +167,15 @@ class AdmittedCommand:
         left = self._timeout_ms - int((monotonic() - self._began) * 1000)
         if left <= 0:
             raise command_timeout(self._timeout_ms)
-        command.headers[TIMEOUT] = f"{left}ms"
+        command.headers[names.TIMEOUT] = f"{left}ms"
 
     def _sent(self) -> Envelope:
         sent = replace(self._command, headers=dict(self._command.headers))
         if self.conditional:
             # the condition, and those of commands before it, took a part of its time
             self._limit(sent)
-            del sent.headers[CONDITION]
-        sent.headers[CORRELATION_ID] = self._new_id()
+            del sent.headers[names.CONDITION]
+        sent.headers[names.CORRELATION_ID] = self._new_id()
         return sent
 
     async def _ask_either_channel(self) -> Reply:
@@ -194,32 +184,32 @@ class AdmittedCommand:
         The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more.
         """
         query = self._command
-        matched = await self._holds(LIVE_CHANNEL_CONDITION)
+        matched = await self._holds(names.LIVE_CHANNEL_CONDITION)
         plain = {name: value for name, value in query.headers.items() if name not in _SMART}
 
         def twin() -> Envelope:
-            return replace(query, headers={**plain, CORRELATION_ID: self._new_id()})
+            return replace(query, headers={**plain, names.CORRELATION_ID: self._new_id()})
 
         if not matched:
             self._limit(question := twin())
             return _marked(await self._exchange.ask(question), "twin", matched=False)
         await self.check_condition()
-        live = replace(query, headers={**plain, CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
-        live.headers.pop(CONDITION, None)
+        live = replace(query, headers={**plain, names.CHANNEL: "live"}, topic=replace(query.topic, channel="live"))
+        live.headers.pop(names.CONDITION, None)
         self._limit(live)
-        live.headers[CORRELATION_ID] = self._new_id()
+        live.headers[names.CORRELATION_ID] = self._new_id()
         reply = await self._exchange.ask(live)
-        if reply.status == REQUEST_TIMEOUT and query.headers.get(LIVE_CHANNEL_TIMEOUT_STRATEGY) == USE_TWIN:
+        if reply.status == REQUEST_TIMEOUT and query.headers.get(names.LIVE_CHANNEL_TIMEOUT_STRATEGY) == names.USE_TWIN:
             question = twin()
-            question.headers[TIMEOUT] = f"{SMART_EXTRA_MS}ms"
+            question.headers[names.TIMEOUT] = f"{SMART_EXTRA_MS}ms"
             return _marked(await self._exchange.ask(question), "twin", matched=True)
         return _marked(reply, "live", matched=True)
 
     async def _holds(self, header: str) -> bool:
         question = retrieval(self._command.topic.thing_id, "thingId")
-        question.headers[CONDITION] = self._command.headers[header]
-        if ORIGINATOR in self._command.headers:
-            question.headers[ORIGINATOR] = self._command.headers[ORIGINATOR]
+        question.headers[names.CONDITION] = self._command.headers[header]
+        if names.ORIGINATOR in self._command.headers:
+            question.headers[names.ORIGINATOR] = self._command.headers[names.ORIGINATOR]
         self._limit(question)
         reply = await self._exchange.ask(question)
         if reply.status == PRECONDITION_FAILED:
@@ -232,7 +222,7 @@ class AdmittedCommand:
 
 
 def _marked(reply: Reply, channel: str, *, matched: bool) -> Reply:
-    reply.envelope.headers |= {_MATCHED: matched, CHANNEL: channel}
+    reply.envelope.headers |= {_MATCHED: matched, names.CHANNEL: channel}
     return reply
 
 
@@ -277,12 +267,12 @@ class AdmissionOrder:
 def _name_back(reply: Reply, client_id: str) -> None:
     """Give a reply, and each acknowledgement in it, the correlation-id of the client in place of that on the wire."""
     envelope, on_wire = reply.envelope, reply.correlation_id
-    envelope.headers[CORRELATION_ID] = client_id
+    envelope.headers[names.CORRELATION_ID] = client_id
     if envelope.topic.criterion != "acks" or envelope.topic.subject is not None or envelope.value is UNSET:
         return
     entries = msgspec.json.decode(envelope.value, type=dict[str, dict[str, Raw]])
     for entry in entries.values():
         headers = msgspec.json.decode(entry.get("headers", b"{}"))
-        if headers.get(CORRELATION_ID) == on_wire:
-            entry["headers"] = raw({**headers, CORRELATION_ID: client_id})
+        if headers.get(names.CORRELATION_ID) == on_wire:
+            entry["headers"] = raw({**headers, names.CORRELATION_ID: client_id})
     envelope.value = raw(entries)

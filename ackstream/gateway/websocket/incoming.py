@@ -20,20 +20,11 @@ from msgspec import UNSET, Raw
 
 from ackstream.gateway import errors
 from ackstream.gateway.middleware.commands import check_headers, is_live, with_defaults
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto import signal_defaults
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds, RecentIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode
-from ackstream.protocol.ditto.headers import (
-    CORRELATION_ID,
-    DECLARED_ACKS,
-    DEFINITIONS,
-    RESPONSE_REQUIRED,
-    TIMEOUT,
-    read_headers,
-    request_reply_headers,
-    taken_headers,
-)
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.twin import permissions, searches
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
@@ -51,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_INHERITED = DEFINITIONS.keys() - {CORRELATION_ID, DECLARED_ACKS}
+_INHERITED = names.DEFINITIONS.keys() - {names.CORRELATION_ID, names.DECLARED_ACKS}
 """Headers of the connection that apply to its messages."""
 
 _PART = "ditto-message-"
@@ -68,8 +59,10 @@ class Incoming(msgspec.Struct, frozen=True):
 
 def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
     """Read a message, with headers to forward or for a search's answers, over those ``given``; raises 400, 405, 501."""
-    taken = taken_headers(envelope.headers)
-    sent = {(CORRELATION_ID if name.lower() == CORRELATION_ID else name): value for name, value in taken.items()}
+    taken = names.taken_headers(envelope.headers)
+    sent = {
+        (names.CORRELATION_ID if name.lower() == names.CORRELATION_ID else name): value for name, value in taken.items()
+    }
     if envelope.topic.criterion == "messages":
         sent = _of_message(sent, envelope)
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
@@ -79,13 +72,13 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
             raise unknown_path(envelope.path)
         envelope.value = taken_entries(envelope)
         return Incoming("answer", envelope)
-    if sent.get(CORRELATION_ID) is None:
-        sent[CORRELATION_ID] = new_id
+    if sent.get(names.CORRELATION_ID) is None:
+        sent[names.CORRELATION_ID] = new_id
     envelope.headers = sent
-    own = read_headers(sent)
+    own = names.read_headers(sent)
     if envelope.topic.criterion == "search":
         check_headers("search", own)
-        envelope.headers = request_reply_headers(own)
+        envelope.headers = names.request_reply_headers(own)
         return Incoming("search", envelope)
     # a null in the message removes a header of the connection
     inherited = _INHERITED - {name.lower() for name in sent}
@@ -117,11 +110,11 @@ def _request(operation: Kind, envelope: Envelope) -> Incoming:
     check_address(operation, envelope)
     headers = signal_defaults.effective_headers(kind, user)
     signal_defaults.check_combination("WebSocket", kind, headers)
-    timeout = user.get(TIMEOUT)
+    timeout = user.get(names.TIMEOUT)
     if timeout is not None and Duration.parse(timeout).capped(2**53) > signal_defaults.STREAM_TIMEOUT_MS:
-        user[TIMEOUT] = f"{signal_defaults.STREAM_TIMEOUT_MS // 1000}s"
+        user[names.TIMEOUT] = f"{signal_defaults.STREAM_TIMEOUT_MS // 1000}s"
     check_headers(operation, user, live=is_live(envelope))
-    return Incoming("request", envelope, operation, bool(headers.get(RESPONSE_REQUIRED, True)))
+    return Incoming("request", envelope, operation, bool(headers.get(names.RESPONSE_REQUIRED, True)))
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -149,7 +142,7 @@ _CONTROLS: dict[str, Stream | None] = {
     for verb in ("START", "STOP")
     for name in (*get_args(Stream), "policy-announcements")
 }
-_OF_CONTROLS = (*PARAMETERS, CORRELATION_ID)
+_OF_CONTROLS = (*PARAMETERS, names.CORRELATION_ID)
 _TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
 
 
@@ -186,14 +179,14 @@ class Answering:
     def admit(self, incoming: Incoming, subjects: tuple[str, ...]) -> None:
         """Admit a live event, or an answer under its signal's correlation-id; raises 404: no right or signal."""
         envelope = incoming.envelope
-        identity = str(envelope.headers[CORRELATION_ID])
+        identity = str(envelope.headers[names.CORRELATION_ID])
         original = None if incoming.what == "event" else self._sent.original(identity, time.monotonic())
         ack = envelope.topic.criterion == "acks"
         # an answer to a live command that came on another way needs, as a live event does, the right to write
         permissions.check_answer(self._access, subjects, envelope, event=original is None and not ack)
         if original is None and ack:
             raise errors.answer_not_expected(identity)
-        envelope.headers[CORRELATION_ID] = original or identity
+        envelope.headers[names.CORRELATION_ID] = original or identity
 
 
 MAX_OPEN_SEARCHES = 100
