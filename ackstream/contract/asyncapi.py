@@ -204,7 +204,7 @@ class TopicFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Contract(msgspec.Struct, forbid_unknown_fields=True):
-    about: str
+    info: dict[str, Any]
     headers: dict[str, dict[str, Any]]
     topics: dict[str, TopicFormat]
     schemas: dict[str, dict[str, Any]]
@@ -257,12 +257,7 @@ def document(kafka: Kafka) -> Json:
     protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
     return {
         "asyncapi": "3.0.0",
-        "info": {
-            "title": "ackstream",
-            "version": __version__,
-            "description": _CONTRACT.about,
-            "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
-        },
+        "info": {"title": "ackstream", "version": __version__, **_CONTRACT.info},
         "defaultContentType": JSON_CONTENT_TYPE,
         "servers": {
             f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}

@@ -234,15 +234,9 @@ def _operation(operation: Operation) -> Json:
 
 def _body(operation: Operation, body: Body) -> Json:
     if body == "form":
-        names = SEARCH_PARAMETERS if operation.kind == "search" else COUNT_PARAMETERS
-        about = {name: TEXTS["queryParameters"][name]["description"] for name in names}
-        fields = {name: {"type": "string", "description": text} for name, text in about.items()}
-        example = {"filter": "eq(attributes/floor,3)"}
-        return {FORM: {"schema": {"type": "object", "properties": fields}, "example": example}}
-    if operation.kind == "permissions":
-        return {_BODIES[body]: _content("PermissionQuestions")}
-    name = {"merge-patch": "MergePatch", "any": "Value"}.get(body) or _schema(operation)
-    return {_BODIES[body]: _content(name)}
+        return {FORM: TEXTS["forms"][operation.kind]}
+    given = {"merge-patch": "MergePatch", "any": "Value"}.get(body)
+    return {_BODIES[body]: _content(given or TEXTS["bodies"].get(operation.kind) or _schema(operation))}
 
 
 def _schema(operation: Operation) -> str:
