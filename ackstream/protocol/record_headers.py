@@ -118,6 +118,11 @@ def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[di
     return own, {SPRING_CORRELATION_ID: field("spring_correlation"), TRACEPARENT: field("traceparent")}
 
 
+def of_dead_letter(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, str]]:
+    """Return the record headers of a dead letter: the reason, and the coordinates of the unusable record."""
+    return [(REASON, reason), (TOPIC, topic), (PARTITION, str(partition)), (OFFSET, str(offset))]
+
+
 # -- the trace of a message --------------------------------------------------------------------------------------------
 
 _VALUE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")

@@ -206,6 +206,14 @@ def header_entry(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
+def application_headers(column: str, prefix: str = "") -> Column:
+    """Return the headers in a row of ``messages`` as record headers, with a prefix to their names."""
+    return F.transform(
+        F.coalesce(column, F.array()),
+        lambda one: F.struct(F.concat(F.lit(prefix), one["name"]).alias("key"), one["value"].alias("value")),
+    )
+
+
 def limit_copies(spark: SparkSession, kafka: Kafka, topic: str) -> None:
     """Look up the record size limit of a topic (without the prefix) to which this session will copy records."""
     with connect_admin(kafka) as admin:

@@ -30,7 +30,7 @@ from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, encode, ra
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
-from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
+from ackstream.protocol.record_headers import CORRELATION_ID
 from ackstream.settings import Kafka, Settings
 from ackstream.testing.memory import MemorySystem, TopicRecord
 
@@ -254,6 +254,5 @@ class RequestSystem(MemorySystem):
                 if row.search_persisted
             ]
             for message in (*result.messages, *indexed):
-                answers = () if message.reply_id is None else ((REPLY_ID, message.reply_id.encode()),)
-                headers = [(CORRELATION_ID, message.correlation_id.encode()), *answers]
+                headers = [(name, text.encode()) for name, text in message.headers]
                 self.append(message.topic, message.value, message.key.encode(), headers)

@@ -285,16 +285,10 @@ def read_queries(
 
 def dead_letters(dead: Iterable[tuple[QueryRecord, str]], topic: str) -> list[OutgoingRecord]:
     """Return dead letters as records of a topic, with the reason and the coordinates in the headers."""
-    rows: list[OutgoingRecord] = []
-    for record, reason in dead:
-        headers = {
-            record_headers.REASON: reason,
-            record_headers.TOPIC: record.topic,
-            record_headers.PARTITION: record.partition,
-            record_headers.OFFSET: record.offset,
-        }
-        rows.append((topic, record.key, record.value, [(name, str(value)) for name, value in headers.items()]))
-    return rows
+    return [
+        (topic, one.key, one.value, record_headers.of_dead_letter(reason, one.topic, one.partition, one.offset))
+        for one, reason in dead
+    ]
 
 
 UNSOUND = "The types of what it compares or calculates do not fit."

@@ -23,7 +23,7 @@ from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
-from ackstream.spark.kafka import HEADER, copy_limit, fitting, header_entry
+from ackstream.spark.kafka import HEADER, application_headers, copy_limit, fitting, header_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,14 +244,8 @@ def _laid_out(_context: SparkContext, command: str, limit: int) -> tuple[Column,
         record_headers.CLIENT: F.col("client"),
         record_headers.TIMESTAMP: F.unix_millis("received_at").cast("string"),
     }
-    application = F.transform(
-        F.coalesce("headers", F.array()),
-        lambda header: F.struct(
-            F.concat(F.lit(record_headers.APPLICATION), header["name"]).alias("key"), header["value"].alias("value")
-        ),
-    )
     key = F.when(F.col("key").isNotNull(), F.array(header_entry(record_headers.KEY, F.col("key"))))
-    copied = F.concat(application, F.coalesce(key, F.array()))
+    copied = F.concat(application_headers("headers", record_headers.APPLICATION), F.coalesce(key, F.array()))
     value, headers = fitting(limit, F.col("body"), copied, values)
     rank = F.col("rank") if command == "sow" else F.lit(0)
     return (

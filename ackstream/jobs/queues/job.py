@@ -66,7 +66,6 @@ OUTPUT_SCHEMA = (
 """``kind`` is ``answer`` (to the consumer ``key``), ``event``, or ``unreadable`` (with its reason and coordinates)."""
 
 _EVENTS = ALL_TABLES["queue_events"].rows(Event.__struct_fields__)
-_WHERE = (record_headers.REASON, record_headers.PARTITION, record_headers.OFFSET)
 _decode = msgspec.json.Decoder(Event).decode
 
 
@@ -277,8 +276,8 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
     if dead:
         spark_kafka.write(_dead_letters(spark, settings, dead), settings.kafka, dead_letters)
     records = [
-        (dead_letters, key, value, [*zip(_WHERE, map(str, where), strict=True), (record_headers.TOPIC, reports)])
-        for key, value, *where in found["unreadable"]
+        (dead_letters, key, value, record_headers.of_dead_letter(reason, reports, *where))
+        for key, value, reason, *where in found["unreadable"]
     ]
     records += [(deliveries, key, value, []) for key, value, *_ in found["answer"]]
     spark_kafka.send(spark, records, settings.kafka, NAME)
@@ -298,9 +297,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         .where(F.col("batch").isin(batches_of_dead))
         .select(*coordinates, "client", "seq", "key", "value", F.col("headers").alias("own"))
     )
-    own = F.transform(
-        F.coalesce("own", F.array()), lambda one: F.struct(one["name"].alias("key"), one["value"].alias("value"))
-    )
+    own = spark_kafka.application_headers("own")
     values = {
         record_headers.REASON: F.col("reason"),
         record_headers.QUEUE: F.col("queue"),

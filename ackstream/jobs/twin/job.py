@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Kafka, Settings
+    from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
     from ackstream.spark.kafka import Start
 
@@ -271,15 +271,8 @@ def _among(rows: DataFrame, records: Iterable[SignalRecord]) -> DataFrame:
 
 def send(spark: SparkSession, settings: Settings, messages: Sequence[TwinMessage]) -> None:
     """Write messages to their topics, in order."""
-    kafka.send(spark, [addressed(message, settings.kafka) for message in messages], settings.kafka, NAME)
-
-
-def addressed(message: TwinMessage, kafka: Kafka) -> tuple[str, str, bytes, list[tuple[str, str]]]:
-    """Return the topic, key, value and headers of a message's record."""
-    headers = [(record_headers.CORRELATION_ID, message.correlation_id)]
-    if message.reply_id is not None:
-        headers.append((record_headers.REPLY_ID, message.reply_id))
-    return kafka.topic(message.topic), message.key, message.value, headers
+    records = [(settings.kafka.topic(one.topic), one.key, one.value, one.headers) for one in messages]
+    kafka.send(spark, records, settings.kafka, NAME)
 
 
 def _correlation_id() -> Column:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.protocol import errors
+from ackstream.protocol import errors, record_headers
 from ackstream.protocol.ditto.envelopes import check_storable, encode
 from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL
 from ackstream.protocol.ditto.topics import THING_ACTIONS
@@ -208,6 +208,12 @@ class TwinMessage(msgspec.Struct, frozen=True, gc=False):
     correlation_id: str
     reply_id: str | None = None
     """The id of the reply to the command, for an awaited answer: others may have the same correlation-id."""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Its record headers."""
+        awaited = [] if self.reply_id is None else [(record_headers.REPLY_ID, self.reply_id)]
+        return [(record_headers.CORRELATION_ID, self.correlation_id), *awaited]
 
     @classmethod
     def of(cls, topic: str, request: Request, envelope: Envelope, reply_id: str | None = None) -> TwinMessage:

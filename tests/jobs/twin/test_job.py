@@ -11,9 +11,8 @@ import pytest
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin import job
 from ackstream.jobs.twin.changes import Thing
-from ackstream.jobs.twin.records import JournalRow
 from ackstream.lake import tables, things
-from ackstream.settings import Kafka, Lake, Settings, Twin
+from ackstream.settings import Lake, Settings, Twin
 from ackstream.spark import batches
 from ackstream.spark.batches import arrow
 from ackstream.spark.kafka import RECORDS
@@ -35,11 +34,10 @@ def test_rows_and_messages_are_laid_out_in_the_columns_of_their_tables() -> None
     result = run(body("create", value={"attributes": {"a": 1}}), body("delete"))
     rows = arrow(map(msgspec.structs.astuple, result.rows), job._ROWS)
     assert rows.schema == job._ROWS
-    assert tuple(job._ROWS.names) == JournalRow.__struct_fields__
     assert rows.column("revision").to_pylist() == [1, 2]
     assert rows.column("thing").to_pylist() == [None, None]
-    records = arrow([job.addressed(message, Kafka(topic_prefix="test-")) for message in result.messages], RECORDS)
-    assert records.column("topic").to_pylist() == ["test-events", "test-twin-acks"] * 2
+    records = arrow([(one.topic, one.key, one.value, one.headers) for one in result.messages], RECORDS)
+    assert records.column("topic").to_pylist() == ["events", "twin-acks"] * 2
     of_event, of_answer = ([entry["key"] for entry in headers] for headers in records.column("headers").to_pylist()[:2])
     assert (of_event, of_answer) == (["correlation-id"], ["correlation-id", "reply-id"])
 
