@@ -38,11 +38,7 @@ _ROWS_AT_ONCE = 64
 
 
 def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]:
-    """Write rows to new files; return the actions of Delta's log that add them to the table.
-
-    :param log: the table's ``DeltaLog``
-    :param rows: at least one, with the schema of the table
-    """
+    """Write rows (at least one, in the table's schema) to new files; return the actions in its ``log`` for them."""
     actions = []
     for values, part in _partitions(rows):
         directory = "".join(f"{column}={value}/" for column, value in values.items())

@@ -31,10 +31,7 @@ COMPACTION_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class TableReport:
-    """The result of maintaining a table; files and bytes are those of its current version.
-
-    :ivar failure: why the table was not maintained, or not completely; empty if it was
-    """
+    """The result of maintaining a table; files and bytes: of its current version; ``failure``: empty if complete."""
 
     table: str
     files_before: int = 0

@@ -88,10 +88,7 @@ def exists(spark: SparkSession, lake: Lake, name: str) -> bool:
 
 
 def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, remedy: str) -> None:
-    """Raise a StartError if a table has rows: a new checkpoint does not have the state of the earlier one.
-
-    :param remedy: as the end of a sentence
-    """
+    """Raise a StartError, with the ``remedy`` at its end, if a table has rows: a new checkpoint lacks their state."""
     if exists(spark, lake, name) and not read(spark, lake, name).isEmpty():
         raise StartError(
             f"The table {location(lake, name)} has rows of a checkpoint that is not at {checkpoint}: put that one back,"

@@ -186,11 +186,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
     def __init__(
         self, files: Iterable[WatchedFile], report: Callable[[str, str | None], None] = lambda *_: None
     ) -> None:
-        """Begin; a change since the start is not missed.
-
-        :param report: called with the name of each file that was read again, and why it was refused, if it was
-        :raises SettingsError: a file has become one that cannot be used
-        """
+        """Begin; ``report`` gets each file read again, and why it was refused. SettingsError: one is unusable."""
         self._files = {}
         for file in files:
             self._files[file] = file_state(file.path)

@@ -120,14 +120,12 @@ class Checkpoint:
 
     def write(self, name: str, text: str) -> None:
         """Write a text file, or replace it."""
-        overwrite = True
-        with closing(self._files.create(self._path(name), overwrite)) as out:
+        with closing(self._files.create(self._path(name), True)) as out:  # noqa: FBT003 - Java's signature
             out.write(text.encode())
 
     def delete(self, name: str = "") -> None:
         """Delete a file or directory if it exists; by default the whole checkpoint."""
-        recursive = True
-        self._files.delete(self._path(name), recursive)
+        self._files.delete(self._path(name), True)  # noqa: FBT003 - Java's signature
 
     def copy(self, name: str, other: Checkpoint) -> None:
         """Copy a directory to another checkpoint."""

@@ -141,10 +141,7 @@ class Pace:
         self._jumped: _Answer | None = None
 
     def follow(self, broker_time: int, asked: float, answered: float) -> int:
-        """Return the accepted time for a broker's time, both in epoch milliseconds.
-
-        :param asked: the time of the request, in seconds of :func:`passing`; ``answered`` is that of the response
-        """
+        """Return the time to accept for a broker's (epoch ms); ``asked``, ``answered``: :func:`passing` around it."""
         answer = _Answer(broker_time, asked, answered)
         latest, before = self._known or (broker_time, asked)
         believed = min(broker_time, int(latest + (answered - before) * 1000 * (1 + GAIN)))

@@ -20,7 +20,7 @@ from ackstream.client.requests.requester import retrieval
 from ackstream.gateway.errors import header_unfit
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.requests import UNAVAILABLE_HEADERS, check_available
+from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
 from ackstream.protocol.durations import Duration
@@ -57,7 +57,7 @@ _OF_LIVE: dict[str, frozenset[Kind]] = {
 _OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
     {"many", "list", "search", "count", "messages", "whoami", "permissions"}
 )
-_TO_DEVICES = frozenset(name for name in UNAVAILABLE_HEADERS if names.DEFINITIONS[name].written)
+_TO_DEVICES = frozenset(name for name in names.UNAVAILABLE_HEADERS if names.DEFINITIONS[name].written)
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
 
 _MATCHED = "live-channel-condition-matched"

@@ -204,6 +204,11 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_TABLES = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, Any]])
+UNAVAILABLE_HEADERS: dict[str, str] = _TABLES.pop("unavailable")
+"""Headers of Ditto with which no twin command is carried out, and the alternatives."""
+
+
 def _definitions() -> Iterator[tuple[str, Definition]]:
     parsers: dict[str, Callable[[str], Any]] = {
         "special": _SPECIAL.__getitem__,
@@ -213,8 +218,7 @@ def _definitions() -> Iterator[tuple[str, Definition]]:
         "object": _object,
         "text": lambda _: _text,
     }
-    text = Path(__file__).with_suffix(".toml").read_bytes()
-    for kind, known in msgspec.toml.decode(text, type=dict[str, dict[str, list[str]]]).items():
+    for kind, known in _TABLES.items():
         for direction, names in known.items():
             for name in names:
                 yield name, Definition(parsers[kind](name), *_DIRECTIONS[direction])

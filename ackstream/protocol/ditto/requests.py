@@ -19,6 +19,7 @@ from ackstream.protocol.ditto.headers import (
     REQUESTED_ACKS,
     RESPONSE_REQUIRED,
     TIMEOUT,
+    UNAVAILABLE_HEADERS,
     read_headers,
     request_reply_headers,
 )
@@ -75,22 +76,6 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     def live(self) -> bool:
         """Return whether the response counts as ``live-response``: live commands, messages and smart queries."""
         return self.kind in LIVE_KINDS
-
-
-_NO_METADATA = "No metadata is stored with things: leave the header out."
-_NO_HISTORY = "The twin answers from the present state; the table thing_events has the history. Leave the header out."
-_NO_TRIAL = "A command is carried out or refused; send it without the header, with a condition if need be."
-UNAVAILABLE_HEADERS = {
-    "dry-run": _NO_TRIAL,
-    "at-historical-revision": _NO_HISTORY,
-    "at-historical-timestamp": _NO_HISTORY,
-    "put-metadata": _NO_METADATA,
-    "get-metadata": _NO_METADATA,
-    "delete-metadata": _NO_METADATA,
-    "merge-thing-patch-conditions": "A merge has one condition, for all of it: use the header condition.",
-    "policy-view": "There are no policies: leave the header out.",
-}
-"""Headers of Ditto with which no twin command is carried out, and the alternatives."""
 
 
 def check_available(headers: Mapping[str, Any]) -> None:
