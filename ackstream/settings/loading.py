@@ -199,7 +199,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _read_environment(environment: dict[str, str]) -> Iterator[tuple[list[str], Any]]:
     """Give each setting by the keys that lead to it; a table comes before its entries."""
     for name, text in sorted(environment.items()):
-        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF" or _names_service(name, text):
+        # Kubernetes sets some in all pods for a Service such as ackstream-gateway
+        of_service = _OF_SERVICE.search(name) or (name.endswith("_PORT") and "://" in text)
+        if not name.startswith(ENV_PREFIX) or name == ENV_PREFIX + "CONF" or of_service:
             continue
         path, default = _find(Settings(), name[len(ENV_PREFIX) :].lower())
         if path[0] not in Settings.model_fields:
@@ -226,11 +228,6 @@ def _find(part: Part, key: str) -> tuple[list[str], Any]:
 
 
 _OF_SERVICE = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
-
-
-def _names_service(name: str, text: str) -> bool:
-    """Return whether Kubernetes set the variable, which it does in all pods for a Service such as ackstream-gateway."""
-    return bool(_OF_SERVICE.search(name)) or (name.endswith("_PORT") and "://" in text)
 
 
 def _read_json(name: str, text: str) -> Any:

@@ -77,11 +77,6 @@ def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     return _known(query._jsq.streamingQuery().availableOffsets())  # noqa: SLF001
 
 
-def started_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the offsets at which its newest batch starts; before the first, those of its checkpoint."""
-    return _known(query._jsq.streamingQuery().committedOffsets(), _RESTORED)  # noqa: SLF001
-
-
 def _known(progress: Any, *others: str) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     offsets = progress.valuesIterator()
@@ -185,8 +180,9 @@ def committer(
                     looked = now
                     compare_ids(known, kafka_topics.ids(admin, names), query.name)
                     ends = consumer.end_offsets(_partitions_of(consumer, names)) if measures else {}
-                    # the first batch may hang
-                    for topic, count in lags(offsets or started_offsets(query), ends).items():
+                    # the first batch may hang: until its end, the offsets at which it starts count
+                    started = query._jsq.streamingQuery().committedOffsets()  # noqa: SLF001
+                    for topic, count in lags(offsets or _known(started, _RESTORED), ends).items():
                         FIGURES.set(LAG, query.name, names[topic], value=count)
                 if offsets == committed:
                     return

@@ -83,7 +83,11 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
             # the id decides which part of each thing is visible
             command.fields += ",thingId"
     elif kind in ("list", "search", "count"):
-        _narrow(access, subjects, command)
+        # a filter may name any path, so that only fully readable things are searched; the restriction is no part of the
+        # filter: a cursor, which has the filter, comes from the client
+        patterns = access.whole_things(subjects)
+        if "*" not in patterns:
+            command.value = raw(decoded(command.value) | {"only": patterns})
     else:
         _check(access, subjects, kind, command)
 
@@ -116,14 +120,6 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
         raise AccessDeniedError(
             errors.thing_not_modifiable(thing_id) if visible else errors.thing_not_found(thing_id), lacking
         )
-
-
-def _narrow(access: Access, subjects: tuple[str, ...], command: Envelope) -> None:
-    """Restrict a search to fully readable things, since a filter may name any path in them."""
-    # the restriction is no part of the filter: a cursor, which has the filter, comes from the client
-    patterns = access.whole_things(subjects)
-    if "*" not in patterns:
-        command.value = raw(decoded(command.value) | {"only": patterns})
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
