@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import time
 from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,9 @@ from ackstream import client as sdk
 from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, future, outcome, same, sliced
 from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
+from ackstream.client import options
 from ackstream.client.core.arguments import takes
-from ackstream.client.options import (
-    PublisherOptions,
-    QueryOptions,
-    QueueOptions,
-    ReaderOptions,
-    RequesterOptions,
-    ResponderOptions,
-    SubscriberOptions,
-)
-from ackstream.client.publishing.publications import AwaitedMessage, NewMessage
+from ackstream.client.publishing.publications import AwaitedMessage
 from ackstream.client.reading.sample_reader import ANY
 
 if TYPE_CHECKING:
@@ -45,9 +37,9 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
 
     _kind = sdk.Requester
 
-    @takes(RequesterOptions, awaits=True)
-    def __init__(self, options: RequesterOptions) -> None:
-        super().__init__(**vars(options))
+    @takes(options.RequesterOptions, awaits=True)
+    def __init__(self, given: options.RequesterOptions) -> None:
+        super().__init__(**vars(given))
 
     send = future(sdk.Requester.send)
     request = coroutine(sdk.Requester.send, outcome)
@@ -63,9 +55,9 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
 
     _kind = sdk.Publisher
 
-    @takes(PublisherOptions, awaits=True)
-    def __init__(self, options: PublisherOptions) -> None:
-        super().__init__(**vars(options))
+    @takes(options.PublisherOptions, awaits=True)
+    def __init__(self, given: options.PublisherOptions) -> None:
+        super().__init__(**vars(given))
 
     async def _one(self, call: Callable[[], Future[sdk.Receipt]]) -> asyncio.Future[sdk.Receipt]:
         return _receipt(await self.after_others(call))
@@ -86,7 +78,7 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
     @takes(AwaitedMessage)
     async def publish_await_acknowledgement(self, message: AwaitedMessage) -> sdk.Receipt:
         """Publish and wait for the receipt; errors are those of ``Publisher.publish_await_acknowledgement``."""
-        receipt = await self.publish(**{each.name: getattr(message, each.name) for each in fields(NewMessage)})
+        receipt = await self.publish(**vars(message))
         done, _ = await asyncio.wait([receipt], timeout=message.timeout)
         if not done:
             raise sdk.AcknowledgementTimeout(
@@ -103,19 +95,17 @@ def _receipt(given: Future[sdk.Receipt]) -> asyncio.Future[sdk.Receipt]:
     return found
 
 
-@dataclass(frozen=True)
-class AsyncResponderOptions(ResponderOptions):
+@dataclass(frozen=True, kw_only=True)
+class AsyncResponderOptions(options.ResponderOptions):
     """The options of an ``AsyncResponder``."""
 
-    _: KW_ONLY
     handler: Callable[[sdk.Signal], Answer | Awaitable[Answer]]  # type: ignore[assignment]  # awaits, too
 
 
-@dataclass(frozen=True)
-class AsyncSubscriberOptions(SubscriberOptions):
+@dataclass(frozen=True, kw_only=True)
+class AsyncSubscriberOptions(options.SubscriberOptions):
     """The options of an ``AsyncSubscriber``."""
 
-    _: KW_ONLY
     handler: Callable[[sdk.Delivered], Answer | Awaitable[Answer]]  # type: ignore[assignment]  # a subscriber's signals
 
 
@@ -125,8 +115,8 @@ class AsyncResponder(AsyncClient[sdk.Responder]):
     _kind = sdk.Responder
 
     @takes(AsyncResponderOptions, awaits=True)
-    def __init__(self, options: AsyncResponderOptions) -> None:
-        super().__init__(**vars(options))
+    def __init__(self, given: AsyncResponderOptions) -> None:
+        super().__init__(**vars(given))
 
 
 class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
@@ -135,8 +125,8 @@ class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
     _kind = sdk.Subscriber
 
     @takes(AsyncSubscriberOptions, awaits=True)
-    def __init__(self, options: AsyncSubscriberOptions) -> None:
-        super().__init__(**vars(options))
+    def __init__(self, given: AsyncSubscriberOptions) -> None:
+        super().__init__(**vars(given))
 
 
 class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader]):
@@ -149,9 +139,9 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
     _kind = sdk.SampleReader
     _lent: AbstractContextManager[list[sdk.Sample]] | None = None
 
-    @takes(ReaderOptions, awaits=True)
-    def __init__(self, options: ReaderOptions) -> None:
-        super().__init__(**vars(options))
+    @takes(options.ReaderOptions, awaits=True)
+    def __init__(self, given: options.ReaderOptions) -> None:
+        super().__init__(**vars(given))
 
     async def _await_samples(
         self, access: Callable[[], list[sdk.Sample]], timeout: float | None, *, unread: bool = False
@@ -233,9 +223,9 @@ class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.Queue
 
     _kind = sdk.QueueConsumer
 
-    @takes(QueueOptions, awaits=True)
-    def __init__(self, options: QueueOptions) -> None:
-        super().__init__(**vars(options))
+    @takes(options.QueueOptions, awaits=True)
+    def __init__(self, given: options.QueueOptions) -> None:
+        super().__init__(**vars(given))
 
     stop = same(sdk.QueueConsumer.stop)
     start = same(sdk.QueueConsumer.start)
@@ -269,9 +259,9 @@ class AsyncQueryClient(AsyncClient[sdk.QueryClient]):
 
     _kind = sdk.QueryClient
 
-    @takes(QueryOptions, awaits=True)
-    def __init__(self, options: QueryOptions) -> None:
-        super().__init__(**vars(options))
+    @takes(options.QueryOptions, awaits=True)
+    def __init__(self, given: options.QueryOptions) -> None:
+        super().__init__(**vars(given))
 
     async def _stream(self, call: Callable[[], sdk.MessageStream]) -> AsyncMessageStream:
         return AsyncMessageStream(await aside(call))

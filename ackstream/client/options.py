@@ -37,37 +37,39 @@ MAX_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
-class RequesterOptions:
-    """The options of a ``Requester``, which documents them."""
+class ClientOptions:
+    """The options of every client."""
 
     bootstrap_servers: Brokers
     _: KW_ONLY
+    on_error: Callable[[Exception], object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequesterOptions(ClientOptions):
+    """The options of a ``Requester``, which documents them."""
+
     reply_to: str | None = None
     default_timeout: float = 60.0
     grace: float = 10.0
     delivery_timeout: float = DELIVERY_SECONDS
-    on_error: Callable[[Exception], object] | None = None
 
 
-@dataclass(frozen=True)
-class ResponderOptions:
+@dataclass(frozen=True, kw_only=True)
+class ResponderOptions(ClientOptions):
     """The options of a ``Responder``, which documents them."""
 
-    bootstrap_servers: Brokers
-    _: KW_ONLY
     handler: Callable[[Signal], Answer]
     labels: Iterable[str] = (LIVE_RESPONSE,)
     group: str | None = None
     start: Start = "latest"
     expired: Expired = "skip"
-    on_error: Callable[[Exception], object] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SubscriberOptions(ResponderOptions):
     """The options of a ``Subscriber``, which documents them."""
 
-    _: KW_ONLY
     handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
     subscriptions: Iterable[Subscription]
     labels: Iterable[str] = ()
@@ -76,12 +78,10 @@ class SubscriberOptions(ResponderOptions):
     extra: Callable[[str, str], Mapping[str, Any]] | None = None
 
 
-@dataclass(frozen=True)
-class PublisherOptions:
+@dataclass(frozen=True, kw_only=True)
+class PublisherOptions(ClientOptions):
     """The options of a ``Publisher``, which documents them."""
 
-    bootstrap_servers: Brokers
-    _: KW_ONLY
     name: str
     store: Path | str | None = None
     stage: Stage = "persisted"
@@ -99,16 +99,13 @@ class PublisherOptions:
     on_ack: Callable[[CommandAck], object] | None = None
     writer_qos: WriterQos | None = None
     on_application_acknowledgment: Callable[[Callback], object] | None = None
-    on_error: Callable[[Exception], object] | None = None
     on_connection: Callable[[ConnectionState], object] | None = None
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
+@dataclass(frozen=True, kw_only=True)
+class ReaderOptions(ClientOptions):
     """The options of a ``SampleReader``, which documents them."""
 
-    bootstrap_servers: Brokers
-    _: KW_ONLY
     name: str
     handler: Callable[[Sample], object] | None = None
     batch_handler: Callable[[list[Sample]], object] | None = None
@@ -124,16 +121,13 @@ class ReaderOptions:
     max_samples: int = MAX_SAMPLES
     max_bytes: int = MAX_BYTES
     start_timeout: float = 60.0
-    on_error: Callable[[Exception], object] | None = None
     on_connection: Callable[[ConnectionState], object] | None = None
 
 
-@dataclass(frozen=True)
-class QueueOptions:
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions(ClientOptions):
     """The options of a ``QueueConsumer``, which documents them."""
 
-    bootstrap_servers: Brokers
-    _: KW_ONLY
     queue: str
     name: str
     handler: Callable[[QueueMessage], object] | None = None
@@ -148,20 +142,16 @@ class QueueOptions:
     flow: FlowQos | None = None
     bind_timeout: float = 60.0
     on_refused: Callable[[NotSettled], object] | None = None
-    on_error: Callable[[Exception], object] | None = None
 
 
-@dataclass(frozen=True)
-class QueryOptions:
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions(ClientOptions):
     """The options of a ``QueryClient``, which documents them."""
 
-    bootstrap_servers: Brokers
-    _: KW_ONLY
     name: str
     bookmarks: Path | str | None = None
     timeout: float = 60.0
     heartbeat: float = 30.0
     conflation_ms: int | None = None
     on_ack: Callable[[CommandAck], object] | None = None
-    on_error: Callable[[Exception], object] | None = None
     on_connection: Callable[[ConnectionState], object] | None = None

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from ackstream.client.core.connection import OfOneProcess
@@ -217,45 +218,39 @@ class Awaited:
             self.changed.notify_all()
 
     def wait_for(
-        self, condition: Callable[[], bool], timeout: float | None, lasting: Callable[[], str] | None = None
-    ) -> bool:
-        """Wait for a condition; return whether it holds, and raise the error that has ended the waits.
-
-        ``lasting`` describes the wait, for a warning once it has lasted ten seconds.
-        """
-        if lasting is not None and (timeout is None or timeout > LASTING_SECONDS):
-            if self.wait_for(condition, LASTING_SECONDS):
-                return True
-            log.warning("%s", lasting())
-            timeout = None if timeout is None else timeout - LASTING_SECONDS
-        with self.changed:
-            done = self.changed.wait_for(lambda: condition() or self.ended is not None, timeout)
-            if self.ended is not None:
-                raise self.ended
-            return done
-
-    def ask_until(
         self,
         condition: Callable[[], bool],
         timeout: float | None,
-        ask: Callable[[], None],
-        again: float,
         lasting: Callable[[], str] | None = None,
+        *,
+        ask: Callable[[], None] | None = None,
+        again: float = inf,
     ) -> bool:
-        """Call ``ask`` now, and again after each pause, until a condition holds; return as :meth:`wait_for`."""
-        begun = time.monotonic()
-        until = None if timeout is None else begun + timeout
-        while not self.wait_for(condition, 0):
+        """Wait for a condition; return whether it holds, and raise the error that has ended the waits.
+
+        ``lasting`` describes the wait, for a warning once it has lasted ten seconds. ``ask`` is called unless the
+        condition holds, and after each pause of ``again`` seconds.
+        """
+        now = begun = time.monotonic()
+        until, ask_at = inf if timeout is None else begun + timeout, inf if ask is None else begun
+        warn_at = inf if lasting is None else begun + LASTING_SECONDS
+        while True:
+            left = min(until, ask_at, warn_at) - now
+            with self.changed:
+                done = self.changed.wait_for(
+                    lambda: condition() or self.ended is not None, None if left == inf else max(0.0, left)
+                )
+                if self.ended is not None:
+                    raise self.ended
             now = time.monotonic()
-            left = again if until is None else min(again, until - now)
-            if left <= 0:
-                return False
-            if lasting is not None and now >= begun + LASTING_SECONDS:
+            if done or now >= until:
+                return done
+            if lasting is not None and now >= warn_at:
                 log.warning("%s", lasting())
-                lasting = None
-            ask()
-            self.wait_for(condition, left)
-        return True
+                warn_at = inf
+            if ask is not None and now >= ask_at:
+                ask()
+                ask_at = now + again
 
 
 class Session(Generic[P]):

@@ -152,7 +152,9 @@ class PublisherLink:
     def wait_for_acks(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait for acks of messages; return whether the condition holds. The service sends them as soon as it may."""
         self._hurried = -1
-        return self._messages.ask_until(condition, timeout, self._hurry, HURRY_SECONDS, self._messages.describe)
+        return self._messages.wait_for(
+            condition, timeout, self._messages.describe, ask=self._hurry, again=HURRY_SECONDS
+        )
 
     def _hurry(self) -> None:
         """Request merged acks of all stored messages, unless none was sent since; if Kafka refuses this, none is lost.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.client.core.lifetime import Awaited, call_handler
-from ackstream.client.errors import ReaderTimeout, SettleTimeout
+from ackstream.client.errors import ReaderTimeout
+from ackstream.client.reading.samples import settle_silent
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
@@ -128,8 +129,8 @@ class WriterAcknowledgements(Awaited):
     def wait(self, max_wait: float | None) -> None:
         """Wait as ``Publisher.wait_for_acknowledgments`` does."""
         # the answers repeat reports that were missed
-        if self.retained and not self.ask_until(
-            lambda: not self.retained, max_wait, self._send, ASK_SECONDS, self._describe
+        if self.retained and not self.wait_for(
+            lambda: not self.retained, max_wait, self._describe, ask=self._send, again=ASK_SECONDS
         ):
             raise ReaderTimeout(self._describe(f"within {max_wait:g} s"))
 
@@ -166,15 +167,12 @@ class WriterAcknowledgements(Awaited):
             state = self._state
             return state is not None and state is not before and roles in (None, state.required)
 
-        if not self.ask_until(is_answer, timeout, self._send, ASK_SECONDS) or self._state is None:
+        if not self.wait_for(is_answer, timeout, ask=self._send, again=ASK_SECONDS) or self._state is None:
             if self._state is not before:
                 raise InconsistentQosError(
                     "The settle job does not require the roles of `writer_qos`: upgrade it before its publishers."
                 )
-            raise SettleTimeout(
-                f"The state of the messages of {self._question.writer} was not reported within {timeout:g} s:"
-                " start the job that settles acknowledgements (`ackstream submit settle`)."
-            )
+            raise settle_silent(f"The state of the messages of {self._question.writer} was not reported", timeout)
         return self._state
 
     def _send(self) -> None:

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,9 +221,8 @@ class Publisher(Client):
         :raises WouldBlockError: there was no room; the message is not published
         :raises RefusedError: with the reason
         """
-        arguments = {each.name: getattr(message, each.name) for each in fields(NewMessage)}
         begun = time.monotonic()
-        future = self.publish(**arguments)
+        future = self.publish(**vars(message))
         try:
             left = None if message.timeout is None else max(0.0, message.timeout + begun - time.monotonic())
             return future.result(left)

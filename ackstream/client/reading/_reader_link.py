@@ -18,10 +18,10 @@ from kafka.errors import KafkaError
 
 from ackstream.client.core.connection import Producer, ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
-from ackstream.client.errors import SamplesGoneError, SettleTimeout, TakenOverError
+from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
-from ackstream.client.reading.samples import check_name
+from ackstream.client.reading.samples import check_name, settle_silent
 from ackstream.errors import MissingCodecError, StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
@@ -105,10 +105,7 @@ class ReaderLink:
         if not self._started.wait(timeout):
             if self._failure is not None:
                 raise failure(self._kafka, self._failure) from self._failure
-            raise SettleTimeout(
-                f"No answer to the start of {self._start.reader} within {timeout:g} s: start the job that settles"
-                " acknowledgements (`ackstream submit settle`)."
-            )
+            raise settle_silent(f"The start of {self._start.reader} was not answered", timeout)
 
     def close(self, *, leave: bool = False) -> bool:
         """Report acknowledged samples (for at most 5 s), disconnect; ``False``: Kafka has not stored the ``leave``."""
@@ -296,7 +293,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
     for answer in _answers(connection, name, lambda: readers.ReaderStop(name), timeout):
         if isinstance(answer, readers.ReaderRemoved) and removed.add(answer).whole is not None:
             return
-    raise _not_answered(f"The removal of reader {name} was not confirmed", timeout)
+    raise settle_silent(f"The removal of reader {name} was not confirmed", timeout)
 
 
 def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[readers.KnownReader]:
@@ -312,7 +309,7 @@ def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[
     ):
         if isinstance(answer, readers.KnownReaders) and (whole := answers[answer.number].add(answer).whole) is not None:
             return _merged_readers(reader for part in whole for reader in part.readers)
-    raise _not_answered("The readers were not reported", timeout)
+    raise settle_silent("The readers were not reported", timeout)
 
 
 def _merged_readers(known: Iterator[readers.KnownReader]) -> list[readers.KnownReader]:
@@ -342,9 +339,3 @@ def _answers(
             for record in link.read():
                 if (answer := readers.read_answer(record.value)) is not None:
                     yield answer
-
-
-def _not_answered(event: str, timeout: float) -> SettleTimeout:
-    return SettleTimeout(
-        f"{event} within {timeout:g} s: start the job that settles acknowledgements (`ackstream submit settle`)."
-    )

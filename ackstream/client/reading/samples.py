@@ -13,6 +13,7 @@ import msgspec
 
 from ackstream.client.core.arguments import check_word
 from ackstream.client.core.messages import Message, text
+from ackstream.client.errors import SettleTimeout
 from ackstream.errors import AckstreamError, InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, read_number
@@ -206,3 +207,10 @@ def check_at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise InconsistentQosError(f"{name} is {value}; it must be at least {least}.")
+
+
+def settle_silent(event: str, timeout: float) -> SettleTimeout:
+    """Return the error of a wait of ``timeout`` seconds for the settle job."""
+    return SettleTimeout(
+        f"{event} within {timeout:g} s: start the job that settles acknowledgements (`ackstream submit settle`)."
+    )

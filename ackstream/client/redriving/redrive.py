@@ -17,16 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from kafka.errors import (
-    InvalidProducerEpochError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    PolicyViolationError,
-    ProducerFencedError,
-    RecordListTooLargeError,
-)
+from kafka import errors
 
 from ackstream.client.errors import RedriveStopped
 from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic, letter_of
@@ -57,11 +48,11 @@ TRANSACTION_SECONDS = 15.0
 END_SECONDS = 60.0
 """How long Kafka may take to end a transaction."""
 _REFUSALS = (
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    PolicyViolationError,
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidRecordError,
+    errors.InvalidTimestampError,
+    errors.PolicyViolationError,
 )
 """What a broker answers to a record that it will never store: only that record is at fault."""
 
@@ -225,12 +216,12 @@ class _Run(clients.Closing):
             turn = max(turn, time.monotonic()) + len(chunk) / rate
             try:
                 self._send(self._available(chunk))
-            except (ProducerFencedError, InvalidProducerEpochError):
+            except (errors.ProducerFencedError, errors.InvalidProducerEpochError):
                 raise RedriveStopped(
                     f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction within "
                     f"{TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."
                 ) from None
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 raise UnreachableError(
                     f"Kafka did not give or take the dead letters: {error}. Run the command again; none is sent twice."
                 ) from error
@@ -263,10 +254,10 @@ class _Run(clients.Closing):
         except BaseException as error:
             # the numbers of a publisher and of its rows have no gaps
             self._rows, self._numbers = before
-            if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
+            if isinstance(error, (errors.ProducerFencedError, errors.InvalidProducerEpochError)):
                 raise
             # else it hides the records of others in its topics until it times out
-            with suppress(KafkaError):
+            with suppress(errors.KafkaError):
                 end_transaction(self._producer, END_SECONDS, commit=False)
             if not isinstance(error, _REFUSALS) and not any(isinstance(one.exception, _REFUSALS) for one in stored):
                 raise

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_changes_of_the_connection_are_lines_of_the_log_but_not_the_first_one(ca
     ]
 
 
-@pytest.mark.parametrize("wait", [Awaited.wait_for, lambda state, *how: state.ask_until(*how[:2], int, 0.01, *how[2:])])
+@pytest.mark.parametrize("wait", [Awaited.wait_for, partial(Awaited.wait_for, ask=int, again=0.01)])
 def test_a_wait_that_lasts_is_one_line_of_the_log(wait, caplog, monkeypatch):
     monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.02)
     state = Awaited()
