@@ -133,7 +133,6 @@ def sliced(
 
 
 def apart(_twin: Any, call: Callable[[], T]) -> asyncio.Future[T]:
-    """Make a call in a thread of its own."""
     return aside(call)
 
 
@@ -148,7 +147,6 @@ def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, 
 
 
 async def outcome(_twin: Any, call: Callable[[], Future[T]]) -> T:
-    """Make a call, and wait for the outcome of its future."""
     return await asyncio.wrap_future(call())
 
 

@@ -53,7 +53,7 @@ class QueueSystem(VirtualTime):
         self._queue = Queue(settings, self._note)
         self._links: dict[str, QueueLinkInMemory] = {}
         self._connection = VirtualConnection(self)
-        self._connection.queue_link = partial(QueueLinkInMemory, self)
+        self._connection.queue_link = partial(QueueLinkInMemory, self, self._queue, self._links)
         self._busy = False
         # how often each message was delivered at this time
         self._delivered: Counter[str] = Counter()
@@ -148,36 +148,6 @@ class QueueSystem(VirtualTime):
         finally:
             self._busy = False
 
-    def settled_by(self, consumer: str, message: str, outcome: SampleOutcome) -> str | None:
-        """Apply a settlement; return why it has no effect, if it has none."""
-        refusal = self._queue.settle(consumer, message, outcome, self.now)
-        self.settle()
-        return refusal
-
-    def bind(self, name: str, link: QueueLinkInMemory, backlog: int | None, outcomes: Iterable[SampleOutcome]) -> None:
-        """Add a consumer, which takes the messages of an earlier one of its name."""
-        if (replaced := self._links.pop(name, None)) is not None:
-            replaced.stop()
-        self._links[name] = link
-        self._queue.bind(name, self.now, backlog=backlog, outcomes=outcomes)
-
-    def handed_out(self, consumer: str, message: str) -> None:
-        """Count a delivery that the application gets."""
-        self._queue.hand_out(consumer, message, self.now)
-
-    def unbind(self, name: str, link: QueueLinkInMemory) -> None:
-        """Remove a consumer, whose messages go to others; not one that has taken its name."""
-        if self._links.get(name) is link:
-            del self._links[name]
-            self._queue.unbind(name, self.now, "closed")
-            self.settle()
-
-    def halt(self, name: str, link: QueueLinkInMemory, *, halted: bool) -> None:
-        """Deliver nothing more to a consumer, or go on; others get the messages that arrive meanwhile."""
-        if self._links.get(name) is link:
-            self._queue.consumers[name].stopped = halted
-        self.settle()
-
     def _note(self, event: Event) -> None:
         self.events.append(event)
         link = self._links.get(event.consumer or "")
@@ -209,21 +179,27 @@ class QueueLinkInMemory:
     def __init__(
         self,
         system: QueueSystem,
+        queue: Queue,
+        links: dict[str, QueueLinkInMemory],
         options: QueueOptions,
         _life: Lifetime,
         settle: Callable[[QueueMessage, SampleOutcome], None],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.stopped = threading.Event()
-        self._system, self._options, self._settle = system, options, settle
+        self._system, self._queue, self._links = system, queue, links
+        self._options, self._settle = options, settle
         self._name, self._outcomes = options.name, outcomes_of(options.mode, options.outcomes)
         self._ready: dict[str, QueueMessage] = {}
         self._settled: set[int] = set()
         self._halted = False
 
     def start(self, _timeout: float) -> None:
-        """Bind."""
-        self._system.bind(self._name, self, self._options.backlog, self._outcomes)
+        """Bind; the messages of an earlier consumer of the name come here."""
+        if (replaced := self._links.pop(self._name, None)) is not None:
+            replaced.stop()
+        self._links[self._name] = self
+        self._queue.bind(self._name, self._system.now, backlog=self._options.backlog, outcomes=self._outcomes)
 
     def deliver(self, event: Event, content: Sample) -> None:
         """Take a delivery."""
@@ -244,7 +220,7 @@ class QueueLinkInMemory:
         if not self._ready or self._halted or self.stopped.is_set():
             return None
         message = self._ready.pop(next(iter(self._ready)))
-        self._system.handed_out(self._name, message.id)
+        self._queue.hand_out(self._name, message.id, self._system.now)
         return message
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
@@ -259,13 +235,16 @@ class QueueLinkInMemory:
             # a message that is settled a second time may be with a consumer again, perhaps this one
             return
         self._settled.add(delivery.number)
-        refusal = self._system.settled_by(self._name, delivery.message, outcome)
+        refusal = self._queue.settle(self._name, delivery.message, outcome, self._system.now)
+        self._system.settle()
         self.counts[outcome if refusal is None else "refused"] += 1
 
     def halt(self, *, halted: bool) -> None:
         """Hand out nothing more, or go on."""
         self._halted = halted
-        self._system.halt(self._name, self, halted=halted)
+        if self._links.get(self._name) is self:
+            self._queue.consumers[self._name].stopped = halted
+        self._system.settle()
 
     def stop(self) -> None:
         """Hand out nothing more, and settle nothing."""
@@ -273,5 +252,8 @@ class QueueLinkInMemory:
         self._ready.clear()
 
     def close(self) -> None:
-        """Return the messages that it holds to the queue."""
-        self._system.unbind(self._name, self)
+        """Return the messages that it holds to the queue, unless another consumer has taken its name."""
+        if self._links.get(self._name) is self:
+            del self._links[self._name]
+            self._queue.unbind(self._name, self._system.now, "closed")
+            self._system.settle()

@@ -113,7 +113,6 @@ class PublisherLink:
         return found
 
     def check_open(self) -> None:
-        """Raise ``PublisherClosedError`` after :meth:`close`."""
         if self._closed.is_set():
             raise PublisherClosedError("The publisher is closed.")
 
@@ -129,7 +128,6 @@ class PublisherLink:
             sent.add_errback(partial(self._on_rejected, seq))
 
     def send_again(self, numbers: list[int]) -> None:
-        """Send messages again that are not acknowledged."""
         if not numbers:
             return
         with self.order:
@@ -139,7 +137,6 @@ class PublisherLink:
                     self.send(seq, message)
 
     def flush(self, timeout: float | None) -> None:
-        """Wait until the service has stored or refused every message that Kafka has."""
         cid = f"flush-{next(self._flushes)}-{self._id}"
         self._flushing.add(cid)
         try:
@@ -310,7 +307,6 @@ class PublisherLink:
 
 
 def _refusal(seq: int, error: BaseException) -> RefusedError:
-    """Return the error of a message that Kafka will never take."""
     if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
         reason = "message too large"
     else:

@@ -82,7 +82,6 @@ class WriterAcknowledgements(Awaited):
             self._finish((max(low, state.written + 1), high) for low, high in holes if high > state.written)
 
     def receive(self, answer: Answer) -> None:
-        """Process a report of settle."""
         if isinstance(answer, ApplicationAcknowledged):
             for callback in self._callbacks(answer):
                 call_handler(self._handler, callback)
@@ -106,7 +105,6 @@ class WriterAcknowledgements(Awaited):
 
     @property
     def full(self) -> bool:
-        """Whether a new sample has to wait for room."""
         limit = self._qos.max_samples
         return limit is not None and self._qos.history == "keep-all" and self._kept >= limit
 
@@ -118,7 +116,6 @@ class WriterAcknowledgements(Awaited):
             self.written += 1
 
     def wait_for_room(self) -> None:
-        """Wait for room, for at most ``max_blocking_ms``."""
         seconds = self._qos.max_blocking_ms / 1000
         if not self.wait_for(lambda: not self.full, seconds):
             raise ReaderTimeout(
@@ -127,7 +124,6 @@ class WriterAcknowledgements(Awaited):
             )
 
     def wait(self, max_wait: float | None) -> None:
-        """Wait as ``Publisher.wait_for_acknowledgments`` does."""
         # the answers repeat reports that were missed
         if self.retained and not self.wait_for(
             lambda: not self.retained, max_wait, self._describe, ask=self._send, again=ASK_SECONDS
@@ -154,7 +150,6 @@ class WriterAcknowledgements(Awaited):
 
     @property
     def first_unacknowledged(self) -> int | None:
-        """The oldest sample that is kept."""
         retained = self.retained
         return retained[0][0] if retained else None
 

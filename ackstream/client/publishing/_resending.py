@@ -117,7 +117,6 @@ class Retransmission:
         return max(self._shortest, min(round(expected), MAX_TIMEOUT_MS) + self._held_back)
 
     def measure(self, duration_ms: int) -> None:
-        """Take into account how long an answer took."""
         if self._mean is None:
             self._mean, self._deviation = duration_ms, duration_ms / 2
         else:

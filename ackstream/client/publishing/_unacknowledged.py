@@ -64,19 +64,16 @@ class UnacknowledgedMessages(Awaited):
         self._counts: Counter[str] = Counter()
 
     def measure(self, duration_ms: int) -> None:
-        """Take into account how long the service took to answer."""
         with self.changed:
             self._timer.measure(duration_ms)
 
     @property
     def silent(self) -> bool:
-        """Whether the service has not answered in time."""
         with self.changed:
             return self._timer.silent
 
     @property
     def statistics(self) -> PublishStatistics:
-        """The counts since the start."""
         counts = {name: self._counts[name] for name in PublishStatistics.__struct_fields__}
         return PublishStatistics(**counts | {"unpersisted": len(self._messages)})
 
@@ -159,7 +156,6 @@ class UnacknowledgedMessages(Awaited):
             raise WouldBlockError(f"The publish window is full. {self.describe()}")
 
     def describe(self) -> str:
-        """Return a sentence about the messages that are waited for."""
         with self.changed:
             count, first = len(self._messages), next(iter(self._messages.numbers()), None)
         return (
@@ -168,7 +164,6 @@ class UnacknowledgedMessages(Awaited):
         )
 
     def resend(self, seq: int) -> KeptMessage | None:
-        """Return a message to be sent again, ``None`` if it has been acknowledged."""
         with self.changed:
             message = self._messages.get(seq)
             if message is not None:

@@ -127,7 +127,6 @@ class QueryLink:
         return stream
 
     def subscriptions(self) -> list[MessageStream]:
-        """Return the streams of subscriptions."""
         with self._lock:
             return [stream for stream in self._streams.values() if stream.sub_id is not None]
 
@@ -145,16 +144,13 @@ class QueryLink:
 
     @property
     def connected(self) -> bool:
-        """Whether the client has logged on, is not closed and has not ended."""
         return self._logon.position is not None and not self.closed
 
     @property
     def closed(self) -> bool:
-        """Whether the client is closed or has ended."""
         return self._link.stop.is_set() or self.life.error is not None
 
     def close(self) -> None:
-        """Cancel the subscriptions and disconnect; may be called twice."""
         if self._link.stop.is_set():
             return
         if self.life.error is None:
@@ -227,7 +223,6 @@ class QueryLink:
         return ready
 
     def _await(self, sent: list[MessageStream]) -> None:
-        """Wait until the subscriptions that were sent again are processed."""
         deadline = time.monotonic() + self.timeout
         done: list[MessageStream] = []
         for stream in sent:
@@ -273,7 +268,6 @@ class QueryLink:
             (consumer.pause if pause else consumer.resume)(*consumer.assignment())
 
     def _go_back(self, stream: MessageStream) -> None:
-        """Read from the first message on that a stream had no room for."""
         number, offset = stream.behind or (0, 0)
         consumer = self._link.consumer
         partition = next((one for one in consumer.assignment() if one.partition == number), None)

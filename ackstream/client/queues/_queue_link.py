@@ -84,7 +84,6 @@ class QueueLink:
         ]
 
     def start(self, timeout: float) -> None:
-        """Bind."""
         for thread in self._threads:
             thread.start()
         with self.changed:
@@ -104,7 +103,6 @@ class QueueLink:
 
     @property
     def working(self) -> bool:
-        """Whether the link is neither stopped nor ended by an error."""
         return not self.stopped.is_set() and self._life.error is None
 
     def next(self, timeout: float | None) -> QueueMessage | None:
@@ -131,7 +129,6 @@ class QueueLink:
             self.changed.notify_all()
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
-        """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
         with self.changed:
             self._send(self._session.settle(delivery, outcome, monotonic_ms()))
 
@@ -261,12 +258,10 @@ class QueueLink:
 
     @property
     def _fetchable(self) -> int:
-        """How many of the delivered messages to fetch now."""
         room = MAX_READY - len(self._ready) if self._ready_bytes < MAX_READY_BYTES else 0
         return min(len(self._delivered), room, FETCHED_AT_ONCE)
 
     def _fetch(self) -> None:
-        """Fetch delivered messages, and make them ready in the order of their deliveries."""
         taken = self._delivered[: self._fetchable]
         with self.changed:
             deliveries = [one for one in taken if not self._has_expired(one)]

@@ -60,15 +60,12 @@ class AckBatches:
 
     @property
     def deadline(self) -> int | None:
-        """When to call :meth:`due` again; ``None`` while nothing is waiting."""
         return None if self._since is None else self._since + self._timeout_ms
 
     def due(self, now: int) -> list[SettleMessages]:
-        """Return the acceptances that have waited long enough."""
         return self.flush() if self.deadline is not None and now >= self.deadline else []
 
     def flush(self) -> list[SettleMessages]:
-        """Return everything that is waiting, as on closing."""
         messages, self._waiting, self._since = tuple(self._waiting), [], None
         return [SettleMessages(*self._identity, messages)] if messages else []
 
@@ -222,11 +219,9 @@ class QueueSession:
 
     @property
     def _news(self) -> bool:
-        """Whether there is anything to report, when there is time."""
         return self._unreported > 0 or self._handed_out > self._reported_out
 
     def _reports(self, now_ms: int) -> bool:
-        """Return whether to report arrivals, or missing answers, now."""
         if self._missing or self._stopped != self._reported_stop:
             return True
         full = self._unreported >= self._flow.threshold(self.bound.backlog if self.bound else 0)

@@ -146,7 +146,6 @@ class QueueConsumer(Client):
         return message
 
     def __iter__(self) -> Iterator[QueueMessage]:
-        """Iterate over the messages until the consumer is closed."""
         while (message := self.receive()) is not None:
             yield message
 

@@ -111,7 +111,6 @@ class ReaderHistory(Awaited):
             self._release(sample.publisher)
 
     def mark_stored(self, stored: StoredRange) -> None:
-        """Release the samples that are now known to be stored; skip the refused ones."""
         with self.changed:
             if stored.client not in self.reports:
                 self.begin(KnownWriter(stored.client, stored.first, stored.first - 1))
@@ -146,25 +145,21 @@ class ReaderHistory(Awaited):
 
     @property
     def waiting(self) -> int:
-        """The number of messages that wait until they are known to be stored."""
         with self.changed:
             return sum(len(self._arrived[writer]) for writer in self._waiting)
 
     @property
     def crowded(self) -> bool:
-        """Whether as many messages wait, or as many bytes of them, as should."""
         with self.changed:
             buffers = [self._arrived[writer] for writer in self._waiting]
             return sum(map(len, buffers)) >= self._max_samples or sum(b.bytes for b in buffers) >= self._max_bytes
 
     @property
     def held(self) -> int:
-        """The number of samples in the cache, or accessed and not acknowledged."""
         return len(self._cache)
 
     @property
     def full(self) -> bool:
-        """Whether as many samples are held for the application, or as many bytes of them, as should be."""
         return len(self._cache) >= self._max_samples or self._cache.bytes >= self._max_bytes
 
     @property
@@ -181,7 +176,6 @@ class ReaderHistory(Awaited):
     # -- for the application -------------------------------------------------------------------------------------------
 
     def await_samples(self, timeout: float | None, *, unread: bool = False) -> bool:
-        """Wait for at most that number of seconds until there are samples; return whether there are."""
         return self.wait_for(lambda: self._cache.has(unread=unread), timeout)
 
     def take(self, limit: int, timeout: float | None) -> list[Sample]:
@@ -192,7 +186,6 @@ class ReaderHistory(Awaited):
             return samples
 
     def read(self, limit: int, timeout: float | None, *, unread: bool) -> list[Sample]:
-        """Hand samples out as copies that stay in the cache; errors as for :meth:`loan`."""
         with self.changed:
             samples = self._access(lambda: self._cache.read(limit, unread=unread), timeout, unread=unread)
             self.return_loan(samples)
@@ -211,7 +204,6 @@ class ReaderHistory(Awaited):
                 self._acknowledge_all(samples)
 
     def waits_for(self, sample: Sample) -> bool:
-        """Return whether the application has accessed a sample, and has not acknowledged it."""
         with self.changed:
             return self._cache.open(sample.publisher, sample.seq) is not None
 
@@ -272,7 +264,6 @@ class ReaderHistory(Awaited):
             return any(at is not None and at <= late for at in since)
 
     def confirm(self, conf: AppAckConf) -> None:
-        """Apply a confirmation."""
         with self.changed:
             if conf.writer in self.reports:
                 self.reports[conf.writer].confirm(conf)

@@ -313,7 +313,6 @@ def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[
 
 
 def _merged_readers(known: Iterator[readers.KnownReader]) -> list[readers.KnownReader]:
-    """Merge the entries that the shards have for each reader."""
     found: dict[str, readers.KnownReader] = {}
     for reader in known:
         before = found.setdefault(reader.reader, reader)

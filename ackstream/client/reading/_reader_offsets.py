@@ -89,7 +89,6 @@ class ReaderPositions:
         self._ends: dict[Any, int] = {}
 
     def begin(self, starts: Mapping[Any, int]) -> None:
-        """Note the offsets at which reading begins, by partition."""
         self._starts = dict(starts)
 
     def start(
@@ -152,7 +151,6 @@ class ReaderPositions:
             )
 
     def restart_offsets(self, partitions: Sequence[Any]) -> dict[Any, OffsetAndMetadata]:
-        """Return the offsets to commit."""
         found = {}
         for partition in partitions:
             position = self._consumer.position(partition, timeout_ms=5_000)

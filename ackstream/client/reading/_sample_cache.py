@@ -53,11 +53,9 @@ class SampleCache:
 
     @property
     def unread(self) -> int:
-        """The number of samples that were not accessed yet."""
         return len(self._unread)
 
     def has(self, *, unread: bool = False) -> bool:
-        """Return whether there is a sample to access, or one that was not accessed yet."""
         return bool(self._unread if unread else self._cached)
 
     def add(self, sample: Sample) -> Sample | None:
@@ -78,7 +76,6 @@ class SampleCache:
         return oldest if was_unread else None
 
     def read(self, limit: int, *, unread: bool = False) -> list[Sample]:
-        """Access samples, which stay in the cache."""
         found = list(islice((self._unread if unread else self._cached).values(), limit))
         for sample in found:
             if self._unread.pop(_id(sample), None) is not None and self._opens:
@@ -86,19 +83,16 @@ class SampleCache:
         return found
 
     def take(self, limit: int) -> list[Sample]:
-        """Access samples and remove them from the cache."""
         taken = self.read(limit)
         for sample in taken:
             self._remove(sample)
         return taken
 
     def open(self, writer: str, seq: int) -> Sample | None:
-        """Return a sample that was accessed and is not acknowledged."""
         return self._open.get((writer, seq))
 
     @property
     def opened(self) -> list[Sample]:
-        """All samples that were accessed and are not acknowledged."""
         return list(self._open.values())
 
     def acknowledge(self, sample: Sample) -> None:
@@ -139,15 +133,12 @@ class FailedSamples:
         return failures
 
     def wait(self, now: float) -> float | None:
-        """Return in how many seconds the next one is due; ``None`` if there is none."""
         return max(0.0, self._due[0][0] - now) if self._due else None
 
     def take(self, now: float) -> Sample | None:
-        """Return the next one that is due, if one is."""
         return heappop(self._due)[2] if self._due and self._due[0][0] <= now else None
 
     def forget(self, sample: Sample) -> None:
-        """Note that a sample needs no further call."""
         self._failures.pop(_id(sample), None)
 
 
@@ -161,7 +152,6 @@ class OpenOffsets:
         self._dropped: dict[str, tuple[int, int, dict[int, int]]] = {}
 
     def add(self, sample: Sample) -> None:
-        """Note a message that was read."""
         self._open.setdefault(sample.partition, {})[sample.offset] = (sample.publisher, sample.seq)
 
     def drop(self, writer: str, dropped: Iterable[Sample]) -> None:
@@ -226,7 +216,6 @@ class TimeBasedFilter:
         self._prune_at = FEW_INSTANCES
 
     def passes(self, sample: Sample) -> bool:
-        """Return whether a sample is as far from the last one that passed as it must be."""
         if not self._separation:
             return True
         instance, now = instance_of(sample), sample.timestamp_ms
@@ -242,7 +231,6 @@ class TimeBasedFilter:
 
 
 def instance_of(sample: Sample) -> Instance:
-    """Return the instance of a sample."""
     return sample.topic, sample.key
 
 

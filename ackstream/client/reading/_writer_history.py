@@ -69,7 +69,6 @@ class ReorderBuffer:
         return True
 
     def learn(self, sessions: Iterable[SessionRun]) -> None:
-        """Drop the samples of wrong sessions, now or when they arrive."""
         for first, last, session in sessions:
             self._sessions.add(first, last, session)
             for seq in [seq for seq in self._waiting if first <= seq <= last]:
@@ -104,7 +103,6 @@ class ReorderBuffer:
                 self._remove(seq)
 
     def release(self) -> Iterator[Sample]:
-        """Remove and yield the samples that may be handed out now."""
         while (seq := self._passed.first_hole) <= self._decided.watermark and seq in self._waiting:
             self._passed.add(seq)
             yield self._remove(seq)[0]
@@ -126,11 +124,9 @@ class ReorderBuffer:
         return dropped
 
     def has_passed(self, seq: int) -> bool:
-        """Return whether all samples up to a number were released or skipped."""
         return seq < self._passed.first_hole
 
     def undecided(self, last: int) -> list[Interval]:
-        """Return the runs up to a number of which it is not known whether they are stored."""
         return self._decided.missing(0, last) if last >= 0 else []
 
     @property
