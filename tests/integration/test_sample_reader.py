@@ -482,8 +482,8 @@ def test_a_closed_reader_says_so(topics: Kafka) -> None:
         ({"qos": ReaderQos(kind="protocol", reliable=False)}, "reliable"),
         ({"qos": ReaderQos(kind="protocol"), "labels": ["a-a"]}, "application kind"),
         ({"max_samples": 0}, "at least 1"),
-        ({"name": ""}, "name has 1 to 255 characters, not 0"),
-        ({"role": "x" * 256}, "role has 1 to 255 characters, not 256"),
+        ({"name": ""}, "name has 0 characters: give 1 to 255"),
+        ({"role": "x" * 256}, "role has 256 characters: give 1 to 255"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(kafka: Kafka, options: dict[str, Any], reason: str) -> None:

@@ -59,6 +59,12 @@ def check_word(argument: str, value: object, words: Any) -> None:
         raise BadParameterError(f"{argument} is {value!r:.80}: choose among {', '.join(known)}.")
 
 
+def check_length(argument: str, text: str, most: int) -> None:
+    """Check that a name has 1 to ``most`` characters."""
+    if not 0 < len(text) <= most:
+        raise InconsistentQosError(f"{argument} has {len(text)} characters: give 1 to {most:,}.")
+
+
 def check_type(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
     """Check the type of an argument; an ``optional`` one may be ``None``."""
     if not isinstance(value, kind) and not (optional and value is None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.arguments import takes
+from ackstream.client.core.arguments import check_length, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.options import QueryOptions
@@ -56,10 +56,7 @@ class QueryClient(Client):
         :raises InconsistentQosError: a name without or with too many characters
         """
         connection = connection_of(options.bootstrap_servers)
-        if not 1 <= len(options.name) <= MAX_CLIENT_CHARACTERS:
-            raise InconsistentQosError(
-                f"The name has {len(options.name)} characters; it must have 1 to {MAX_CLIENT_CHARACTERS}."
-            )
+        check_length("name", options.name, MAX_CLIENT_CHARACTERS)
         path = None if options.bookmarks is None else Path(options.bookmarks)
         self._bookmarks = Bookmarks(options.name, path)
         try:

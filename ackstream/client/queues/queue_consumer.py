@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.arguments import check_word, handler_of, takes
+from ackstream.client.core.arguments import check_length, check_word, handler_of, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.options import QueueOptions
@@ -92,9 +92,8 @@ class QueueConsumer(Client):
             might never be full, or a flow that reports nothing
         """
         connection = connection_of(options.bootstrap_servers)
-        for text in (options.queue, options.name):
-            if not 1 <= len(text) <= MAX_NAME:
-                raise InconsistentQosError(f"A name has {len(text)} characters; it must have 1 to {MAX_NAME}.")
+        check_length("queue", options.queue, MAX_NAME)
+        check_length("name", options.name, MAX_NAME)
         if options.backlog is not None and not 1 <= options.backlog <= MAX_BACKLOG:
             raise InconsistentQosError(
                 f"The backlog is {options.backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."

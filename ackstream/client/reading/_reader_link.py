@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
+from ackstream.client.core.arguments import check_length
 from ackstream.client.core.connection import Producer, ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
-from ackstream.client.reading.samples import check_name, settle_silent
+from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, settle_silent
 from ackstream.errors import MissingCodecError, StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
@@ -288,7 +289,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
     :raises UnreachableError: no broker, or a topic is missing
     """
     connection = connection_of(bootstrap_servers)
-    check_name("name", name)
+    check_length("name", name, MAX_NAME_CHARACTERS)
     removed: Parts[readers.ReaderRemoved] = Parts()
     for answer in _answers(connection, name, lambda: readers.ReaderStop(name), timeout):
         if isinstance(answer, readers.ReaderRemoved) and removed.add(answer).whole is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.client.core.arguments import handler_of, names, takes
+from ackstream.client.core.arguments import check_length, handler_of, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Ending, Lifetime
@@ -21,7 +21,7 @@ from ackstream.client.options import ReaderOptions
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading._sample_cache import FailedSamples
-from ackstream.client.reading.samples import ReaderQos, check_at_least, check_lake, check_name
+from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, ReaderQos, check_at_least, check_lake
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
 from ackstream.protocol.readers import ReaderStart
 from ackstream.protocol.record_headers import FOR_QUEUE
@@ -336,9 +336,9 @@ class SampleReader(Client):
 
 
 def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], **limits: int) -> None:
-    check_name("name", start.reader)
+    check_length("name", start.reader, MAX_NAME_CHARACTERS)
     if start.role is not None:
-        check_name("role", start.role)
+        check_length("role", start.role, MAX_NAME_CHARACTERS)
     if not qos.reliable:
         raise InconsistentQosError("This reader acknowledges: make it reliable, or read the topic with any consumer.")
     if labels and qos.kind == "protocol":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from ackstream.client.core.arguments import check_word
+from ackstream.client.core.arguments import check_length, check_word
 from ackstream.client.core.messages import Message, text
 from ackstream.client.errors import SettleTimeout
 from ackstream.errors import AckstreamError, InconsistentQosError
@@ -192,14 +192,8 @@ class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.required or {}) > MAX_ROLES:
             raise InconsistentQosError(f"A writer requires at most {MAX_ROLES} roles, not {len(self.required or {})}.")
         for role, quorum in (self.required or {}).items():
-            check_name("role", role)
+            check_length("role", role, MAX_NAME_CHARACTERS)
             check_at_least(1, **{f"The quorum of {role}": quorum})
-
-
-def check_name(what: str, name: str) -> None:
-    """Refuse a name that settle does not accept, with :class:`InconsistentQosError`."""
-    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
-        raise InconsistentQosError(f"A reader's {what} has 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}.")
 
 
 def check_at_least(least: int, **values: int) -> None:

@@ -117,20 +117,20 @@ def from_topic(reader: TopicReader, topic: str, where: str) -> list[Letter]:
     import duckdb  # noqa: PLC0415 - see above
     import pyarrow as pa  # noqa: PLC0415 - see above
 
-    names = ("id", "reason", "topic", "partition", "given_up_at", "key", "value")
+    kinds = pa.schema({
+        "id": pa.string(), "reason": pa.string(), "topic": pa.string(), "partition": pa.int64(),
+        "given_up_at": pa.timestamp("ms", tz="UTC"), "key": pa.binary(), "value": pa.binary(),
+    })  # fmt: skip
     found: list[Letter] = []
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for records in chunks(all_of(reader, reader.consumer.partitions_for_topic(topic) or (), topic), AT_ONCE):
             letters = [letter_of(record) for record in records]
-            values = [
+            rows = [
                 (one.id, one.reason, one.topic, one.partition, record.timestamp, record.key, record.value)
                 for one, record in zip(letters, records, strict=True)
             ]
-            columns = dict(zip(names, map(list, zip(*values, strict=True)), strict=True))
-            columns["given_up_at"] = pa.array(columns["given_up_at"], pa.timestamp("ms", tz="UTC"))
-            columns["key"], columns["value"] = (pa.array(columns[name], pa.binary()) for name in ("key", "value"))
-            connection.register("letters", pa.table(columns))
+            connection.register("letters", pa.table(list(zip(*rows, strict=True)), schema=kinds))
             chosen = {row[0] for row in _selected(connection, f"SELECT id FROM letters WHERE {where}", where)}  # noqa: S608 - see above
             found += [one for one in letters if one.id in chosen]
     return found

@@ -242,7 +242,7 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 1 to")],
+    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 0")],
 )
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):

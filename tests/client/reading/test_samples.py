@@ -107,7 +107,7 @@ def test_a_reader_that_contradicts_itself_is_not_created(values: dict[str, Any],
         ({"max_blocking_ms": -1}, "max_blocking_ms is -1"),
         ({"required": {"Logger": 0}}, "The quorum of Logger is 0; it must be at least 1"),
         ({"required": {f"r{number}": 1 for number in range(101)}}, "at most 100 roles, not 101"),
-        ({"required": {"": 1}}, "role has 1 to 255 characters, not 0"),
+        ({"required": {"": 1}}, "role has 0 characters: give 1 to 255"),
         ({"required": {"Logger": 1}, "reliable": False}, "best-effort writer waits for no reader"),
     ],
 )
