@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -178,20 +178,8 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
     @asynccontextmanager
     async def loan(self, max_samples: int = ANY, timeout: float | None = 0.0) -> AsyncIterator[list[sdk.Sample]]:
         """Lend samples for an ``async with`` block, as :meth:`SampleReader.loan` does."""
-        lent = self.client.loan(max_samples)
-
-        def lend() -> list[sdk.Sample]:
-            nonlocal lent
-            lent = self.client.loan(max_samples)
-            return lent.__enter__()
-
-        samples = await self._await_samples(lend, timeout)
-        try:
-            yield samples
-        except BaseException as error:
-            lent.__exit__(type(error), error, error.__traceback__)
-            raise
-        lent.__exit__(None, None, None)
+        with ExitStack() as lent:
+            yield await self._await_samples(lambda: lent.enter_context(self.client.loan(max_samples)), timeout)
 
     def _at_hand(self) -> sdk.Sample | None:
         return self._next(0)
