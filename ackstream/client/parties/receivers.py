@@ -93,12 +93,15 @@ class _Receiver(Client):
     _worker: Worker
     _labels: Labels
 
-    def __init__(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
-        connection, group = connection_of(options.bootstrap_servers), options.group
-        check_word("expired", options.expired, Expired)
+    def __init__(self, options: ResponderOptions) -> None:
+        self._connection = connection_of(options.bootstrap_servers)
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips = options.expired == "skip"
         self._counts: Counter[str] = Counter()
+
+    def _start(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
+        connection, group = self._connection, options.group
+        check_word("expired", options.expired, Expired)
         connected = ExitStack()
         try:
             labels = self._labels = Labels(connected, connection, declared, group)
@@ -212,9 +215,10 @@ class Responder(_Receiver):
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
+        super().__init__(options)
         wanted = frozenset(names("labels", options.labels))
         self._responds = wanted & {LIVE_RESPONSE}
-        super().__init__(options, ["signals"], wanted - self._responds)
+        self._start(options, ["signals"], wanted - self._responds)
 
     @property
     def statistics(self) -> ResponderStatistics:
@@ -264,6 +268,7 @@ class Subscriber(_Receiver):
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
+        super().__init__(options)
         self._automatic, self._visible, self._extra = options.automatic, options.visible, options.extra
         self._subscriptions = {each.stream: each for each in options.subscriptions}
         declared = frozenset(names("labels", options.labels))
@@ -272,7 +277,7 @@ class Subscriber(_Receiver):
         self._order = count()
         # with labels all topics, since any signal may request these
         streams = STREAMS if declared else self._subscriptions
-        super().__init__(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
+        self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
 
     @property
     def statistics(self) -> SubscriberStatistics:

@@ -143,10 +143,6 @@ class QueryLink:
             self._streams.pop(stream.cid, None)
 
     @property
-    def connected(self) -> bool:
-        return self._logon.position is not None and not self.closed
-
-    @property
     def closed(self) -> bool:
         return self._link.stop.is_set() or self.life.error is not None
 
@@ -182,7 +178,7 @@ class QueryLink:
         while not self.closed:
             self._wake.wait(self._session.pause)
             self._wake.clear()
-            if not self.connected:
+            if self._logon.position is None or self.closed:
                 continue
             if self._session.lost:
                 self.life.enter("disconnected")

@@ -170,7 +170,7 @@ class ReaderPositions:
             return False
         # buffered messages cannot be handed out, and none arrives: the table has the missing ones
         stuck = self.paused and self._lake is not None
-        if self._suspects and (stuck or self._has_read_all()):
+        if self._suspects and (stuck or all(self._position(one) >= end for one, end in self._ends.items())):
             certain = {
                 writer: [(first, min(last, end)) for first, last in missing.get(writer, ()) if first <= end]
                 for writer, end in self._suspects.items()
@@ -191,9 +191,6 @@ class ReaderPositions:
             self._ends = self._consumer.end_offsets(partitions)
             self._suspects = {writer: runs[-1][1] for writer, runs in missing.items()}
         return fetched
-
-    def _has_read_all(self) -> bool:
-        return all(self._position(partition) >= end for partition, end in self._ends.items())
 
     def _position(self, partition: Any) -> int:
         return self._consumer.position(partition, timeout_ms=5_000) or 0
