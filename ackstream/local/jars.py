@@ -230,7 +230,9 @@ def _mirror_of_central(path: Path) -> str | None:
         raise LocalError(f"Maven's settings {path} are not XML ({error}): correct the file.") from None
     for mirror in document.iterfind(".//{*}mirror"):
         blocked, names, url = (mirror.findtext(f"{{*}}{name}", "").strip() for name in ("blocked", "mirrorOf", "url"))
-        if blocked != "true" and _covers_central(names):
+        # Maven's list of patterns: names, ``*``, ``external:*``, and exclusions with ``!``
+        patterns = {pattern.strip() for pattern in names.split(",")}
+        if blocked != "true" and "!central" not in patterns and patterns & {"central", "*", "external:*"}:
             return _checked(url, path) if url else None
     return None
 
@@ -249,9 +251,3 @@ def _checked(url: str, path: Path) -> str:
             f"user of this machine could read: use a mirror that needs none."
         )
     return url
-
-
-def _covers_central(mirror_of: str) -> bool:
-    """Match Maven's pattern list: names, ``*``, ``external:*``, and exclusions with ``!``."""
-    patterns = {pattern.strip() for pattern in mirror_of.split(",")}
-    return "!central" not in patterns and bool(patterns & {"central", "*", "external:*"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.http import responses
@@ -34,7 +35,6 @@ from ackstream.protocol.ditto.twin.permissions import Kind, check_permissions, r
 from ackstream.protocol.errors import DittoError, unknown_topic_path
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.exchange import Dependencies
@@ -75,7 +75,7 @@ class Api:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         path = raw_path.decode("latin-1").removeprefix(PREFIX)
         if request.method == "OPTIONS":
-            return responses.of_methods(methods(path))
+            return Response(None, responses.NO_CONTENT, {"allow": ", ".join(methods(path))})
         sender = Sender.of(request, (await self._dependencies.admission.admit(request)).subjects)
         limits, subjects = self._dependencies.admission.limits, sender.subjects
         match = find(request.method, path)

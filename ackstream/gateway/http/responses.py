@@ -28,7 +28,7 @@ from ackstream.protocol.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, DittoErr
 from ackstream.settings.access import ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from starlette.datastructures import URL, QueryParams
     from starlette.requests import Request
@@ -132,11 +132,6 @@ def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
 def of_value(value: Any, correlation_id: str) -> Response:
     """Return a value of the gateway itself."""
     return _answer(OK, {CORRELATION_ID: correlation_id}, raw(value), JSON_CONTENT_TYPE)
-
-
-def of_methods(methods: Iterable[str]) -> Response:
-    """Return the methods of a resource."""
-    return Response(None, NO_CONTENT, {"allow": ", ".join(methods)})
 
 
 def accepted(correlation_id: str) -> Response:

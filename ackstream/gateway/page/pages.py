@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.page.live import View
     from ackstream.protocol.ditto.twin.access import Access
 
 
@@ -65,7 +64,11 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
             return _json(dependencies.live.whole())
         view = dependencies.live.view()
         failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
-        return _json(_without_others(replace(view, failures=failures)))
+        # without other parties, and without places
+        note = "An error occurred. Users who may read all things see the details." if view.note else ""
+        return _json(
+            replace(view, failures=failures, labels=[], parties=[], labels_in_all=0, parties_in_all=0, note=note)
+        )
 
     async def read(subjects: tuple[str, ...], question: Callable[[], Story | Trace]) -> Response:
         with dependencies.admission.limits.story(subjects[0]):
@@ -133,12 +136,6 @@ def _seen(found: Story, may_see: Callable[[str | None], bool]) -> Story:
     seen = {request for request, named in things.items() if all(may_see(thing_id) for thing_id in named or (None,))}
     shown = [replace(happening, request="") for happening in found.happenings if happening.request in seen]
     return replace(found, happenings=shown)
-
-
-def _without_others(view: View) -> View:
-    """Return the view of those who may not read everything: without other parties, and without places."""
-    note = "An error occurred. Users who may read all things see the details." if view.note else ""
-    return replace(view, labels=[], parties=[], labels_in_all=0, parties_in_all=0, note=note)
 
 
 def _may_see(access: Access, subjects: tuple[str, ...], thing_id: str | None) -> bool:
