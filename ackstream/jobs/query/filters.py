@@ -17,18 +17,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.query.amps_filters import (
-    FUNCTIONS,
-    MAX_NODES,
-    MAX_STEPS,
-    AmpsFilter,
-    Constant,
-    FieldPath,
-    FilterSyntaxError,
-    PatternSearch,
-    found,
-    parse_filter,
-)
+from ackstream.jobs.query import amps_filters
+from ackstream.jobs.query.amps_filters import MAX_NODES, FilterSyntaxError
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import Combination, Membership, Node, leaves, parse
@@ -40,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import Column
 
-    from ackstream.jobs.query.amps_filters import Expression
 
 MAX_LENGTH: Final = 10_000
 """The maximum length of a filter, in characters."""
@@ -54,7 +43,7 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @lru_cache(maxsize=8_192)
-def read_filter(text: str) -> AmpsFilter | Node:
+def read_filter(text: str) -> amps_filters.AmpsFilter | Node:
     """Parse a filter in AMPS's syntax, or else in RQL (a tree); FilterSyntaxError: it is neither, or too large."""
     if len(text) > MAX_LENGTH:
         raise FilterSyntaxError(f"The filter is longer than {MAX_LENGTH:,} characters.")
@@ -63,7 +52,7 @@ def read_filter(text: str) -> AmpsFilter | Node:
         place = text.index(_VARIABLE) + 1
         raise FilterSyntaxError(f"The filter has {_VARIABLE} from character {place} on: filters have no variables.")
     try:
-        return parse_filter(text)
+        return amps_filters.parse_filter(text)
     except FilterSyntaxError as error:
         try:
             tree = checked(_below(parse(text)))
@@ -97,10 +86,10 @@ def fits(_context: SparkContext, text: str | None) -> Column:
     if text is None:
         return F.lit(True)  # noqa: FBT003 - Spark's way
     selection = read_filter(text)
-    if not isinstance(selection, AmpsFilter):
-        found: Column = F.udf(lambda value: fits_filter(selection, value), "boolean", useArrow=True)("value")
-        return found
-    limit = MAX_STEPS // max(1, selection.instructions)
+    if not isinstance(selection, amps_filters.AmpsFilter):
+        condition: Column = F.udf(lambda value: fits_filter(selection, value), "boolean", useArrow=True)("value")
+        return condition
+    limit = amps_filters.MAX_STEPS // max(1, selection.instructions)
     return _column(selection.condition, limit).cast("boolean")
 
 
@@ -115,16 +104,16 @@ def as_number(text: Column) -> Column:
     return text.try_cast("double")
 
 
-def _column(part: Expression, limit: int) -> Column:
+def _column(part: amps_filters.Expression, limit: int) -> Column:
     """Return a part of a filter; texts that are longer than ``limit`` are not searched for regular expressions."""
-    if isinstance(part, FieldPath):
+    if isinstance(part, amps_filters.FieldPath):
         return field(part.names)
-    if isinstance(part, Constant):
+    if isinstance(part, amps_filters.Constant):
         return F.lit(part.value)
-    if isinstance(part, PatternSearch):
+    if isinstance(part, amps_filters.PatternSearch):
         return _searched(_column(part.text, limit).cast("string"), part.pattern, limit)
     arguments = [_column(argument, limit) for argument in part.arguments]
-    if part.name in FUNCTIONS:
+    if part.name in amps_filters.FUNCTIONS:
         return F.call_function(part.name.lower(), *arguments)
     return _OPERATIONS[part.name](*arguments)
 
@@ -132,7 +121,7 @@ def _column(part: Expression, limit: int) -> Column:
 def _searched(text: Column, pattern: str, limit: int) -> Column:
     def search(texts: pa.Array) -> pa.Array:
         values = texts.cast(pa.binary()).to_pylist()
-        return pa.array([found(pattern, value, limit) for value in values], pa.bool_())
+        return pa.array([amps_filters.found(pattern, value, limit) for value in values], pa.bool_())
 
     result: Column = F.arrow_udf(search, "boolean")(text)
     return result
