@@ -60,9 +60,6 @@ GRACE_SECONDS = 60.0
 
 POLL_SECONDS = 0.2
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Compiling code for batches of few rows takes longer than interpreting their expressions."""
-
 
 def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
     """Run the demo, ``rate`` commands per second; return whether all counts add up. Ctrl-C leaves nothing running."""
@@ -241,7 +238,6 @@ def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings
             "lake": Lake(path=str(home / "lake"), checkpoints=str(home / "checkpoints")),
             # an archive batch keeps a core busy for seconds, and here it shares two cores with correlate
             "archive": settings.archive.model_copy(update={"trigger": 10_000}),
-            "spark": settings.spark.model_copy(update={"conf": INTERPRETED | settings.spark.conf}),
         }
     )
 
