@@ -98,7 +98,6 @@ def test_copies_within_a_batch_and_across_batches_stay_out(spark: SparkSession, 
     assert ids(made) == wanted
 
 
-@pytest.mark.usefixtures("way")
 def test_copies_stay_out_after_a_restart(spark: SparkSession, made: Lake) -> None:
     ArchiveFold(made).write(records.frame(spark, outcomes(1, 2, batch=6)), 0, APPLICATION)
     restarted = ArchiveFold(made)
