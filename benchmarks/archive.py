@@ -15,6 +15,7 @@ from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Correlate
 from ackstream.spark import batches as spark_batches
+from ackstream.testing.system import process
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.progress import batches, medians, seconds, typical
@@ -78,9 +79,9 @@ def _ledger(
         writer = Writer(topics, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", batch)
         shard = CorrelateShard(Correlate(), topics, writer)
         records = Workload(min(CHUNK, requests - first), first=first).records()
-        shard.process(records, 0)
+        process(shard, records)
         # beyond every deadline: what lacks an acknowledgement times out
-        shard.process([], records[-1].timestamp + 3_600_000)
+        process(shard, [], records[-1].timestamp + 3_600_000)
         for emission in writer.emissions:
             if emission.topic == topics.ledger:
                 value = emission.value or b""

@@ -20,6 +20,7 @@ from ackstream.settings import Correlate
 from ackstream.spark.clock import QueryClock, Watched
 from ackstream.spark.operator import Told, _Latest
 from ackstream.spark.progress import _partitions, lags, lost_records
+from ackstream.testing.system import process
 from benchmarks.progress import seconds
 from benchmarks.workload import Workload
 
@@ -118,7 +119,7 @@ def reports(width: Width) -> dict[str, float]:
     """Measure what the shards of a batch report to the driver: the accumulator as Spark merges it, a task at a time."""
     writer = Writer(CorrelateTopics(), "query", 1)
     shard = CorrelateShard(Correlate(), CorrelateTopics(), writer)
-    shard.process(Workload(200).records(), 0)
+    process(shard, Workload(200).records())
     tally = Tally()
     shard.measure(tally)
     gauges, tally.gauges = tally.gauges, {}

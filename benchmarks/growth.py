@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.state import SIGNALS
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import Aside
+from ackstream.spark.records import Share
+from ackstream.testing.system import process
 from benchmarks import broker, common, starting
 from benchmarks.progress import batches, rows_read, typical, wait, warm
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ackstream.jobs.correlate.state import Record
     from ackstream.settings import Settings
@@ -47,7 +55,10 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Size:
-    """Numbers of shards, of open requests alone and through Spark, of remembered requests, of measurements."""
+    """Numbers of shards, of open requests alone and through Spark, of remembered requests, of measurements.
+
+    ``bounds``: of deadlines that pass at once, and of early acknowledgements of 50 kB.
+    """
 
     shards: tuple[int, ...]
     alone: tuple[int, ...]
@@ -55,10 +66,11 @@ class Size:
     remembered: int
     times: int
     spark_batches: int
+    bounds: tuple[int, int]
 
 
-FULL = Size((2, 64), (10_000, 100_000, 1_000_000), (10_000, 100_000, 1_000_000), 1_000_000, 7, 8)
-SMALL = Size((2, 8), (400, 2_000), (400, 2_000), 2_000, 3, 4)
+FULL = Size((2, 64), (10_000, 100_000, 1_000_000), (10_000, 100_000, 1_000_000), 1_000_000, 7, 8, (1_000_000, 80_000))
+SMALL = Size((2, 8), (400, 2_000), (400, 2_000), 2_000, 3, 4, (2_000, 200))
 
 
 def measure(bench: Bench) -> dict[str, Any]:
@@ -88,6 +100,12 @@ def measure(bench: Bench) -> dict[str, Any]:
             for row in through
         ],
     )  # fmt: skip
+    bounds = [_bound(case, count) for case, count in zip(_CASES, size.bounds, strict=True)]
+    bench.table(
+        "Memory of a shard",
+        ("case", "count", "MB of records", "peak MB", "state MB", "seconds"),
+        [tuple(row.values()) for row in bounds],
+    )
     programs = [{"shards": shards, "open": size.spark[-1], **_program(bench, own)} for shards, own in uses.items()]
     bench.table(
         "Correlate as a program of its own",
@@ -100,6 +118,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         "alone": alone,
         "spark": through,
         "program": programs,
+        "memory": bounds,
     }
 
 
@@ -122,7 +141,7 @@ def _one_shard(aside: Aside, shards: int, count: int, remembered: int, times: in
         moments = [time.perf_counter()]
         shard.load(version, blob)
         moments.append(time.perf_counter())
-        shard.process(batch, _NOW)
+        process(shard, batch, _NOW)
         moments.append(time.perf_counter())
         shard.dump()
         moments.append(time.perf_counter())
@@ -167,12 +186,88 @@ def _state(aside: Aside, count: int, remembered: int) -> tuple[int, bytes]:
 
 def _feed(aside: Aside, shard: CorrelateShard, records: Sequence[Record]) -> CorrelateShard:
     """Let a shard take records, and forget what it wrote."""
-    shard.process(records, 0)
+    process(shard, records)
     dumped = shard.dump()
     following = _shard(aside)
     if dumped is not None:
         following.load(*dumped)
     return following
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _bound(case: Callable[[Aside, int], tuple[int, int]], count: int) -> dict[str, Any]:
+    """Measure a case in a process of its own: how far its memory grows above that of the imports."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_measured, case, count).result()
+
+
+def _measured(case: Callable[[Aside, int], tuple[int, int]], count: int) -> dict[str, Any]:
+    before, start = _peak_mb(), time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="ackstream-growth-") as directory:
+        read, state = case(Aside(directory, KEEP), count)
+    return {
+        "case": case.__name__.strip("_").replace("_", " "),
+        "count": count,
+        "mb": read / 2**20,
+        "peak_mb": _peak_mb() - before,
+        "state_mb": state / 2**20,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _deadlines_at_once(aside: Aside, count: int) -> tuple[int, int]:
+    """Let all open requests of a shard time out in one batch."""
+    state, read = None, 0
+    for first in range(0, count, CHUNK):
+        records = Workload(min(CHUNK, count - first), timeout="1h", missing=1.0, first=first).records(start=_NOW)
+        records = [record for record in records if record.source == SIGNALS]
+        read += sum(record.size for record in records)
+        state = _handed_over(aside, first // CHUNK, state, records, 0)
+    state = _handed_over(aside, count, state, [], _NOW + 10 * 3_600_000)
+    return read, len(state[1])
+
+
+def _early_acknowledgements(aside: Aside, count: int) -> tuple[int, int]:
+    """Hold acknowledgements whose requests are not read yet, end the holds in one batch."""
+    state, read, largest = None, 0, 0
+    workload = Workload(count // 2 + 1, missing=0.0)
+    acks = [record for record in workload.records(start=_NOW) if record.source != SIGNALS][:count]
+    for first in range(0, count, CHUNK // 20):
+        records = [_filled(record) for record in acks[first : first + CHUNK // 20]]
+        read += sum(record.size for record in records)
+        state = _handed_over(aside, first, state, records, 0)
+        largest = max(largest, len(state[1]))
+    _handed_over(aside, count + 1, state, [], _NOW + 3_600_000)
+    return read, largest
+
+
+def _filled(record: Record) -> Record:
+    value = (record.value or b"")[:-1] + b',"value":"' + b"x" * 50_000 + b'"}'
+    return replace(record, value=value, size=len(value))
+
+
+def _handed_over(
+    aside: Aside, batch: int, state: tuple[int, bytes] | None, records: list[Record], tick: int
+) -> tuple[int, bytes]:
+    """Process a batch as the operator does: each part of the emissions is laid out, and forgotten."""
+    writer = Writer(TOPICS, "", batch)
+    shard = CorrelateShard(LIMITS, TOPICS, writer, store=aside.store(0, batch))
+    if state is not None:
+        shard.load(*state)
+    for _ in shard.process(Share(records, size=sum(record.size for record in records)), tick):
+        job.write_frame(writer.take())
+    if writer.emissions:
+        job.write_frame(writer.take())
+    return shard.dump() or (0, b"")
+
+
+_CASES = _deadlines_at_once, _early_acknowledgements
 
 
 # -- Spark ------------------------------------------------------------------------------------------------------------

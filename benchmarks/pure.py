@@ -18,6 +18,7 @@ from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.settings import Correlate
 from ackstream.spark.records import in_order
+from ackstream.testing.system import process
 from benchmarks import common, progress
 from benchmarks.workload import Workload
 
@@ -89,7 +90,7 @@ def measure(bench: common.Bench) -> dict[str, Any]:
 def _process(records: Sequence[Record]) -> tuple[CorrelateShard, Writer]:
     writer = Writer(TOPICS, "3f7f2b1e-0c5d-4b43-8a55-0f2d1f9b8e11", 7)
     shard = CorrelateShard(LIMITS, TOPICS, writer)
-    shard.process(records, 0)
+    process(shard, records)
     return shard, writer
 
 

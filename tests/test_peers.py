@@ -14,6 +14,7 @@ from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.settings import Correlate
+from ackstream.testing.system import process
 from benchmarks import pages
 from benchmarks.contenders.joining import ORPHAN_HOLD, complete, receive, reply
 from benchmarks.replies import Verdicts, recovery, slope
@@ -31,8 +32,8 @@ TIMEOUT = 2_000
 def test_what_every_contender_has_to_reply_is_what_correlate_decides() -> None:
     workload, writer = Workload(REQUESTS, missing=0.2), Writer(CorrelateTopics(), "query", 1)
     shard = CorrelateShard(Correlate(), CorrelateTopics(), writer)
-    shard.process(workload.records(start=START), 0)
-    shard.process([], START + 100 * TIMEOUT)
+    process(shard, workload.records(start=START))
+    process(shard, [], START + 100 * TIMEOUT)
     replies = {one.key.decode(): one for one in writer.emissions if one.reply_id is not None and one.key is not None}
     assert len(replies) == REQUESTS
     for number, key in enumerate(workload.ids):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,22 +62,27 @@ class Piece:
         if len(data) < bodies:
             raise ValueError("It is cut off.")
         numbers = np.frombuffer(data[_INT:bodies], np.int64)
-        self._hashes, self.times, self._order = (numbers[part * count : (part + 1) * count] for part in range(3))
+        self.hashes, self.times, self._order = (numbers[part * count : (part + 1) * count] for part in range(3))
         self._starts = numbers[3 * count :]
+        self._data = data
         self._bodies = data[bodies:]
         if len(self._bodies) != self._starts[-1]:
             raise ValueError("It is cut off.")
 
+    def release(self) -> None:
+        """Give the pages of a mapped file that have been read back to the operating system."""
+        if isinstance(self._data.obj, mmap.mmap):
+            self._data.obj.madvise(mmap.MADV_DONTNEED)
+
     def find(self, hashes: Numbers) -> list[int]:
         """Return the indices of the entries with one of the hashes."""
-        first, last = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
+        first, last = (np.searchsorted(self.hashes, hashes, side) for side in ("left", "right"))
         found = np.flatnonzero(last > first)
         return [index for place in found.tolist() for index in range(first[place], last[place])]
 
-    def due(self, passed: int, before: int) -> list[int]:
+    def due(self, passed: int, before: int) -> Numbers:
         """Return the indices of entries with an earlier time than ``before``, without the ``passed`` earliest."""
-        found: list[int] = self._order[passed : int(np.searchsorted(self.times, before, sorter=self._order))].tolist()
-        return found
+        return self._order[passed : int(np.searchsorted(self.times, before, sorter=self._order))]
 
     def first(self, passed: int, gone: Flags) -> int | None:
         """Return the index of the remaining entry with the earliest time, after the ``passed`` earliest."""
@@ -86,7 +92,7 @@ class Piece:
     def entry(self, index: int) -> PieceEntry:
         """Return an entry."""
         start, end = self._starts[index : index + 2].tolist()
-        return PieceEntry(int(self._hashes[index]), int(self.times[index]), bytes(self._bodies[start:end]))
+        return PieceEntry(int(self.hashes[index]), int(self.times[index]), bytes(self._bodies[start:end]))
 
 
 def encode(entries: Iterable[PieceEntry]) -> bytes:
@@ -116,6 +122,10 @@ class PieceStore:
             make_directory(path.parent)
             write_file(path, data)
         return name
+
+    def within(self, name: str) -> PieceStore:
+        """Return the store of other entries of the shard, in a directory of theirs."""
+        return PieceStore(str(self._directory / name), self.batch, self.keep)
 
     def read(self, name: str) -> Piece:
         """Return a piece, mapped into memory; raise an OSError if it is missing or damaged."""
@@ -182,16 +192,14 @@ class Reference(msgspec.Struct, array_like=True):
     next_time: int
     gone: bytes = b""
 
-    def flags(self) -> Flags:
-        """Return a flag for each entry: whether it has returned."""
-        if not self.gone:
-            return np.zeros(self.count, np.bool_)
-        return np.unpackbits(np.frombuffer(self.gone, np.uint8), count=self.count).astype(np.bool_)
-
     @property
     def live_size(self) -> int:
         """The estimated bytes of its live entries."""
         return self.size * self.live // max(self.count, 1)
+
+
+Place = tuple["Reference", Piece, "Flags", int]
+"""An entry of a piece that a state names, by its index; with the flags of those that have returned."""
 
 
 class PieceList(msgspec.Struct, array_like=True):
@@ -209,6 +217,7 @@ class Pieces:
         self._store = store
         self._kept = PieceList() if kept is None else kept
         self._added = False
+        self._gone: dict[str, Flags] = {}
         if store is None and self._kept.named:
             raise ValueError("The state has pieces beside its checkpoint, which must be on a disk of this machine.")
 
@@ -220,28 +229,66 @@ class Pieces:
         """A lower bound for the times of the entries; ``None`` without entries."""
         return min((reference.next_time for reference in self._kept.named), default=None)
 
-    def recall(self, hashes: Numbers) -> Iterator[PieceEntry]:
-        """Return the entries with one of the hashes to the state."""
-        for reference in list(self._kept.named):
+    def find(self, hashes: Numbers) -> dict[int, list[Place]]:
+        """Return the places of the entries with these hashes; :meth:`add` may move entries."""
+        found: dict[int, list[Place]] = {}
+        for reference in self._kept.named:
             piece = self._read(reference)
-            yield from self._give_back(reference, piece, piece.find(hashes))
+            indices = piece.find(hashes)
+            for value, index in zip(piece.hashes[indices].tolist(), indices, strict=True):
+                found.setdefault(value, []).append((reference, piece, self._flags(reference), index))
+        return found
+
+    def take(self, places: Iterable[Place]) -> Iterator[PieceEntry]:
+        """Return the entries at these places to the state, one by one; those that have returned are skipped."""
+        for place in places:
+            if (entry := self.take_one(place)) is not None:
+                yield entry
+
+    def take_one(self, place: Place) -> PieceEntry | None:
+        """Return the entry at a place to the state, unless it has returned."""
+        reference, piece, gone, index = place
+        if gone[index]:
+            return None
+        gone[index] = True
+        reference.live -= 1
+        if not reference.live:
+            self._drop(reference)
+        return piece.entry(index)
 
     def due(self, before: int) -> Iterator[PieceEntry]:
-        """Return the entries with an earlier time than ``before`` to the state."""
-        for reference in [found for found in self._kept.named if found.next_time < before]:
-            piece = self._read(reference)
-            indices = piece.due(reference.passed, before)
-            reference.passed += len(indices)
-            yield from self._give_back(reference, piece, indices)
+        """Return the entries with an earlier time than ``before`` to the state, by time and hash, one by one."""
+        named = [found for found in self._kept.named if found.next_time < before]
+        if not named:
+            return
+        pieces = list(map(self._read, named))
+        due = [piece.due(reference.passed, before) for reference, piece in zip(named, pieces, strict=True)]
+        numbers, indices = np.repeat(np.arange(len(named)), list(map(len, due))), np.concatenate(due)
+        hashes, times = (
+            np.concatenate([of(piece)[own] for piece, own in zip(pieces, due, strict=True)])
+            for of in (attrgetter("hashes"), attrgetter("times"))
+        )
+        order = np.lexsort((hashes, times))
+        parts = [(reference, piece, self._flags(reference)) for reference, piece in zip(named, pieces, strict=True)]
+        size = 0
+        for entry in self.take((*parts[numbers[at]], int(indices[at])) for at in order):
+            yield entry
+            size += len(entry.body)
+            if size > LARGEST:
+                for piece in pieces:
+                    piece.release()
+                size = 0
+        for reference, piece, own in zip(named, pieces, due, strict=True):
+            reference.passed += len(own)
             # entries that returned earlier left their times in the piece
-            first = piece.first(reference.passed, reference.flags())
+            first = piece.first(reference.passed, self._flags(reference))
             reference.next_time = reference.next_time if first is None else int(piece.times[first])
 
     def first(self) -> Iterator[PieceEntry]:
         """Yield the entry with the earliest time of each piece; it stays there."""
         for reference in self._kept.named:
             piece = self._read(reference)
-            index = piece.first(reference.passed, reference.flags())
+            index = piece.first(reference.passed, self._flags(reference))
             if index is not None:
                 yield piece.entry(index)
 
@@ -252,7 +299,7 @@ class Pieces:
 
     def _live(self, reference: Reference) -> Iterator[PieceEntry]:
         piece = self._read(reference)
-        return map(piece.entry, np.flatnonzero(~reference.flags()).tolist())
+        return map(piece.entry, np.flatnonzero(~self._flags(reference)).tolist())
 
     def add(self, entries: Sequence[PieceEntry]) -> None:
         """Put entries aside, merged with pieces that are not much larger: pieces stay few, and are rarely rewritten."""
@@ -266,11 +313,17 @@ class Pieces:
         data = encode(found)
         earliest = min(entry.time for entry in found)
         name = self._where.write(data)
+        # entries that have returned in this batch and are put aside again may have the name of their former piece
+        self._gone.pop(name, None)
         self._kept.named.append(Reference(name, len(data), len(found), len(found), 0, earliest))
         self._added = True
 
     def dump(self) -> PieceList:
         """Return the list for the state; delete the pieces that no readable state names."""
+        for reference in self._kept.named:
+            gone = self._gone.get(reference.name)
+            if gone is not None and reference.live < reference.count:
+                reference.gone = np.packbits(gone).tobytes()
         if self._store is not None:
             since = self._store.batch - self._store.keep
             recent = [(batch, name) for batch, name in self._kept.dropped if batch >= since]
@@ -279,18 +332,15 @@ class Pieces:
                 self._store.clear({reference.name for reference in self._kept.named} | {name for _, name in recent})
         return self._kept
 
-    def _give_back(self, reference: Reference, piece: Piece, indices: Iterable[int]) -> Iterator[PieceEntry]:
-        gone: Any = None
-        for index in indices:
-            gone = reference.flags() if gone is None else gone
-            if not gone[index]:
-                gone[index] = True
-                reference.live -= 1
-                yield piece.entry(index)
-        if gone is not None:
-            reference.gone = np.packbits(gone).tobytes()
-        if not reference.live:
-            self._drop(reference)
+    def _flags(self, reference: Reference) -> Flags:
+        """Return a flag for each entry, which :meth:`dump` writes: whether it has returned."""
+        found = self._gone.get(reference.name)
+        if found is None:
+            found = self._gone[reference.name] = np.zeros(reference.count, np.bool_)
+            if reference.gone:
+                packed = np.frombuffer(reference.gone, np.uint8)
+                found |= np.unpackbits(packed, count=reference.count).astype(np.bool_)
+        return found
 
     def _drop(self, reference: Reference) -> None:
         if reference in self._kept.named:

@@ -1,4 +1,7 @@
-"""The order in which every job takes the records of a batch, and the net around each record (:func:`guarded`).
+"""The records of a batch: their order, the net around each (:func:`guarded`), and the memory that they may take.
+
+A shard's memory has a budget: its :class:`Share` of a batch comes in parts, in order; what waits for later batches, on
+a :class:`Shelf`, is put aside in pieces.
 
 Spark delivers the partitions of a batch in any order, and a broker's clock may be set back. So the time of a record is
 the latest up to it in its partition: sorting by it never reorders a partition, and a batch that is cut in two yields
@@ -7,26 +10,38 @@ each partition's records in the same order.
 
 from __future__ import annotations
 
+import heapq
+import math
+import os
+import pickle
+import tempfile
 from functools import reduce
 from itertools import chain, pairwise
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
 import numpy as np
 
+from ackstream.spark.pieces import PieceEntry, PieceList, Pieces
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ackstream.spark.pieces import Numbers, PieceStore, Place
 
     Outputs = Sequence[list[Any]]
 
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
 R = TypeVar("R")
+BUDGET = 32 * 1024 * 1024
+"""Maximum bytes that a shard processes, hands over, or puts aside at once; it keeps up to twice as many in memory."""
+RECORD_BYTES = 256
+"""The bytes of a record in memory beside its value."""
 COORDINATES = attrgetter("timestamp", "source", "partition", "offset")
 """The time of a record in epoch milliseconds, numbers that name its partition, and its offset there."""
 
 
-def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]] = COORDINATES) -> Sequence[R]:
+def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[Any, ...]] = COORDINATES) -> Sequence[R]:
     """Sort records by their coordinates: the time first, the offset last, and the partition in between."""
     if len(records) < 2:  # noqa: PLR2004 - nothing to sort
         return records
@@ -58,6 +73,172 @@ def guarded(
         for output, length in zip(outputs, lengths, strict=True):
             del output[length:]
         refuse(record, error)
+
+
+class Share(Generic[R]):
+    """A shard's records of a batch, in order (:func:`in_order`), in parts of about :data:`BUDGET`.
+
+    Spark hands them over by shard alone, and a sort that has spilled mixes the records of a partition. So all are read
+    before the first is processed; those beyond twice the budget wait in a temporary file.
+    """
+
+    def __init__(
+        self, records: Sequence[R] = (), coordinates: Callable[[R], tuple[int, ...]] = COORDINATES, size: int = 0
+    ) -> None:
+        """Begin with records; ``size``: the bytes of their values."""
+        self._coordinates = coordinates
+        self._records: list[R] = []
+        self._size = 0
+        self._places: list[tuple[int, ...]] = []
+        self._file: Any = None
+        self.add(records, size)
+
+    def add(self, records: Sequence[R], size: int) -> None:
+        """Add records, whose values have ``size`` bytes."""
+        self._records += records
+        self._size += size + RECORD_BYTES * len(records)
+        if self._size > 2 * BUDGET:
+            self._put_aside()
+
+    def __iter__(self) -> Iterator[Sequence[R]]:
+        """Yield the parts, one at least; records that are added meanwhile may be missing."""
+        if self._file is None:
+            yield in_order(self._records, self._coordinates)
+            return
+        self._put_aside()
+        self._file.flush()
+        part: list[R] = []
+        size = 0
+        for *_, start, length in in_order(self._places, itemgetter(slice(-2))):
+            part.append(pickle.loads(os.pread(self._file.fileno(), length, start)))  # noqa: S301 - written below
+            size += length + RECORD_BYTES
+            if size > BUDGET:
+                yield part
+                part, size = [], 0
+        yield part
+
+    def _put_aside(self) -> None:
+        if self._file is None:
+            directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+            self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - it goes with the last reference
+        for record in self._records:
+            data = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
+            self._places.append((*self._coordinates(record), self._file.tell(), len(data)))
+            self._file.write(data)
+        self._records, self._size = [], 0
+
+
+_BY_TIME = itemgetter(1, 0)
+"""The time and the hash of an entry."""
+
+
+class Shelved(msgspec.Struct, array_like=True):
+    """The entries of a shelf in a state: those that were added last, and the pieces with the others."""
+
+    entries: list[PieceEntry] = []
+    pieces: PieceList = msgspec.field(default_factory=PieceList)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.pieces.named or self.pieces.dropped)
+
+
+class Shelf:
+    """Entries that wait for a record with their hash, or for their time; all but the latest are in pieces."""
+
+    def __init__(self, store: PieceStore | None = None, shelved: Shelved | None = None) -> None:
+        """Continue with the result of :meth:`dump`; without a store all entries stay in the state."""
+        shelved = Shelved() if shelved is None else shelved
+        self._store = store
+        self._pieces = Pieces(store, shelved.pieces)
+        self._hot: dict[int, list[PieceEntry]] = {}
+        self._hashes: list[Numbers] = []
+        self._places: dict[int, list[Place]] = {}
+        self.add(shelved.entries)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._hot.values())) + len(self._pieces)
+
+    def add(self, entries: Iterable[PieceEntry]) -> None:
+        """Add entries, behind all others."""
+        hot = self._hot
+        for entry in entries:
+            found = entry[0]
+            if found in hot:
+                hot[found].append(entry)
+            else:
+                hot[found] = [entry]
+
+    def look_up(self, hashes: Numbers) -> None:
+        """Find the entries with these hashes, which :meth:`take` may ask for."""
+        if self._store is not None:
+            self._hashes.append(hashes)
+            self._places.update(self._pieces.find(hashes))
+
+    def take(self, hash: int) -> Iterable[PieceEntry]:  # noqa: A002 - an entry's field
+        """Remove and return the entries with a hash that was looked up; false if there are none."""
+        hot = self._hot.pop(hash, ())
+        if hash not in self._places:
+            return hot
+        places = self._places.pop(hash)
+        if len(places) == 1 and not hot:
+            found = self._pieces.take_one(places[0])
+            return () if found is None else (found,)
+        return chain(hot, self._pieces.take(places))
+
+    def due(self, before: int) -> Iterator[PieceEntry]:
+        """Remove and yield the entries with an earlier time, by time and hash; none may be put aside meanwhile."""
+        hot: list[PieceEntry] = []
+        if self._first_time < before:
+            entries = sorted(chain.from_iterable(self._hot.values()), key=_BY_TIME)
+            hot = [entry for entry in entries if entry.time < before]
+            kept = [entry for own in self._hot.values() for entry in own if entry.time >= before]
+            self._hot = {}
+            self.add(kept)
+        return heapq.merge(hot, self._pieces.due(before), key=_BY_TIME)
+
+    def trim(self, limit: int) -> None:
+        """Put the oldest entries aside if those in the state have more bytes than a limit; half as many stay."""
+        if self._put_aside(limit) and self._hashes:
+            self._places = self._pieces.find(np.concatenate(self._hashes))
+
+    def _put_aside(self, limit: int) -> bool:
+        size = sum(len(body) for *_, body in chain.from_iterable(self._hot.values()))
+        if self._store is None or size <= limit:
+            return False
+        aside: list[PieceEntry] = []
+        for found in list(self._hot):
+            if size <= limit // 2:
+                break
+            entries = self._hot.pop(found)
+            size -= sum(len(entry.body) for entry in entries)
+            aside += entries
+        self._pieces.add(aside)
+        return True
+
+    @property
+    def _first_time(self) -> float:
+        return min(map(itemgetter(1), chain.from_iterable(self._hot.values())), default=math.inf)
+
+    @property
+    def next_time(self) -> int | None:
+        """A lower bound for the times of the entries; ``None`` without entries."""
+        times = self._first_time, self._pieces.next_time
+        return min((int(time) for time in times if time is not None and time < math.inf), default=None)
+
+    def first(self, few: int) -> Iterator[PieceEntry]:
+        """Yield the entry with the earliest time of each piece and of the state, whose entries are all, if ``few``."""
+        hot = list(chain.from_iterable(self._hot.values()))
+        yield from hot if len(hot) <= few else [min(hot, key=_BY_TIME)]
+        yield from self._pieces.first()
+
+    def entries(self) -> list[PieceEntry]:
+        """Return all entries; they stay."""
+        return [*chain.from_iterable(self._hot.values()), *self._pieces.entries()]
+
+    def dump(self, limit: int) -> Shelved:
+        """Return the entries for a state, after those beyond a limit have been put aside (see :meth:`trim`)."""
+        self._put_aside(limit)
+        return Shelved(list(chain.from_iterable(self._hot.values())), self._pieces.dump())
 
 
 def _sort(records: Sequence[R], coordinates: Callable[[R], tuple[int, ...]]) -> tuple[Numbers, Numbers]:

@@ -32,6 +32,7 @@ from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.protocol.record_headers import CORRELATION_ID
 from ackstream.settings import Kafka, Settings
+from ackstream.spark.records import Share
 from ackstream.testing.memory import MemorySystem, TopicRecord
 
 if TYPE_CHECKING:
@@ -105,6 +106,12 @@ def _json_headers(value: bytes | None) -> dict[str, Any]:
     return headers if isinstance(headers, dict) else {}
 
 
+def process(shard: CorrelateShard, records: Iterable[Record], tick: int = 0) -> None:
+    """Let a shard process a batch; its writer keeps the emissions."""
+    for _ in shard.process(Share(list(records)), tick):
+        pass
+
+
 class ShardRun:
     """Feeds a shard of correlate batch by batch; its state goes through bytes in between, as it does in Spark."""
 
@@ -126,7 +133,7 @@ class ShardRun:
         shard = CorrelateShard(self.limits, self.topics, writer, self._slack_ms, self.store)
         if self.state is not None:
             shard.load(*self.state)
-        shard.process(list(records), tick)
+        process(shard, records, tick)
         self.state, self.next_timeout = shard.dump(), shard.next_timeout
         return writer.emissions
 

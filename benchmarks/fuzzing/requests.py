@@ -22,6 +22,7 @@ from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.settings import Correlate, Settings
 from ackstream.spark.records import in_order
+from ackstream.testing.system import process
 from benchmarks.fuzzing.room import FAR, LAG_MS, Room
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class CorrelateRoom(Room):
         shard = CorrelateShard(self._limits, self._topics, writer)
         if self._state is not None:
             shard.load(*self._state)
-        shard.process(list(records), watermark)
+        process(shard, records, watermark)
         self._state = shard.dump()
         self._batch += 1
         for name in _TEXT_COLUMNS:

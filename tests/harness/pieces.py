@@ -14,6 +14,12 @@ class MemoryPieces:
         self.batch = 0
         self.keep = keep
         self.found: dict[str, bytes] = {}
+        self.inner: dict[str, MemoryPieces] = {}
+
+    def within(self, name: str) -> MemoryPieces:
+        inner = self.inner.setdefault(name, MemoryPieces(self.keep))
+        inner.batch = self.batch
+        return inner
 
     def write(self, data: bytes) -> str:
         name = f"{self.batch}-{hashlib.blake2b(data, digest_size=12).hexdigest()}"

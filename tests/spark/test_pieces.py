@@ -16,6 +16,7 @@ from tests.harness.pieces import MemoryPieces
 from tests.harness.power import after, recorded, survivors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ENTRIES = st.lists(st.builds(PieceEntry, st.integers(-5, 5), st.integers(0, 20), st.binary(max_size=3)), max_size=12)
@@ -25,6 +26,10 @@ STEPS = st.lists(
     | st.tuples(st.just("due"), st.integers(0, 21)),
     max_size=12,
 )
+
+
+def _recall(aside: Pieces, hashes: np.ndarray) -> Iterator[PieceEntry]:
+    return aside.take(place for places in aside.find(hashes).values() for place in places)
 
 
 @given(STEPS, st.sampled_from([8, 200, 10_000]))
@@ -39,12 +44,13 @@ def test_what_is_put_aside_comes_back_once_by_hash_or_time(steps: list[tuple[str
                 aside.add(value)
                 model += value
             elif what == "recall":
-                found = list(aside.recall(np.array(sorted(value), np.int64)))
+                found = list(_recall(aside, np.array(sorted(value), np.int64)))
                 assert sorted(found) == sorted(entry for entry in model if entry.hash in value)
                 model = [entry for entry in model if entry.hash not in value]
             elif what == "due":
                 found = list(aside.due(value))
                 assert sorted(found) == sorted(entry for entry in model if entry.time < value)
+                assert [entry[1::-1] for entry in found] == sorted(entry[1::-1] for entry in found)
                 model = [entry for entry in model if entry.time >= value]
             kept = aside.dump()
             assert sorted(aside.entries()) == sorted(model)
@@ -59,7 +65,7 @@ def test_what_is_put_aside_comes_back_once_by_hash_or_time(steps: list[tuple[str
 def test_a_time_that_has_come_is_not_named_again() -> None:
     aside = Pieces(MemoryPieces())
     aside.add([PieceEntry(1, 10, b"a"), PieceEntry(2, 20, b"b"), PieceEntry(3, 30, b"c")])
-    assert [entry.body for entry in aside.recall(np.array([2]))] == [b"b"]
+    assert [entry.body for entry in _recall(aside, np.array([2]))] == [b"b"]
     assert [entry.body for entry in aside.due(11)] == [b"a"]
     assert aside.next_time == 30
 
@@ -115,7 +121,7 @@ def test_files_are_deleted_when_no_state_that_may_be_read_again_names_them(tmp_p
     kept, sizes = PieceList(), []
     for batch in range(12):
         aside = Pieces(PieceStore(str(tmp_path), batch, 3), kept)
-        list(aside.recall(np.array([batch - 1])))
+        list(_recall(aside, np.array([batch - 1])))
         aside.add([PieceEntry(batch, 0, b"x")])
         kept = aside.dump()
         sizes.append(len(list(tmp_path.iterdir())))
@@ -133,7 +139,7 @@ def test_few_files_stay_mapped_though_a_worker_has_read_many(tmp_path: Path) -> 
     kept = PieceList()
     for batch in range(200):
         aside = Pieces(PieceStore(str(tmp_path), batch, 3), kept)
-        list(aside.recall(np.array([batch - 1])))
+        list(_recall(aside, np.array([batch - 1])))
         aside.add([PieceEntry(batch, 0, b"x")])
         kept = aside.dump()
     # what is mapped keeps its space on the disk when it has been deleted
@@ -148,7 +154,7 @@ def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, damage: obje
     (path,) = tmp_path.iterdir()
     damage(path)
     with pytest.raises(OSError, match=f"The checkpoint is damaged: its file {path} is missing or not whole"):
-        list(aside.recall(np.array([1])))
+        list(_recall(aside, np.array([1])))
 
 
 def test_without_a_disk_everything_stays_in_the_state() -> None:

@@ -22,12 +22,12 @@ from ackstream.jobs.correlate.state import (
     DECLARATIONS,
     SIGNALS,
     TWIN_ACKS,
+    Pending,
     Record,
-    decode_pending,
     decode_state,
     divide,
+    open_requests,
     unite,
-    whole,
 )
 from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
@@ -52,6 +52,7 @@ from ackstream.spark.kafka import (
 )
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.spark.pieces import Aside
+from ackstream.spark.records import Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,12 +66,6 @@ if TYPE_CHECKING:
 
 TICKS = "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")
-PART_BYTES = 64 * 1024 * 1024
-"""How much of a shard's records is processed at once; Spark's own frames, by its default, are not larger."""
-
-ROW_BYTES = 32 * 1024 * 1024
-"""How much goes back in a row; less than this of each shard may wait for the other shards of its task."""
-
 FRAME_ROWS = 10_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 FIELD_TYPES = {
@@ -226,7 +221,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
 def correlate(
     limits: Correlate, topics: CorrelateTopics, kafka: Kafka, slack_ms: int, aside: Aside, batch: ShardBatch
 ) -> Iterator[pd.DataFrame]:
-    """Process the records of a shard, in parts of about :data:`PART_BYTES`.
+    """Process the records of a shard.
 
     No record is earlier than the time that passed before its batch, even if the broker's clock was set back.
     ``slack_ms`` is the possible difference between brokers' clocks; ``aside`` keeps long idle open requests.
@@ -237,37 +232,20 @@ def correlate(
     # of a broker whose clock was set back a request would be over before an answer could arrive
     passed = batch.watermark - (slack_ms if limits.refuse_undeclared else 0)
     with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
-        records: list[Record] = []
-        size = 0
+        share = Share[Record]()
         for frame in batch.frames:
-            if size > PART_BYTES:
-                # a batch may be cut anywhere, as long as no time passes
-                shard.process(records, 0)
-                yield from write_frames(writer.emissions)
-                # the net around a record knows this list
-                writer.emissions.clear()
-                records, size = [], 0
             if frame["timestamp"].min() < passed:
                 frame = frame.assign(timestamp=frame["timestamp"].clip(lower=passed))  # noqa: PLW2901 - the same rows
-            records += read_records(frame)
-            size += int(frame["size"].sum())
-        shard.process(records, batch.tick)
-    yield from write_frames(writer.emissions)
+            share.add(list(read_records(frame)), int(frame["size"].sum()))
+        for _ in shard.process(share, batch.tick):
+            if writer.emissions:
+                # in a frame of its own: Spark fills frames by rows, not bytes
+                yield write_frame(writer.take(), FRAME_ROWS)
+    if writer.emissions:
+        yield write_frame(writer.take())
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
-
-
-def write_frames(emissions: list[Emission]) -> Iterator[pd.DataFrame]:
-    """Lay out rows of about :data:`ROW_BYTES`, each in its own frame: Spark fills frames by rows, not bytes."""
-    start = size = 0
-    for end, emission in enumerate(emissions, start=1):
-        size += len(emission.value or b"")
-        if size > ROW_BYTES:
-            yield write_frame(emissions[start:end], FRAME_ROWS)
-            start, size = end, 0
-    if start < len(emissions):
-        yield write_frame(emissions[start:])
 
 
 def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
@@ -327,11 +305,11 @@ def _read(spark: SparkSession, settings: Settings) -> list[InFlight]:
         raise AckstreamError(
             f"No state can be read at {location}: start the correlate job first, or correct lake.checkpoints. ({error})"
         ) from error
-    aside, opened = Aside.of(spark, location), list[bytes]()
+    aside, opened = Aside.of(spark, location), list[Pending]()
     for shard, version, blob in rows:
-        opened += whole(decode_state(version, bytes(blob)), aside.store(shard)).open.values()
+        opened += open_requests(decode_state(version, bytes(blob)), aside.store(shard))
     found = []
-    for pending in map(decode_pending, opened):
+    for pending in opened:
         request, arrived = pending.request, {received.label for received in pending.received}
         missing = tuple(label for label in request.awaited if label not in arrived)
         found.append(InFlight(pending.correlation_id, request.thing_id, pending.started_at, pending.deadline, missing))

@@ -1,4 +1,4 @@
-"""The open requests of a shard: those that were touched last in its state, the others beside the checkpoint."""
+"""The open requests of a shard: decoded those of the batch, encoded the others, in its state or in pieces."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import heapq
 from typing import TYPE_CHECKING
 
 from ackstream.jobs.correlate.state import Pending, decode_head, decode_pending, encode
-from ackstream.spark.pieces import PieceEntry, Pieces
+from ackstream.spark.pieces import PieceEntry
+from ackstream.spark.records import Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    import numpy as np
-
-    from ackstream.jobs.correlate.state import ShardState
-    from ackstream.spark.pieces import PieceStore
+    from ackstream.spark.pieces import Numbers, PieceStore
+    from ackstream.spark.records import Shelved
 
 HOT_BYTES = 256 * 1024
 """The most bytes of open requests in the state of a shard, which each batch takes up as a whole."""
@@ -27,111 +26,98 @@ TOUCHED_BYTES = 1024
 class PendingRequests:
     """Finds open requests by correlation-id and by deadline; an untouched one stays encoded."""
 
-    def __init__(self, store: PieceStore | None = None) -> None:
-        """Start empty. ``store``: for more than :data:`HOT_BYTES`; ``None``: all are in the state."""
-        self._store = store
-        self._hot: dict[str, Pending | bytes] = {}
-        self._deadlines: list[tuple[int, str]] = []
-        self._aside = Pieces(store)
+    def __init__(self, store: PieceStore | None = None, shelved: Shelved | None = None) -> None:
+        """Continue with the result of :meth:`dump`. ``store``: for what is beyond :data:`HOT_BYTES`; may be missing."""
+        self._shelf = Shelf(store, shelved)
+        self._open: dict[str, Pending] = {}
         self._touched = 0
+        # while requests expire: the time that has passed, and the requests that expire, too, and were opened meanwhile
+        self._passed = 0
+        self._opened: list[tuple[int, int, str]] = []
+        self.size = 0
+        """The bytes of the decoded ones, and of what they have received since."""
 
     def __len__(self) -> int:
-        return len(self._hot) + len(self._aside)
+        return len(self._open) + len(self._shelf)
 
-    def load(self, state: ShardState) -> None:
-        """Restore what :meth:`dump` has put into a state."""
-        self._hot = dict(state.open)
-        self._deadlines = state.deadlines
-        self._aside = Pieces(self._store, state.pieces)
+    def dump(self) -> Shelved:
+        """Return all of them for the state."""
+        self._encode()
+        return self._shelf.dump(self._limit)
 
-    def dump(self, state: ShardState) -> None:
-        """Put all of them into a state that has none."""
-        hot = {key: value if isinstance(value, bytes) else encode(value) for key, value in self._hot.items()}
-        size = sum(map(len, hot.values()))
-        if self._store is not None and size > max(HOT_BYTES, self._touched * TOUCHED_BYTES):
-            self._put_aside(hot, size - HOT_BYTES // 2)
-        if len(self._deadlines) > 2 * len(hot):
-            # most are of requests that were decided in time
-            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in hot)
-        state.open, state.deadlines, state.pieces = hot, self._deadlines, self._aside.dump()
+    def put_aside(self) -> None:
+        """Put aside the requests that were idle longest, during a batch."""
+        self._encode()
+        self._shelf.trim(self._limit)
 
-    def _put_aside(self, hot: dict[str, bytes], size: int) -> None:
-        """Take the given number of bytes out of the state, from the requests that were idle longest."""
-        entries = []
-        for key, body in list(hot.items()):
-            if size <= 0:
-                break
-            size -= len(body)
-            head = decode_head(body)
-            entries.append(PieceEntry(head.hash, head.deadline, body))
-            del hot[key], self._hot[key]
-        self._aside.add(entries)
-        self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in hot)
+    def _encode(self) -> None:
+        self._shelf.add([PieceEntry(each.hash, each.deadline, encode(each)) for each in self._open.values()])
+        self._open, self.size = {}, 0
+
+    @property
+    def _limit(self) -> int:
+        return max(HOT_BYTES, self._touched * TOUCHED_BYTES)
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
-    def recall(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        """Make the requests of these hashes available: called once per batch, before all else."""
+    def look_up(self, hashes: Numbers) -> None:
+        """Make the requests of these hashes available: called before all else."""
         self._touched += len(hashes)
-        self._take_back(self._aside.recall(hashes))
+        self._shelf.look_up(hashes)
 
-    def find(self, key: str | None) -> Pending | None:
-        """Return the open request with a correlation-id."""
+    def find(self, key: str | None, hash: int) -> Pending | None:  # noqa: A002 - a record's field
+        """Return the open request with a correlation-id and its hash."""
         if key is None:
             return None
-        found = self._hot.get(key)
-        if isinstance(found, bytes):
-            # behind all that was touched before
-            del self._hot[key]
-            found = self._hot[key] = decode_pending(found)
+        found = self._open.get(key)
+        if found is None:
+            for entry in self._shelf.take(hash):
+                pending = decode_pending(entry[2])
+                self._open[pending.correlation_id] = pending
+                self.size += len(entry[2])
+                found = self._open.get(key)
         return found
 
     def add(self, pending: Pending) -> None:
         """Open a request."""
-        self._hot[pending.correlation_id] = pending
-        heapq.heappush(self._deadlines, (pending.deadline, pending.correlation_id))
+        self._open[pending.correlation_id] = pending
+        if pending.deadline < self._passed:
+            heapq.heappush(self._opened, (pending.deadline, pending.hash, pending.correlation_id))
 
     def remove(self, key: str) -> None:
-        """Forget a request, which was found or added in this batch."""
-        del self._hot[key]
+        """Forget a request, unless it has expired."""
+        self._open.pop(key, None)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline(self) -> int | None:
-        """No open request has an earlier deadline (epoch milliseconds); ``None``: no request is open."""
-        found = [self._aside.next_time, self._deadlines[0][0] if self._deadlines else None]
-        return min((time for time in found if time is not None), default=None)
+        """No request has an earlier deadline (epoch milliseconds), as of :meth:`dump`; ``None``: no request is open."""
+        return self._shelf.next_time
 
     @property
     def oldest_start(self) -> int | None:
-        """The start of the oldest open request (epoch milliseconds); ``None``: no request is open.
+        """The start of the oldest open request (epoch milliseconds), as of :meth:`dump`; ``None``: none is open.
 
         A piece put aside, and a state of more than :data:`FEW`, counts by the request with its earliest deadline: the
         oldest, if timeouts are equal. Unequal ones would need the whole piece.
         """
-        bodies = [value for value in self._hot.values() if isinstance(value, bytes)]
-        if len(bodies) > FEW:
-            while self._deadlines[0][1] not in self._hot:
-                heapq.heappop(self._deadlines)
-            first = self._hot[self._deadlines[0][1]]
-            bodies = [first] if isinstance(first, bytes) else []
-        bodies += [entry.body for entry in self._aside.first()]
-        starts = [value.started_at for value in self._hot.values() if not isinstance(value, bytes)]
-        return min([*starts, *(decode_head(body).started_at for body in bodies)], default=None)
+        return min((decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
 
     def expired(self, watermark: int) -> Iterator[Pending]:
-        """Yield the requests whose deadline is before a time, in its order; the caller removes each of them."""
-        self._take_back(self._aside.due(watermark))
-        while self._deadlines and self._deadlines[0][0] < watermark:
-            deadline, key = heapq.heappop(self._deadlines)
-            pending = self.find(key)
-            # the heap still has the entries of requests that were decided in time
-            if pending is not None and pending.deadline == deadline:
-                yield pending
-
-    def _take_back(self, entries: Iterable[PieceEntry]) -> None:
-        for entry in entries:
-            key = decode_head(entry.body).correlation_id
-            self._hot[key] = entry.body
-            heapq.heappush(self._deadlines, (entry.time, key))
+        """Remove and yield the requests whose deadline is before a time, by deadline and hash."""
+        if any(pending.deadline < watermark for pending in self._open.values()):
+            self._encode()
+        self._passed = watermark
+        due = self._shelf.due(watermark)
+        entry = next(due, None)
+        while entry is not None or self._opened:
+            if entry is None or (self._opened and self._opened[0] < (entry.time, entry.hash)):
+                deadline, _, key = heapq.heappop(self._opened)
+                pending = self._open.get(key)
+                if pending is not None and pending.deadline == deadline:
+                    yield pending
+            else:
+                yield decode_pending(entry.body)
+                entry = next(due, None)
+        self._passed = 0

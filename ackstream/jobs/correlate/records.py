@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import Counter
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,17 @@ class Writer:
         self._limit = topics.value_bytes
         self._written = (query_id, batch_id)
         self.emissions: list[Emission] = []
+        self.size = 0
+        """The bytes of the emissions' values."""
         self.figures = RequestFigures()
+
+    def take(self) -> list[Emission]:
+        """Return the emissions so far, and forget them."""
+        taken = self.emissions.copy()
+        # the net around a record knows this list
+        self.emissions.clear()
+        self.size = 0
+        return taken
 
     def record_signal(self, signal_id: str, row: SignalRow) -> None:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
@@ -226,6 +237,7 @@ class Writer:
         ).cut()
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
         self._ledger(correlation_id or identity, written)
+        self.size += len(record.value or b"")
         self.emissions.append(
             Emission(self._topics.dead_letters, row.key, record.value, reason=f"{reason} ({identity})")
         )
@@ -239,11 +251,13 @@ class Writer:
         """Write a reply to its outcome's topic, with Spring's correlation-id and the trace of the request."""
         key, status = outcome.correlation_id.encode(), str(outcome.status)
         own = (outcome.reply_id, status, outcome.completed_by, spring, None, trace, partition)
+        self.size += len(reply)
         self.emissions.append(Emission(outcome.reply_topic or self._topics.replies, key, reply, *own))
 
     def _ledger(self, key: str, record: LedgerRecord) -> None:
         value = ledger.encode(record)
         for part in (value,) if len(value) <= self._limit else ledger.divide(record, self._limit):
+            self.size += len(part)
             self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
 
     def _ack(
@@ -278,12 +292,14 @@ class RequestFigures:
     def __init__(self) -> None:
         self.dispositions: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()
-        self._decided: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        # starts and latencies in turn: a tick may end many requests
+        self._decided: dict[tuple[str, int], array[int]] = {}
 
     def decided(self, outcome: OutcomeRow, accepted: int) -> None:
         """Count a decision, and the acknowledgements that it took into account."""
-        times = (outcome.started_at, outcome.latency_ms)
-        self._decided.setdefault((outcome.completed_by, outcome.status // 100), []).append(times)
+        times = self._decided.setdefault((outcome.completed_by, outcome.status // 100), array("q"))
+        times.append(outcome.started_at)
+        times.append(outcome.latency_ms)
         if accepted:
             self.dispositions["accepted"] += accepted
 
@@ -295,8 +311,10 @@ class RequestFigures:
         """
         for (completed_by, hundreds), times in self._decided.items():
             # a party may answer with any number
-            tally.count(REQUESTS, completed_by, f"{hundreds}xx" if hundreds in _CLASSES else "other", by=len(times))
-            started, latencies = np.array(times, np.int64).T
+            tally.count(
+                REQUESTS, completed_by, f"{hundreds}xx" if hundreds in _CLASSES else "other", by=len(times) // 2
+            )
+            started, latencies = np.frombuffer(times, np.int64).reshape(-1, 2).T
             tally.observe_counts(DECISION, completed_by, **_counted(DECISION, latencies))
             tally.observe_counts(REPLY, completed_by, **_counted(REPLY, np.maximum(now_ms - started, 0)))
         for disposition, count in self.dispositions.items():

@@ -14,17 +14,17 @@ reason, and a request that cannot be answered gets an error as its answer.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
-from ackstream.jobs.correlate.pending import PendingRequests
+from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests
 from ackstream.jobs.correlate.readings import RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -36,16 +36,19 @@ from ackstream.jobs.correlate.state import (
     Recent,
     Record,
     ShardState,
+    decode_record,
     decode_state,
     encode,
+    record_entry,
+    stores,
 )
 from ackstream.observe.metrics import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
-from ackstream.spark.records import guarded, in_order
+from ackstream.spark.records import BUDGET, Share, Shelf, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.jobs.correlate.decision import Decide
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics
@@ -54,12 +57,15 @@ if TYPE_CHECKING:
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ledger import SignalRow
     from ackstream.settings import Correlate
-    from ackstream.spark.pieces import PieceStore
+    from ackstream.spark.pieces import PieceEntry, PieceStore
 
     _Closing = tuple[Pending, Decide, int, SignalRow | None]
     """A request that ends, its decision, the time of the decision, and its signal row if it is not recorded yet."""
 
 log = logging.getLogger(__name__)
+R = TypeVar("R", Record, Pending)
+FOREVER = 2**63 - 1
+"""Later than every time."""
 
 
 class CorrelateShard:
@@ -86,104 +92,125 @@ class CorrelateShard:
         self._writer = writer
         self._orphan_hold_ms = limits.orphan_hold
         self._recent_memory_ms = limits.recent_memory
-        self._pending = PendingRequests(store)
-        self._held: dict[str, list[Record]] = {}
-        self._hold_ends: list[tuple[int, str]] = []
-        self._recent = Recent(self._recent_memory_ms)
+        self._stores = stores(store)
+        self._restore(ShardState())
         self._decided: dict[int, int] = {}
-        self._unrecorded: dict[str, SignalRow] = {}
+        # by correlation-id, with the id of the signal
+        self._unrecorded: dict[str, tuple[str, SignalRow]] = {}
+        self._following: list[tuple[Iterable[Record], Callable[[Record], None]]] = []
         self._refuses = limits.refuse_undeclared
         self._slack_ms = slack_ms if self._refuses else 0
-        self._declared = DeclaredTimes({})
         # all declarations before this time have been read
         self._declared_until = 0
-        self._undeclared: list[Record] = []
         self._waiting: set[str] = set()
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore the state returned by :meth:`dump`, of a version that :func:`decode_state` can read."""
-        state = decode_state(version, blob)
-        self._pending.load(state)
-        self._held = state.held
-        self._hold_ends = state.hold_ends
+        self._restore(decode_state(version, blob))
+
+    def _restore(self, state: ShardState) -> None:
+        requests, held, undeclared = self._stores
+        self._pending = PendingRequests(requests, state.open)
+        self._held = Shelf(held, state.held)
+        self._undeclared = Shelf(undeclared, state.undeclared)
         self._recent = Recent(self._recent_memory_ms, state.recent)
         self._declared = DeclaredTimes(state.declared)
-        self._undeclared = state.undeclared
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if nothing is left to remember."""
-        if len(self._hold_ends) > 2 * len(self._held):
-            # most are of acknowledgements that were released
-            self._hold_ends = sorted(entry for entry in self._hold_ends if entry[1] in self._held)
-        recent, declared = self._recent.dump(), self._declared.spans
-        state = ShardState({}, [], self._held, self._hold_ends, recent, declared, self._undeclared)
-        self._pending.dump(state)
-        kept = state.open or state.pieces.named or state.pieces.dropped
-        if not (kept or self._held or recent or declared or self._undeclared):
+        shelves = (self._pending.dump(), self._held.dump(HOT_BYTES), self._undeclared.dump(HOT_BYTES))
+        state = ShardState(*shelves, self._recent.dump(), self._declared.spans)
+        if not (any(shelves) or state.recent or state.declared):
             return None
         return STATE_VERSION, encode(state)
+
+    def _put_aside(self) -> None:
+        """Put aside during a batch all that is more than a state may have."""
+        self._pending.put_aside()
+        self._held.trim(HOT_BYTES)
+        self._undeclared.trim(HOT_BYTES)
 
     @property
     def next_timeout(self) -> int | None:
         """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
-        deadline = self._pending.next_deadline
-        ends = [] if deadline is None else [deadline]
-        ends += [end for end, _ in self._hold_ends[:1]]
-        ends += [record.timestamp for record in self._undeclared]
-        return min(ends) + self._slack_ms if ends else None
+        times = (self._pending.next_deadline, self._held.next_time, self._undeclared.next_time)
+        return min((time + self._slack_ms for time in times if time is not None), default=None)
 
     def measure(self, tally: Tally) -> None:
         """Set the gauges of the open requests, and add the counts since the start."""
         tally.set(OPEN_REQUESTS, value=len(self._pending))
-        tally.set(EARLY_ACKS, value=sum(map(len, self._held.values())))
+        tally.set(EARLY_ACKS, value=len(self._held))
         if len(self._pending) and (deadline := self._pending.next_deadline) is not None:
             tally.set(DEADLINE, value=deadline / 1000)
         if (start := self._pending.oldest_start) is not None:
             tally.set(OLDEST_REQUEST, value=start / 1000)
         self._writer.figures.measure(tally, time.time_ns() // 1_000_000)
 
-    def process(self, records: Sequence[Record], watermark: int) -> None:
-        """Process the records of a batch, then let time pass.
+    def process(self, share: Share[Record], watermark: int) -> Iterator[None]:
+        """Process the records of a batch, then let time pass; pause when the emissions so far should be handed over.
 
-        :param records: in any order; they are processed by (timestamp, source, partition, offset)
         :param watermark: epoch milliseconds; all records before it have been read by the end of this batch
         """
         watermark -= self._slack_ms
         if self._refuses:
-            records = self._declare(records, watermark)
-        if records:
+            self._declare(share, watermark)
+        for number, records in enumerate(share):
+            if number:
+                yield from self._record_signals()
+                self._put_aside()
             hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
             self._decided = self._recent.look_up(hashes)
-            self._pending.recall(hashes)
-        self._take(in_order(records))
-        self._expire(watermark)
-        for key, row in self._unrecorded.items():
-            pending = self._pending.find(key)
-            if pending is not None:
-                self._writer.record_signal(pending.reply_id, row)
-        self._unrecorded = {}
+            self._pending.look_up(hashes)
+            self._held.look_up(hashes)
+            for _ in self._take(records, self._process):
+                self._put_aside()
+                yield
+        for _ in self._expire(watermark):
+            self._decided = {}
+            self._recent.dump()
+            yield
+        yield from self._record_signals()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _take(self, records: Iterable[Record], decide: Callable[[Record], None] | None = None) -> None:
-        """Process records one by one, by default each by its source; the failure of one concerns no other."""
-        decide, refuse, outputs = decide or self._process, self._refuse, (self._writer.emissions,)
+    def _take(self, records: Iterable[R], decide: Callable[[R], None]) -> Iterator[None]:
+        """Process records one by one, with those that follow from one; the failure of one concerns no other."""
+        writer, pending, refuse = self._writer, self._pending, self._refuse
+        outputs = (writer.emissions,)
         for record in records:
             guarded(record, decide, refuse, outputs)
+            if self._following:
+                following, self._following = self._following, []
+                for more, how in following:
+                    yield from self._take(more, how)
+            if writer.size > BUDGET or pending.size > BUDGET:
+                pending.size = 0
+                yield
 
-    def _refuse(self, record: Record, error: Exception) -> None:
+    def _record_signals(self) -> Iterator[None]:
+        """Record the signals whose requests stay open."""
+        for signal_id, row in self._unrecorded.values():
+            self._writer.record_signal(signal_id, row)
+            if self._writer.size > BUDGET:
+                yield
+        self._unrecorded = {}
+
+    def _refuse(self, record: Record | Pending, error: Exception) -> None:
+        if isinstance(record, Pending):
+            # it has got an answer in any case
+            raise error
         self._writer.fail(record, error, self._reader.address(record)[0])
 
     def _process(self, record: Record) -> None:
         if record.source == SIGNALS:
             self._open(record)
-        else:
+        elif record.source != DECLARATIONS:
             self._answer(record)
 
     def _open(self, record: Record) -> None:
         """Open a request, or record a signal that awaits nothing, or whose correlation-id is in use."""
         key = record.correlation_id
-        pending = self._pending.find(key)
+        pending = self._pending.find(key, record.hash)
         if pending is not None and record.timestamp > self._recent.end(pending):
             # a new use of the id: it starts when the old one is decided, in any order of reading
             pending.successors.append(record)
@@ -196,9 +223,20 @@ class CorrelateShard:
                 return
             key = opened.correlation_id
             self._pending.add(opened)
-            self._unrecorded[key] = row
-            if key in self._held:
-                self._take(self._held.pop(key), partial(self._answer, early=True))
+            self._unrecorded[key] = (signal_id, row)
+            if held := self._held.take(record.hash):
+                self._following.append((self._early(key, held), partial(self._answer, early=True)))
+
+    def _early(self, key: str, held: Iterable[PieceEntry]) -> Iterator[Record]:
+        """Return the early answers to a request, in their order."""
+        share = Share[Record]()
+        for entry in held:
+            record = decode_record(entry.body)
+            if record.correlation_id == key:
+                share.add([record], len(entry.body))
+            else:
+                self._held.add([entry])
+        return chain.from_iterable(share)
 
     def _answer(self, record: Record, *, early: bool = False) -> None:
         """Count an answer for its request, let it wait, or record why it does not count.
@@ -214,20 +252,20 @@ class CorrelateShard:
             # nothing fails from here on
             judged.received += [received for received, found in applied.received if found == "accepted"]
             judged.note = applied.note or judged.note
+            self._pending.size += record.size
             if applied.decide is not None:
                 self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
         elif judged == "held":
-            self._held.setdefault(key, []).append(record)
-            heapq.heappush(self._hold_ends, (record.timestamp + self._orphan_hold_ms, key))
+            self._held.add([record_entry(record, record.timestamp + self._orphan_hold_ms)])
         elif judged == "waiting":
             self._waiting.add(key)
-            self._undeclared.append(record)
+            self._undeclared.add([record_entry(record, record.timestamp)])
         else:
             self._writer.unmatched(reading, judged)
 
     def _match(self, key: str, record: Record) -> Pending | AckDisposition | Literal["held"]:
         """Return the request that an answer is for, or why it does not count; ``held``: its request may follow."""
-        pending = self._pending.find(key)
+        pending = self._pending.find(key, record.hash)
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             if record.timestamp <= self._decided.get(record.hash, -1):
@@ -244,16 +282,29 @@ class CorrelateShard:
 
     # -- declared labels ----------------------------------------------------------------------------------------------
 
-    def _declare(self, records: Sequence[Record], watermark: int) -> list[Record]:
-        """Take in the declarations; return the other records and those that have waited for a declaration.
+    def _declare(self, share: Share[Record], watermark: int) -> None:
+        """Take in the declarations; add the records that have waited for one, and may now count or be refused.
 
         These are taken in one order, as if they had been read together: an answer never waits behind a later one.
         """
-        others, self._undeclared, self._waiting = self._undeclared, [], set()
-        self._take((record for record in records if record.source == DECLARATIONS), self._declare_labels)
-        others += [record for record in records if record.source != DECLARATIONS]
-        self._declared_until = watermark
-        return others
+        hashes, declared = set[int](), False
+        for records in share:
+            for record in records:
+                if record.source == DECLARATIONS:
+                    declared = True
+                    guarded(record, self._declare_labels, self._refuse, (self._writer.emissions,))
+                else:
+                    hashes.add(record.hash)
+        self._declared_until, self._waiting = watermark, set()
+        if not len(self._undeclared):
+            return
+        for entry in self._undeclared.due(FOREVER if declared else watermark):
+            share.add([decode_record(entry.body)], len(entry.body))
+            hashes.add(entry.hash)
+        self._undeclared.look_up(np.array(sorted(hashes), np.int64))
+        for found in sorted(hashes):
+            for entry in self._undeclared.take(found):
+                share.add([decode_record(entry.body)], len(entry.body))
 
     def _declare_labels(self, record: Record) -> None:
         self._declared.apply(record.value, record.timestamp - self._slack_ms)
@@ -278,38 +329,37 @@ class CorrelateShard:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def _expire(self, watermark: int) -> None:
-        for pending in self._pending.expired(watermark):
-            self._close(pending, decision.time_out, pending.deadline)
-        while self._hold_ends and self._hold_ends[0][0] < watermark:
-            end, key = heapq.heappop(self._hold_ends)
-            self._release(key, end)
+    def _expire(self, watermark: int) -> Iterator[None]:
+        """End the requests whose deadline has passed, then the holds of early acknowledgements, which are orphans."""
+        yield from self._take(self._pending.expired(watermark), self._time_out)
+        held = (decode_record(entry.body) for entry in self._held.due(watermark))
+        yield from self._take(held, partial(self._release, watermark))
         self._recent.forget(watermark)
         self._declared.forget(watermark)
 
-    def _release(self, key: str, end: int) -> None:
-        """Record the early acknowledgements whose hold has ended as orphans."""
-        held = self._held.pop(key, ())
-        kept = [record for record in held if record.timestamp + self._orphan_hold_ms > end]
-        self._take([record for record in held if record.timestamp + self._orphan_hold_ms <= end], self._orphan)
-        if kept:
-            self._held[key] = kept
-            # under a longer hold than before the restart nothing else would end it
-            heapq.heappush(self._hold_ends, (min(each.timestamp for each in kept) + self._orphan_hold_ms, key))
+    def _time_out(self, pending: Pending) -> None:
+        self._close(pending, decision.time_out, pending.deadline)
 
-    def _orphan(self, record: Record) -> None:
-        # under limits that were lowered since it was held it may be unreadable now
-        self._writer.unmatched(self._reader.answer_of(record), "orphan")
+    def _release(self, watermark: int, record: Record) -> None:
+        """Record an early acknowledgement as an orphan, unless the hold has been made longer since it began."""
+        end = record.timestamp + self._orphan_hold_ms
+        if end >= watermark:
+            self._held.add([record_entry(record, end)])
+        else:
+            # under limits that were lowered since it was held it may be unreadable now
+            self._writer.unmatched(self._reader.answer_of(record), "orphan")
 
     def _close(self, pending: Pending, decide: Decide, decided_at: int) -> None:
         """Answer a request, with an error if that fails."""
         key = pending.correlation_id
         self._pending.remove(key)
         self._decided[pending.hash] = self._recent.remember(pending)
-        closing = pending, decide, decided_at, self._unrecorded.pop(key, None)
+        _, row = self._unrecorded.pop(key, (None, None))
+        closing = pending, decide, decided_at, row
         guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
         if pending.successors:
-            self._take(pending.successors)
+            self._held.look_up(np.array([pending.hash]))
+            self._following.append((pending.successors, self._process))
 
     def _reply(self, closing: _Closing) -> None:
         pending, decide, decided_at, row = closing

@@ -1,13 +1,12 @@
 """The state of a shard, its encoding, and its division among other shards.
 
-It holds the open requests, early acknowledgements and the memory of decided requests. All structs are positional: the
-order of their fields is the format of the checkpoints (:data:`STATE_VERSION`). The hash of its correlation-id gives
-each entry of a state its shard, so a division reads no record again, and an open request stays encoded.
+All structs are positional: the order of their fields is the format of the checkpoints (:data:`STATE_VERSION`). The hash
+of its correlation-id gives each entry of a state its shard, so a division reads no record again, and an open request
+stays encoded.
 """
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +16,8 @@ from ackstream.protocol.ditto.aggregates import AckText, headers_text
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import Request
-from ackstream.spark.pieces import PieceList, Pieces
+from ackstream.spark.pieces import PieceEntry, PieceList
+from ackstream.spark.records import Shelf, Shelved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 _TEXTS = 3
 """Version 1 lacks declared labels and topics of acknowledgements (all ``acks``); before 3, headers are maps; before 4,
-no pieces; before 5, no partitions for replies. Pieces have no version: an open request only gains fields."""
+no pieces; before 5, no partitions for replies; before 6, records that wait are in the state alone. Pieces have no
+version: an open request only gains fields."""
+_SHELVES = ("open", "held", "undeclared")
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -124,12 +126,22 @@ class PendingHead(msgspec.Struct, array_like=True):
 
 
 class ShardState(msgspec.Struct, array_like=True):
-    """The content of a shard's blob; open requests are encoded by themselves (see :func:`decode_pending`).
+    """The content of a shard's blob: open requests, early acknowledgements, and the memory of decided requests.
 
-    ``open`` and ``deadlines``: the requests touched last; ``pieces``: the others, by hash and deadline. ``declared``:
-    when labels were declared; ``undeclared``: acknowledgements that wait for that (both only if undeclared labels are
-    refused).
+    Open requests are encoded by themselves (:func:`decode_pending`), each until its deadline; ``held`` are records that
+    wait for their request until the end of their hold, ``undeclared`` those that wait for a declaration of their label
+    (only if undeclared labels are refused). ``declared``: when labels were declared.
     """
+
+    open: Shelved = msgspec.field(default_factory=Shelved)
+    held: Shelved = msgspec.field(default_factory=Shelved)
+    undeclared: Shelved = msgspec.field(default_factory=Shelved)
+    recent: list[tuple[int, bytes]] = []
+    declared: dict[str, list[tuple[int, int]]] = {}
+
+
+class _StateOf5(msgspec.Struct, array_like=True):
+    """The state before version 6: only open requests are in pieces; a heap has the ends of holds and their ids."""
 
     open: dict[str, bytes]
     deadlines: list[tuple[int, str]]
@@ -144,17 +156,35 @@ class ShardState(msgspec.Struct, array_like=True):
 encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
 decode_head = msgspec.msgpack.Decoder(PendingHead).decode
+decode_record = msgspec.msgpack.Decoder(Record).decode
 _decode_state = msgspec.msgpack.Decoder(ShardState).decode
+_decode_state_of_5 = msgspec.msgpack.Decoder(_StateOf5).decode
+
+
+def record_entry(record: Record, end: int) -> PieceEntry:
+    """Return the entry of a record that waits until its end."""
+    return PieceEntry(record.hash, end, encode(record))
 
 
 def decode_state(version: int, blob: bytes) -> ShardState:
     """Decode a shard's blob. Raises ValueError if this release cannot read the version."""
     if not 1 <= version <= STATE_VERSION:
         raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
-    state = _decode_state(blob)
-    if version < _TEXTS:
-        state.open = {key: _with_texts(pending) for key, pending in state.open.items()}
-    return state
+    if version == STATE_VERSION:
+        return _decode_state(blob)
+    before = _decode_state_of_5(blob)
+    bodies = map(_with_texts, before.open.values()) if version < _TEXTS else before.open.values()
+    heads = [(body, decode_head(body)) for body in bodies]
+    # the latest record of an id ends at the latest end of its hold
+    ends = {key: end for end, key in sorted(before.hold_ends)}
+    holds = {key: ends[key] - max(record.timestamp for record in records) for key, records in before.held.items()}
+    return ShardState(
+        Shelved([PieceEntry(head.hash, head.deadline, body) for body, head in heads], before.pieces),
+        Shelved([record_entry(each, each.timestamp + holds[key]) for key, own in before.held.items() for each in own]),
+        Shelved([record_entry(record, record.timestamp) for record in before.undeclared]),
+        before.recent,
+        before.declared,
+    )
 
 
 def _with_texts(pending: bytes) -> bytes:
@@ -233,36 +263,31 @@ class Recent:
 # -- other numbers of shards ------------------------------------------------------------------------------------------
 
 
-def whole(state: ShardState, store: PieceStore | None) -> ShardState:
-    """Return a state that names no pieces: with all open requests in it."""
-    bodies = [entry.body for entry in Pieces(store, state.pieces).entries()]
-    heads = list(map(decode_head, bodies))
-    state.open |= {head.correlation_id: body for head, body in zip(heads, bodies, strict=True)}
-    state.deadlines = sorted([*state.deadlines, *((head.deadline, head.correlation_id) for head in heads)])
-    state.pieces = PieceList()
-    return state
+def stores(store: PieceStore | None) -> tuple[PieceStore | None, ...]:
+    """Return the stores for the pieces of open requests, of held and of undeclared records."""
+    return (store, *(store and store.within(name) for name in ("held", "undeclared")))
+
+
+def open_requests(state: ShardState, store: PieceStore | None) -> list[Pending]:
+    """Return all open requests of a state."""
+    return [decode_pending(entry.body) for entry in Shelf(store, state.open).entries()]
 
 
 def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = None) -> dict[int, State]:
     """Divide a state among the new number of ``shards``; return their parts, without the shards that get nothing.
 
-    ``store``: of the old shard; the parts have all open requests. Raises ValueError if this release cannot read the
-    version.
+    ``store``: of the old shard; the parts name no pieces. Raises ValueError if this release cannot read the version.
     """
-    state = whole(decode_state(version, blob), store)
+    state = decode_state(version, blob)
     found: dict[int, ShardState] = {}
 
     def part(shard: int) -> ShardState:
-        return found.setdefault(shard, ShardState({}, [], {}, [], []))
+        return found.setdefault(shard, ShardState())
 
     # Spark's pmod, too, is never negative
-    for key, pending in state.open.items():
-        part(decode_head(pending).hash % shards).open[key] = pending
-    for key, records in state.held.items():
-        for record in records:
-            part(record.hash % shards).held.setdefault(key, []).append(record)
-    for record in state.undeclared:
-        part(record.hash % shards).undeclared.append(record)
+    for name, own in zip(_SHELVES, stores(store), strict=True):
+        for entry in Shelf(own, getattr(state, name)).entries():
+            getattr(part(entry.hash % shards), name).entries.append(entry)
     # every shard has to know them
     for shard in range(shards if state.declared else 0):
         part(shard).declared = state.declared
@@ -271,28 +296,19 @@ def divide(shards: int, version: int, blob: bytes, store: PieceStore | None = No
         owners = hashes % shards
         for shard in np.unique(owners).tolist():
             part(shard).recent.append((end, hashes[owners == shard].tobytes()))
-    # in order they are heaps
-    deadlines, hold_ends = sorted(state.deadlines), sorted(state.hold_ends)
-    for own in found.values():
-        own.deadlines = [entry for entry in deadlines if entry[1] in own.open]
-        own.hold_ends = [entry for entry in hold_ends if entry[1] in own.held]
     return {shard: (STATE_VERSION, encode(own)) for shard, own in found.items()}
 
 
 def unite(parts: Iterable[State]) -> State:
     """Unite the parts of one shard, in any order."""
-    whole = ShardState({}, [], {}, [], [])
+    whole = ShardState()
     recent: dict[int, list[bytes]] = {}
     declared = DeclaredTimes(whole.declared)
     # in an order of their own, so that the result does not depend on Spark's
     for version, blob in sorted(parts):
         state = decode_state(version, blob)
-        whole.open.update(state.open)
-        for key, records in state.held.items():
-            whole.held.setdefault(key, []).extend(records)
-        whole.deadlines = list(heapq.merge(whole.deadlines, state.deadlines))
-        whole.hold_ends = list(heapq.merge(whole.hold_ends, state.hold_ends))
-        whole.undeclared.extend(state.undeclared)
+        for name in _SHELVES:
+            getattr(whole, name).entries.extend(getattr(state, name).entries)
         for label, spans in state.declared.items():
             for span in spans:
                 declared.add(label, *span)

@@ -7,6 +7,7 @@ before: it gives the same rows, which the tables refuse to store twice, and the 
 from __future__ import annotations
 
 from functools import partial, reduce
+from itertools import starmap
 from operator import or_
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
+from ackstream.spark.records import Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,8 +144,12 @@ def settle(rules: Settle, keys: Sequence[int], batch: ShardBatch) -> Iterator[pd
     """Process the records of a shard; its number is the place of its key."""
     columns = ReportRecord.__struct_fields__
     with batch.restored(SettleShard(rules, keys.index(batch.key))) as shard:
-        rows = [row for frame in batch.frames for row in zip(*(frame[name].tolist() for name in columns), strict=True)]
-        yield write_frame(shard.process([ReportRecord(*row) for row in rows], batch.watermark))
+        share = Share[ReportRecord]()
+        for frame in batch.frames:
+            read = list(starmap(ReportRecord, zip(*(frame[name].tolist() for name in columns), strict=True)))
+            share.add(read, sum(len(record.value or b"") for record in read))
+        for records in share:
+            yield write_frame(shard.process(records, batch.watermark))
         if batch.tick > batch.watermark:
             # as if the next batch had no records
             yield write_frame(shard.process([], batch.tick))

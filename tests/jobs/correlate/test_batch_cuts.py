@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ackstream.jobs.correlate import pending
+from ackstream.jobs.correlate import pending, shard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import REPLY_ID
+from ackstream.spark import records
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
 
@@ -94,6 +95,47 @@ def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], aside: bool, dat
     with patch.multiple(pending, HOT_BYTES=0, TOUCHED_BYTES=0):
         cut = _cut(partitions, data, store=MemoryPieces() if aside else None)
     assert _decided(cut) == _whole(*partitions)
+
+
+@settings(max_examples=400)
+@given(st.lists(actions, max_size=14), st.integers(1, 3_000), st.booleans(), st.data())
+def test_the_emissions_are_the_same_sequence_whatever_the_budget(
+    steps: list[Any],
+    budget: int,
+    refuse: bool,  # noqa: FBT001
+    data: st.DataObject,
+) -> None:
+    """Within a share: what is put aside comes back in order, and a pause to hand emissions over changes nothing."""
+    partitions = _log(steps)
+    limits: dict[str, Any] = {"refuse_undeclared": refuse, "slack": 0}
+    if refuse:
+        partitions = (*partitions, [Log().claim(0, "a-ack", "b-ack", lease_ms=20 * SECOND)])
+    moments = data.draw(st.lists(st.integers(0, HORIZON), max_size=3).map(sorted))
+    whole, bounded = Run(**limits), Run(store=MemoryPieces(), **limits)
+    for run, bound in ((whole, 10**9), (bounded, budget)):
+        with (
+            patch.multiple(pending, HOT_BYTES=bound // 3, TOUCHED_BYTES=0),
+            patch.multiple(shard, BUDGET=bound, HOT_BYTES=bound // 3),
+        ):
+            unread = [record for records in partitions for record in records]
+            for moment in [*moments, HORIZON]:
+                batch = [record for record in unread if record.timestamp < moment]
+                unread = [record for record in unread if record.timestamp >= moment]
+                run.feed(*batch, watermark=moment)
+            run.feed(*unread, watermark=HORIZON)
+            run.feed(watermark=2 * HORIZON)
+    assert bounded.emissions == whole.emissions
+
+
+@settings(max_examples=200)
+@given(st.lists(actions, max_size=14), st.integers(1, 3_000))
+def test_a_share_that_is_cut_by_its_bytes_has_the_same_outcomes(steps: list[Any], budget: int) -> None:
+    partitions = _log(steps)
+    run = Run()
+    with patch.multiple(records, BUDGET=budget, RECORD_BYTES=budget):
+        run.feed(*partitions[0], *partitions[1])
+    run.feed(watermark=HORIZON)
+    assert _decided(run) == _whole(*partitions)
 
 
 def _cut(partitions: Sequence[list[Record]], data: st.DataObject, horizon: int = HORIZON, **limits: Any) -> Run:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import decision
-from ackstream.jobs.correlate.job import write_frames
+from ackstream.jobs.correlate.job import write_frame
 from ackstream.jobs.correlate.readings import RecordReader
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
@@ -96,7 +96,7 @@ def test_each_record_is_answered_a_row_or_a_dead_letter_whatever_has_the_wrong_t
     assert not [reason for reason in run.reasons() if "internalerror" in reason]
     assert ("error", 500) not in [(outcome["completed_by"], outcome["status"]) for outcome in run.outcomes()]
     _check_accounts(run, records)
-    assert sum(len(frame["value"][0]) for frame in write_frames(run.emissions)) == len(run.emissions)
+    assert len(write_frame(run.emissions)["value"][0]) == len(run.emissions)
 
 
 def _record(log: Log, number: int, source: int, message: Any, headers: dict[str, bytes]) -> Record:

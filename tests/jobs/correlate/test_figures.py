@@ -28,6 +28,7 @@ from ackstream.observe.metrics import (
 from ackstream.protocol import ledger
 from ackstream.protocol.ledger import OutcomeRow
 from ackstream.settings import Correlate
+from ackstream.testing.system import process
 from tests.jobs.correlate.shards import Log
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _measured(monkeypatch: pytest.MonkeyPatch, records: list[Record], watermark:
     monkeypatch.setattr(shard_module.time, "time_ns", lambda: NOW_MS * 1_000_000)
     writer = Writer(TOPICS, "query", 0)
     shard = CorrelateShard(Correlate(), TOPICS, writer)
-    shard.process(records, watermark)
+    process(shard, records, watermark)
     shard.dump()
     tally = Tally()
     shard.measure(tally)

@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pandas as pd
 
-from ackstream.jobs.correlate import job
+from ackstream.jobs.correlate import job, pending, shard
 from ackstream.jobs.correlate.job import (
     OUTPUT_SCHEMA,
     correlate,
     records,
     sink_columns,
     write_frame,
-    write_frames,
 )
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Emission, read_records
 from ackstream.jobs.correlate.state import Record
 from ackstream.settings import Correlate, Kafka, Settings
+from ackstream.spark import records as spark_records
 from ackstream.spark.operator import operator
 from ackstream.spark.pieces import Aside
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import pytest
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ class State:
         return self.watermark
 
     def update(self, state: tuple[int, bytes]) -> None:
-        self.get = state
+        self.exists, self.get = True, state
 
     def remove(self) -> None:
         self.removed = True
@@ -66,8 +67,10 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=FIELDS).assign(clock=None)
 
 
-def _call(state: State, *batches: Sequence[Record], tick: int | None = None, **limits: Any) -> list[pd.DataFrame]:
-    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), Kafka(), 2_000, Aside())
+def _call(
+    state: State, *batches: Sequence[Record], tick: int | None = None, aside: Aside | None = None, **limits: Any
+) -> list[pd.DataFrame]:
+    handle = partial(correlate, Correlate(**limits), CorrelateTopics(), Kafka(), 2_000, aside or Aside())
     # of a call for a timeout Spark makes a frame without rows
     frames = [_frame(records) for records in batches or ([],)]
     if tick is not None:
@@ -122,6 +125,12 @@ def test_headers_are_read_of_those_that_count_the_last_one_that_is_not_empty() -
     assert [record.headers for record in read_records(frame)] == [{}, {"reply-to": b"b"}]
 
 
+def _budget(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    for module in (shard, spark_records):
+        monkeypatch.setattr(module, "BUDGET", budget)
+    monkeypatch.setattr(job, "FRAME_ROWS", 2)
+
+
 def _large(log: Log) -> list[list[Record]]:
     signals = [log.command(1000, key, requested_acks=["a-ack"], filler="x" * 500) for key in "pqr"]
     acks = [log.ack(1000 + number, "a-ack", 200, key, payload="y" * 500) for number, key in enumerate("prs")]
@@ -133,8 +142,10 @@ def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decision
 ) -> None:
     whole, cut = State(), State()
     (once,) = _call(whole, *_large(Log()), tick=67_000)
-    monkeypatch.setattr(job, "PART_BYTES", 600)
+    _budget(monkeypatch, 600)
     pieces = _call(cut, *_large(Log()), tick=67_000)
+    # Spark passes on what has more than two rows
+    assert {len(frame) for frame in pieces[:-1]} == {3}
     assert len(pieces) > 1
 
     def decided(frames: list[pd.DataFrame]) -> Any:
@@ -149,7 +160,7 @@ def test_a_share_that_is_too_large_is_processed_in_pieces_with_the_same_decision
 
 def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
-    monkeypatch.setattr(job, "PART_BYTES", 10)
+    _budget(monkeypatch, 10)
     request, ack = log.command(1000, "x", requested_acks=["a-ack"]), log.ack(1001, "a-ack", 200, "x")
     found = _call(State(), [request], [ack], [log.ack(1002, "a-ack", 200, "x"), log.command(1003, "x")])
     run = Run()
@@ -160,17 +171,64 @@ def test_what_was_decided_in_an_earlier_piece_is_remembered_in_the_next(monkeypa
     assert len(run.reasons()) == 1
 
 
-def test_frames_are_cut_and_filled_up_so_that_spark_takes_none_that_is_large(
+def _mixed(swapped: bool) -> list[list[Record]]:  # noqa: FBT001
+    """An id that is used twice, 200 s apart, as a sort hands it over that has spilled."""
+    log = Log()
+    first, second = (
+        [log.command(at, "job-7", requested_acks=["a-ack"], timeout="10s"), log.ack(at + 1, "a-ack", status, "job-7")]
+        for at, status in ((1_000, 200), (201_000, 204))
+    )
+    return [second, first] if swapped else [first, second]
+
+
+def test_the_records_of_a_partition_are_taken_in_their_order_whatever_the_sort_of_spark_has_spilled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job, "ROW_BYTES", 10)
-    emissions = [Emission("t", None, b"x" * size) for size in (4, 4, 4, 11, 1)] + [Emission("t", b"k", None)]
-    monkeypatch.setattr(job, "FRAME_ROWS", 2)
-    frames = list(write_frames(emissions))
-    # Spark passes on what has more than two rows
-    assert [len(frame) for frame in frames] == [3, 3, 1]
-    assert _emissions(frames) == emissions
-    assert list(write_frames([])) == []
+    _budget(monkeypatch, 100)
+    written = [_emissions(_call(State(), *_mixed(swapped), tick=1_000_000)) for swapped in (False, True)]
+    assert written[0] == written[1]
+    assert [emission.status for emission in written[0] if emission.reply_id] == ["200", "204"]
+
+
+def test_a_tick_that_ends_many_requests_hands_their_answers_over_in_parts_and_in_the_same_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pending, "HOT_BYTES", 0)
+    monkeypatch.setattr(pending, "TOUCHED_BYTES", 0)
+
+    def end_all(aside: Aside) -> list[pd.DataFrame]:
+        log, state = Log(), State()
+        requests = [log.command(1000, f"c-{number}", requested_acks=["a-ack"]) for number in range(300)]
+        for first in range(0, 300, 100):
+            _call(state, requests[first : first + 100], aside=aside)
+        return _call(State(100_000, state.get), aside=aside)
+
+    (whole,) = end_all(Aside())
+    _budget(monkeypatch, 10_000)
+    parts = end_all(Aside(str(tmp_path), 1))
+    assert _emissions(parts) == _emissions([whole])
+    assert max(sum(map(len, frame["value"][0])) for frame in parts) < 2 * 10_000
+
+
+def test_early_acknowledgements_beyond_a_budget_are_beside_the_state_and_count_for_their_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(aside: Aside, hot_bytes: int) -> tuple[list[Emission], int]:
+        monkeypatch.setattr(shard, "HOT_BYTES", hot_bytes)
+        log, state, found, blobs = Log(), State(), list[pd.DataFrame](), []
+        for first in range(0, 60, 20):
+            acks = [log.ack(1000 + n, "a-ack", 200, f"c-{n % 30}", payload="y" * 500) for n in range(first, first + 20)]
+            found += _call(state, acks, aside=aside)
+            blobs.append(len(state.get[1]))
+        found += _call(state, [log.command(2000, f"c-{n}", requested_acks=["a-ack"]) for n in range(20)], aside=aside)
+        return _emissions([*found, *_call(state, tick=100_000, aside=aside)]), max(blobs)
+
+    whole, all_of_it = answer(Aside(), 256_000)
+    assert all_of_it > 30_000
+    _budget(monkeypatch, 2_000)
+    same, most = answer(Aside(str(tmp_path), 1), 2_000)
+    assert same == whole
+    assert most < 3_000
 
 
 def test_the_session_has_what_the_settings_say() -> None:

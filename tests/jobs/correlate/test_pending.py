@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import msgspec
 import pytest
 
 from ackstream.jobs.correlate import pending
 from ackstream.jobs.correlate.pending import PendingRequests
-from ackstream.jobs.correlate.state import ShardState, decode_state, whole
+from ackstream.jobs.correlate.state import ShardState, decode_pending, decode_state, open_requests
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
 
@@ -29,18 +28,22 @@ def _state(run: Run) -> ShardState:
     return decode_state(*run.state)
 
 
+def _open(run: Run) -> list[str]:
+    """The ids of the open requests that are in the state itself."""
+    return [decode_pending(entry.body).correlation_id for entry in _state(run).open.entries]
+
+
 def test_a_state_keeps_what_was_touched_last(store: MemoryPieces) -> None:
     log, run = Log(), Run(store=store)
     for number in range(200):
         run.feed(log.command(1000 + number, f"id-{number}", requested_acks=["a-ack"], timeout="60s"))
     state = _state(run)
-    assert list(state.open) == [f"id-{number}" for number in range(200 - len(state.open), 200)]
-    assert sum(map(len, state.open.values())) <= pending.HOT_BYTES
-    assert len(state.open) + sum(reference.live for reference in state.pieces.named) == 200
+    assert _open(run) == [f"id-{number}" for number in range(200 - len(state.open.entries), 200)]
+    assert sum(len(entry.body) for entry in state.open.entries) <= pending.HOT_BYTES
+    assert len(state.open.entries) + sum(reference.live for reference in state.open.pieces.named) == 200
     # few pieces, each written rarely, and none kept for longer than a state may name it
-    assert len(state.pieces.named) <= 5
-    assert len(store.found) <= len(state.pieces.named) + store.keep + 1
-    assert {entry[1] for entry in state.deadlines} == set(state.open)
+    assert len(state.open.pieces.named) <= 5
+    assert len(store.found) <= len(state.open.pieces.named) + store.keep + 1
     assert run.next_timeout == 61_000
 
 
@@ -54,27 +57,27 @@ def test_a_request_that_is_acknowledged_in_part_stays_longer_than_those_that_not
         run.feed(log.command(1000, f"id-{next(numbers)}", requested_acks=["a-ack", "b-ack"], timeout="60s"))
 
     open_one()
-    while not _state(run).pieces.named:
+    while not _state(run).open.pieces.named:
         open_one()
-    first, second = list(_state(run).open)[:2]
+    first, second = _open(run)[:2]
     for _ in range(10):
         open_one()
     run.feed(log.ack(2000, "a-ack", correlation_id=first))
-    while second in _state(run).open:
+    while second in _open(run):
         open_one()
-    assert first in _state(run).open
+    assert first in _open(run)
 
 
 def test_an_acknowledgement_brings_its_request_back(store: MemoryPieces) -> None:
     log, run = Log(), Run(store=store)
     ids = [f"id-{number}" for number in range(100)]
     run.feed(*(log.command(1000, key, requested_acks=["a-ack", "b-ack"], timeout="60s") for key in ids))
-    assert ids[0] not in _state(run).open
+    assert ids[0] not in _open(run)
     run.feed(log.ack(2000, "a-ack", correlation_id=ids[0]))
-    assert ids[0] in _state(run).open
+    assert ids[0] in _open(run)
     run.feed(log.ack(2001, "b-ack", correlation_id=ids[0]))
     assert [reply["headers"]["correlation-id"] for reply in run.replies()] == ids[:1]
-    assert len(whole(_state(run), store).open) == 99
+    assert len(open_requests(_state(run), store)) == 99
 
 
 def test_each_times_out_at_its_deadline_wherever_it_is(store: MemoryPieces) -> None:
@@ -95,11 +98,11 @@ def test_a_large_batch_keeps_what_the_next_one_may_close(store: MemoryPieces, mo
     monkeypatch.setattr(pending, "TOUCHED_BYTES", 2 * BODY_BYTES)
     log, run = Log(), Run(store=store)
     run.feed(*(log.command(1000, f"id-{number}", requested_acks=["a-ack"]) for number in range(100)))
-    assert (len(_state(run).open), store.found) == (100, {})
+    assert (len(_open(run)), store.found) == (100, {})
     # a small one does not carry them on
     run.feed(log.ack(1001, "a-ack", correlation_id="id-7"))
-    assert len(_state(run).open) < 20
-    assert len(whole(_state(run), store).open) == 99
+    assert len(_open(run)) < 20
+    assert len(open_requests(_state(run), store)) == 99
 
 
 def test_when_all_is_decided_nothing_is_left(store: MemoryPieces) -> None:
@@ -110,16 +113,14 @@ def test_when_all_is_decided_nothing_is_left(store: MemoryPieces) -> None:
     run.feed(*(log.ack(2000, "a-ack", correlation_id=key) for key in ids))
     assert len(run.replies()) == 100
     # the pieces stay as long as the state before could be read again
-    assert _state(run).pieces.named == []
+    assert _state(run).open.pieces.named == []
     for _ in range(store.keep + 2):
         run.feed(watermark=200_000)
     assert (run.state, store.found) == (None, {})
 
 
 def _oldest(run: Run) -> int | None:
-    found = PendingRequests(run.store)
-    found.load(_state(run))
-    return found.oldest_start
+    return PendingRequests(run.store, _state(run).open).oldest_start
 
 
 def test_the_oldest_one_is_known_wherever_it_is(store: MemoryPieces) -> None:
@@ -127,7 +128,7 @@ def test_the_oldest_one_is_known_wherever_it_is(store: MemoryPieces) -> None:
     ids = [f"id-{number}" for number in range(100)]
     for number, key in enumerate(ids):
         run.feed(log.command(1000 + number, key, requested_acks=["a-ack"], timeout="60s"))
-    assert _state(run).pieces.named
+    assert _state(run).open.pieces.named
     for number, key in enumerate(ids):
         assert _oldest(run) == 1000 + number
         run.feed(log.ack(2000, "a-ack", correlation_id=key))
@@ -140,7 +141,7 @@ def test_of_unequal_timeouts_put_aside_the_one_that_ends_first_counts(store: Mem
     assert _oldest(run) == 1000
     ids = [f"id-{number}" for number in range(100)]
     run.feed(*(log.command(2000, key, requested_acks=["a-ack"], timeout="60s") for key in ids))
-    assert "long" not in _state(run).open
+    assert "long" not in _open(run)
     assert _oldest(run) == 2000
     run.feed(watermark=70_000)
     assert _oldest(run) == 1000
@@ -152,16 +153,6 @@ def test_a_state_with_pieces_is_refused_where_they_cannot_be(store: MemoryPieces
     run.store = None
     with pytest.raises(ValueError, match="has pieces beside its checkpoint"):
         run.feed()
-
-
-def test_a_state_of_the_version_before_has_no_pieces() -> None:
-    log, run = Log(), Run()
-    run.feed(log.command(1000, "id", requested_acks=["a-ack"]))
-    assert run.state is not None
-    before = msgspec.msgpack.encode(msgspec.msgpack.decode(run.state[1])[:-1])
-    run.state = (3, before)
-    run.feed(log.ack(1001, "a-ack", correlation_id="id"))
-    assert len(run.replies()) == 1
 
 
 def test_of_many_in_the_state_the_one_that_ends_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
