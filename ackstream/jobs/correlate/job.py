@@ -33,23 +33,9 @@ from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, Resharding
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import (
-    CLOCK,
-    EARLIEST,
-    ENDS,
-    LATEST,
-    event_time,
-    header,
-    header_entry,
-    json_correlation_id,
-    sink_options,
-    source,
-    spring_correlation,
-    tick_time,
-    ticked,
-)
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.spark.pieces import Aside
 from ackstream.spark.records import Share
@@ -100,10 +86,10 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     own = map(settings.kafka.topic, LIMITED)
     topics = CorrelateTopics.of(settings, *look_up(settings.kafka, settings.correlate, own))
     starting = settings.correlate.starting
-    start = starting if isinstance(starting, datetime) else ENDS[starting]
-    starts = {**dict.fromkeys(READ, start), "declarations": EARLIEST, TICKS: LATEST}
+    start = starting if isinstance(starting, datetime) else spark_kafka.ENDS[starting]
+    starts = {**dict.fromkeys(READ, start), "declarations": spark_kafka.EARLIEST, TICKS: spark_kafka.LATEST}
     limit = settings.correlate.max_offsets_per_trigger
-    stream = source(spark, settings.kafka, starts, job=NAME, limit=limit, headers=True)
+    stream = spark_kafka.source(spark, settings.kafka, starts, job=NAME, limit=limit, headers=True)
     aside = Aside.of(spark, settings.lake.checkpoint(NAME))
     handle = partial(correlate, settings.correlate, topics, settings.kafka, settings.clock.slack, aside)
     emissions = operate(records(stream, settings, topics), "shard", handle, OUTPUT_SCHEMA)
@@ -113,7 +99,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
         .queryName(NAME)
         .outputMode("append")
         # few large requests of compressed JSON: the broker's share of a message falls to a third
-        .options(**sink_options(settings.kafka, {"compression.type": "lz4"}))
+        .options(**spark_kafka.sink_options(settings.kafka, {"compression.type": "lz4"}))
         .option("checkpointLocation", settings.lake.checkpoint(NAME))
         .trigger(**trigger)
         .start()
@@ -143,11 +129,6 @@ JOB = Job(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
         # did not refuse undeclared labels has passed the declarations by
         fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
-        # 2: answers of the twin come from a topic of their own and name their command; 3: an answer is of the thing and
-        # the channel of its request, and a message has a limited number of headers, arrays and objects; 4: time passes
-        # in the batch that reads a tick; 5: Spring's random UUID is hexadecimal, also where it happens to be text; 6: a
-        # live command with a condition is refused; 7: no record is earlier than the time that had passed before its
-        # batch
         rules=8,
         movable=MOVABLE,
         shards="correlate.shards",
@@ -162,7 +143,7 @@ JOB = Job(
 
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input."""
-    text = F.col("value").cast("string")
+    spark, text = stream.sparkSession, F.col("value").cast("string")
     # most records have no header but the correlation-id: to look for others is interpreted, header by header
     first = F.get("headers", F.lit(0))
     alone = (F.size("headers") == 1) & (first["key"] == record_headers.CORRELATION_ID) & (F.length(first["value"]) > 0)
@@ -172,18 +153,18 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
-            F.coalesce("only", header(record_headers.CORRELATION_ID)).cast("string"),
-            json_correlation_id(text),
-            spring_correlation(),
+            F.coalesce("only", spark_kafka.header(record_headers.CORRELATION_ID)).cast("string"),
+            spark_kafka.json_correlation_id(text),
+            spark_kafka.spring_correlation(),
         )
     )
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     topic = F.col("topic")
     signal, declaration = topic == topics.signals, topic == topics.declarations
-    keys = shard_keys(stream.sparkSession, settings.correlate.shards)
+    keys = shard_keys(spark, settings.correlate.shards)
     shards = F.array(*map(F.lit, keys))
     # every shard has to know ticks, and declarations
-    every, own = F.col(CLOCK).isNotNull(), F.get(shards, F.pmod("hash", F.lit(len(keys))).cast("int"))
+    every, own = F.col(spark_kafka.CLOCK).isNotNull(), F.get(shards, F.pmod("hash", F.lit(len(keys))).cast("int"))
     origin = F.when(signal, SIGNALS).when(topic == topics.twin_acks, TWIN_ACKS)
     if settings.correlate.refuse_undeclared:
         every |= declaration
@@ -192,7 +173,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         stream = stream.where(~declaration)
     shard = F.explode(F.when(every, shards).otherwise(F.array(own)))
     return (
-        ticked(stream, F.when(F.col("topic") == settings.kafka.topic(TICKS), tick_time(stream.sparkSession)))
+        spark_kafka.ticked(stream, F.when(topic == settings.kafka.topic(TICKS), spark_kafka.tick_time(spark)))
         .withColumn("only", F.when(alone, first["value"]))
         .withColumn("correlation_id", correlation_id)
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
@@ -201,7 +182,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             origin.otherwise(ACKS).alias("source"),
             "partition",
             "offset",
-            event_time().alias("timestamp"),
+            spark_kafka.event_time().alias("timestamp"),
             "hash",
             F.when(signal, F.coalesce("correlation_id", coordinates))
             .otherwise(F.col("correlation_id"))
@@ -213,7 +194,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
             F.when(F.col("only").isNull() & others, F.to_json("headers")).alias("headers"),
-            CLOCK,
+            spark_kafka.CLOCK,
         )
     )
 
@@ -259,7 +240,7 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
     emissions = emissions.select(F.inline(F.arrays_zip(*emissions.columns)))
     own, repeated = record_headers.reply_record_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
-    reply, (spring, trace) = ([header_entry(*header) for header in part.items()] for part in (own, repeated))
+    reply, (spring, trace) = ([spark_kafka.header_entry(*one) for one in part.items()] for part in (own, repeated))
     of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
     headers = (
@@ -267,7 +248,7 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(of_spring, F.array(*reply, spring))
         .when(traced, F.array(*reply, trace))
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
-        .when(F.col("reason").isNotNull(), F.array(header_entry(record_headers.REASON, F.col("reason"))))
+        .when(F.col("reason").isNotNull(), F.array(spark_kafka.header_entry(record_headers.REASON, F.col("reason"))))
     )
     return emissions.select("topic", "partition", "key", "value", headers.alias("headers"))
 
