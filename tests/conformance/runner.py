@@ -108,7 +108,7 @@ def _label(given: Json) -> Json:
 
 def _duration(given: Json) -> Json:
     duration = Duration.parse(given["text"])
-    return {"text": str(duration), "zero": duration.is_zero, "milliseconds": _milliseconds(duration)}
+    return {"text": str(duration), "zero": duration.amount == 0, "milliseconds": _milliseconds(duration)}
 
 
 def _milliseconds(duration: Duration) -> int | str:
