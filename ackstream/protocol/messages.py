@@ -121,18 +121,15 @@ _QUERY = _BASIC | {"completed": "yes", "stats": "yes"}
 SUPPORTED: dict[str, dict[AckType, Support]] = {
     "logon": _BASIC,
     "publish": _PUBLISH,
-    "delta_publish": _PUBLISH,
     "subscribe": _SUBSCRIBE,
-    "delta_subscribe": _SUBSCRIBE | {"stats": "yes"},
     "sow": _QUERY,
     "sow_and_subscribe": _QUERY,
-    "sow_and_delta_subscribe": _QUERY,
     "sow_delete": _BASIC | {"persisted": "yes, merged", "completed": "with a filter", "stats": "yes"},
     "unsubscribe": _BASIC,
     "flush": _BASIC | {"persisted": "yes", "completed": "yes"},
     "heartbeat": _BASIC,
 }
-"""The types that each command supports; all others are not supported."""
+"""The types that each command supports; all others are not supported, nor are the commands for deltas."""
 
 
 def expected(command: str, asked: Collection[str], *, bookmark: bool = False, filtered: bool = False) -> set[str]:

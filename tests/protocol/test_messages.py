@@ -26,16 +26,13 @@ from ackstream.protocol.messages import (
     refusal,
 )
 
-# brokers.md 1.2, column by column: received, processed, persisted, completed, stats
+# brokers.md 1.2 without deltas, column by column: received, processed, persisted, completed, stats
 MATRIX = {
     "logon": "yy---",
     "publish": "yyyy-",
-    "delta_publish": "yyyy-",
     "subscribe": "yyyy-",
-    "delta_subscribe": "yyyyy",
     "sow": "yy-yy",
     "sow_and_subscribe": "yy-yy",
-    "sow_and_delta_subscribe": "yy-yy",
     "sow_delete": "yyyyy",
     "unsubscribe": "yy---",
     "flush": "yyyy-",

@@ -107,10 +107,10 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes | None]], origin:
     command = ClientCommand(name, values.get(record_headers.CID), asked)
     sub_id = values.get(record_headers.SUB_ID) or values.get(record_headers.CID, "")
     request = QueryRequest(client, origin, time, command, sub_id=sub_id)
-    if name not in SUPPORTED:
-        return request.notified(NO_COMMAND)
     if name in UNSERVED:
         return request.refused(NOT_SUPPORTED)
+    if name not in SUPPORTED:
+        return request.notified(NO_COMMAND)
     try:
         request = _with_headers(request, values)
         return request.refused(_refusal(request))

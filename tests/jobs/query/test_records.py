@@ -57,6 +57,7 @@ def test_intervals(command: str, options: str, intervals: dict[str, int]) -> Non
     [
         ("dance", {}, "no such command"),
         ("publish", {}, "not supported"),
+        ("delta_publish", {}, "not supported"),
         ("delta_subscribe", {}, "not supported"),
         ("sow_and_delta_subscribe", {}, "not supported"),
         ("sow", {"topic": ""}, "no topic"),
