@@ -288,22 +288,6 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
     return {f"kafka.{key}": value for key, value in config.items()}
 
 
-def subscribe_at_end(consumer: Any, kafka: Kafka, *topics: str) -> None:
-    """Read topics from now on: all partitions, without a group; partitions added later from their beginning.
-
-    Every record written after this returns will be read. Raises UnreachableError. The consumer needs auto_offset_reset
-    earliest: a new partition has been empty.
-    """
-    consumer.subscribe(list(topics))
-    try:
-        # fetches metadata, which assigns the partitions
-        consumer.topics()
-        for partition, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
-            consumer.seek(partition, offset)
-    except KafkaError as error:
-        raise failure(kafka, error) from error
-
-
 def failure(kafka: Kafka, error: KafkaError) -> ClientError:
     """Return the error for a broker that refuses, or does not answer, with the remedy."""
     if isinstance(error, SaslAuthenticationFailedError):

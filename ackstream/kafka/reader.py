@@ -67,13 +67,23 @@ class TopicReader(Closing):
     def at_end(
         cls, kafka: Kafka, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None
     ) -> Self:
-        """Read all records that come to topics (real names) from now on; ``writes``: checked too. UnreachableError."""
+        """Read all records that come to topics (real names) from now on, without a group; ``writes``: checked, too.
+
+        Partitions that are added later are read from their beginning. Raises UnreachableError.
+        """
+        # earliest: a new partition has been empty
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
             check_topics(consumer, kafka, reads=topics, writes=writes)
-            clients.subscribe_at_end(consumer, kafka, *topics)
-        except BaseException:
+            consumer.subscribe(list(topics))
+            # fetches metadata, which assigns the partitions
+            consumer.topics()
+            for partition, offset in consumer.end_offsets(sorted(consumer.assignment())).items():
+                consumer.seek(partition, offset)
+        except BaseException as error:
             consumer.close()
+            if isinstance(error, KafkaError):
+                raise clients.failure(kafka, error) from error
             raise
         return cls(consumer, stop)
 

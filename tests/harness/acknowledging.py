@@ -55,9 +55,7 @@ class Acknowledging:
         self._watermark = 0
         self._stop = threading.Event()
         self._sources = {kafka.topic("stored"): STORED, kafka.topic("app-acks"): REPORTS}
-        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        clients.subscribe_at_end(consumer, kafka, kafka.topic("messages"), *self._sources)
-        self._reader = TopicReader(consumer, self._stop)
+        self._reader = TopicReader.at_end(kafka, kafka.topic("messages"), *self._sources, stop=self._stop)
         self._answers = kafka.topic("publisher-acks")
         self._producer = clients.connect_producer(kafka, self._answers, delivery_timeout=30)
         self._thread = threading.Thread(target=self._run)

@@ -72,9 +72,7 @@ class Counterpart:
         self._answer = answer
         self._replies = replies or kafka.topic("replies")
         self._stop = threading.Event()
-        consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        clients.subscribe_at_end(consumer, kafka, kafka.topic(topic))
-        self._reader = TopicReader(consumer, self._stop)
+        self._reader = TopicReader.at_end(kafka, kafka.topic(topic), stop=self._stop)
         self.producer = clients.connect_producer(kafka, self._replies, delivery_timeout=120)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

@@ -26,6 +26,7 @@ from ackstream.client.errors import (
 )
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.kafka import clients
+from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.settings import Kafka, Settings
@@ -60,8 +61,7 @@ class Service:
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._acks = kafka.topic("publisher-acks")
-        self._consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
-        clients.subscribe_at_end(self._consumer, kafka, kafka.topic("messages"))
+        self._consumer = TopicReader.at_end(kafka, kafka.topic("messages")).consumer
         self._producer = clients.connect_producer(kafka, self._acks, delivery_timeout=PATIENCE_SECONDS)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
