@@ -59,7 +59,8 @@ class Worker(Closing):
     records are handled again, none is missed. Partitions that go to another member take their records along, except
     the one whose record is being handled. If ``handle`` raises, the record is skipped and the error logged. If the
     thread dies, its records go to the other members of the group. ``release`` is called after the last answer, or that
-    death; ``begin`` before the first record, and with each change of the partitions.
+    death; ``begin`` before the first record, and with each change of the partitions; ``turn`` with the monotonic time
+    after each poll, several times a second unless ``handle`` takes longer.
     """
 
     def __init__(
@@ -70,17 +71,15 @@ class Worker(Closing):
         group: str | None,
         start: Start,
         *,
-        turn: Callable[[float], None] | None = None,
         labels: Labels | None = None,
         on_error: Callable[[Exception], object] | None = None,
         skips: bool = False,
     ) -> None:
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 
-        Without a group all records from now on are read. ``turn`` is called after each poll, several times a second
-        unless ``handle`` takes longer, with the monotonic time. While the lease of ``labels`` has lapsed, records and
-        answers wait. Unless it ``skips`` them, records of a compression without a package end it: other members get
-        them. Raises ``UnreachableError`` without a broker or a topic.
+        Without a group all records from now on are read. While the lease of ``labels`` has lapsed, records and answers
+        wait. Unless it ``skips`` them, records of a compression without a package end it: other members get them.
+        Raises ``UnreachableError`` without a broker or a topic.
         """
         check_word("start", start, Start)
         connection = connection_of(brokers)
@@ -89,10 +88,10 @@ class Worker(Closing):
         self.life = Lifetime(self._leave, on_error)
         self.begin: Callable[[], object] = lambda: None
         self.release: Callable[[], object] = lambda: None
+        self.turn: Callable[[float], object] = lambda _now: None
         self._finished = False
         self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
-        self._turn = turn
         self._waits, self._skips = False, skips
         self._progress = OffsetProgress()
         self._member: GroupMember | None = None
@@ -242,8 +241,8 @@ class Worker(Closing):
         """Let the client act, unless its handler works beside; send the answers that are due, and commit."""
         now = self.now()
         try:
-            if self._turn is not None and not beside:
-                self._turn(now)
+            if not beside:
+                self.turn(now)
             self.outbox.turn(now)
             if self._member is not None:
                 self._member.commit(now)

@@ -105,8 +105,9 @@ class _Receiver(Client):
         connected = ExitStack()
         try:
             labels = self._labels = Labels(connected, connection, declared, group)
-            own: dict[str, Any] = {"turn": self._turn, "labels": labels, "on_error": options.on_error}
+            own: dict[str, Any] = {"labels": labels, "on_error": options.on_error}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
+            self._worker.turn = self._turn
             self._life = self._worker.life
             # lets others have the labels
             self._worker.release = connected.close

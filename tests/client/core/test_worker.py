@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import TopicPartition
@@ -24,6 +24,9 @@ from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
 from tests.harness.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Consumer:
@@ -117,10 +120,13 @@ def worker_of(
     handle: Any = lambda *_: None,
     producer: Any = None,
     group: str | None = None,
+    turn: Callable[[float], object] = lambda _now: None,
     **options: Any,
 ) -> Worker:
     connection = FakeConnection(consumer, producer or Closed())
-    return Worker(connection, ["signals"], handle, group, "latest", **options)
+    made = Worker(connection, ["signals"], handle, group, "latest", **options)
+    made.turn = turn
+    return made
 
 
 def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
