@@ -32,14 +32,10 @@ if TYPE_CHECKING:
     from kafka import TopicPartition
 
     from ackstream.client.core.connection import Connection, Producer
-    from ackstream.client.core.labels import Labels
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.readers import AutoReason
 
 log = logging.getLogger(__name__)
-
-_OBJECT_BYTES = 500
-"""Memory of a message besides its key, its value and its headers."""
 
 
 class _Elsewhere:
@@ -84,9 +80,9 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in memory, about."""
+        """Bytes that it takes in memory, about: 500 besides its key, its value and its headers."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers.items())
-        return _OBJECT_BYTES + len(self.value or b"") + len(self.key or b"") + headers
+        return 500 + len(self.value or b"") + len(self.key or b"") + headers
 
 
 def text(value: bytes | None) -> str:
@@ -223,7 +219,7 @@ MAX_WAITING = 10_000
 class Answers(ReliableSender):
     """The answers of a client to its records. ``send``, ``hold``, ``release``: from any thread; the rest from one."""
 
-    def __init__(self, producer: Producer, connection: Connection, labels: Labels | None = None) -> None:
+    def __init__(self, producer: Producer, connection: Connection, labels: declared.Labels | None = None) -> None:
         """Send with ``producer``, except while the labels' lease has lapsed; drop acks of labels that are taken."""
         super().__init__(producer)
         self.stored = self.lost = 0
@@ -260,7 +256,7 @@ class Answers(ReliableSender):
         self.hold(work)
         sending = Sending(record, partial(self._finish, correlation_id, work), self.broker.note)
         if message.topic.criterion == "acks":
-            sending.withdrawn = self._labels_taken
+            sending.withdrawn = lambda: _TAKEN if self._labels is not None and self._labels.taken else None
         self.submit(sending, round(self._connection.now() + delay, 6) if delay > 0 else 0.0)
 
     def hold(self, work: Work) -> None:
@@ -272,9 +268,6 @@ class Answers(ReliableSender):
         """Undo a ``hold``."""
         with self._lock:
             work.remaining -= 1
-
-    def _labels_taken(self) -> BaseException | None:
-        return _TAKEN if self._labels is not None and self._labels.taken else None
 
     def _finish(self, correlation_id: str, work: Work, error: BaseException | None) -> None:
         self.release(work)
@@ -299,7 +292,7 @@ class LabelAcks:
     (``namespace:name``).
     """
 
-    def __init__(self, labels: Labels, outbox: Answers) -> None:
+    def __init__(self, labels: declared.Labels, outbox: Answers) -> None:
         self._labels, self._outbox = labels, outbox
 
     def acknowledged(self, message: Message, response: bytes | None, auto: AutoReason | None) -> None:
@@ -335,8 +328,7 @@ class LabelAcks:
         if message.headers.get(CHANNEL) == b"live":
             headers[CHANNEL] = "live"
         for label in labels:
-            answer = write_ack(write(label, headers), _thing_id(message))
-            self._outbox.send(correlation_id, answer, Work(0))
+            self._outbox.send(correlation_id, write_ack(write(label, headers), _thing_id(message)), Work(0))
 
 
 def _thing_id(message: Message) -> str:
