@@ -16,7 +16,7 @@ class AckstreamError(Exception):
     """Root of the tree. The text is a sentence or a few that a person can act on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep text and attributes in a copy, and in another process, whatever the arguments of the kind are."""
+        """Keep text and attributes in a copy, and in another process, for any arguments of the kind."""
         return _copied, (type(self), self.args), vars(self)
 
 

@@ -144,7 +144,7 @@ class Route(Client):
         self._life.close()
 
     def _close_publisher(self) -> None:
-        # the next run reads and passes on what Kafka lacks
+        # the next run reads and passes on the messages that Kafka lacks
         with suppress(FlushTimeout):
             self._publisher.close()
 

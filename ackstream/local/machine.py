@@ -221,7 +221,7 @@ def sync_directory(path: Path) -> None:
 
 
 _TROUBLES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
-"""Errors of a disk that is full or fails, whatever is asked of it."""
+"""Errors of a disk that is full or fails, at any request."""
 
 
 def link_error(directory: Path) -> OSError | None:

@@ -23,7 +23,7 @@ class TooManyHolesError(ValueError):
 class Intervals:
     """A set of whole numbers from ``start`` on; smaller numbers count as members. It only grows.
 
-    Adding costs a binary search, and moving the later runs; memory is two integers per run, whatever its length.
+    Adding costs a binary search, and moving the later runs; memory is two integers per run of any length.
     """
 
     __slots__ = ("_firsts", "_lasts", "max_holes", "start")

@@ -87,7 +87,7 @@ class Unbind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="qu
 class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
     """Settles messages with one outcome.
 
-    :ivar unavailable: this consumer cannot read them, and gives them back for others, whatever the outcome: a message
+    :ivar unavailable: this consumer cannot read them, and gives them back for others, with any outcome: a message
         that none of the queue's consumers can read is given up
     """
 

@@ -1,4 +1,4 @@
-"""Messages of the log, and an application's progress in its subscriptions: what it discarded, and where to resume.
+"""Messages of the log, and an application's progress in its subscriptions: the discarded ones, and where to resume.
 
 The service keeps no read state: the client remembers the discarded messages, and the service reports from time to time
 how far the log has grown, whether or not anything matched (brokers.md 1.1 A22 to A25).

@@ -71,7 +71,7 @@ class AckBatches:
 
 
 class QueueSession:
-    """One session of a consumer at a queue; the caller sends what its methods return."""
+    """One session of a consumer at a queue; the caller sends the records that its methods return."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ class ReaderLink:
     def begin(self, timeout: float) -> None:
         """Start reading; when this returns, the settle job knows the reader.
 
-        Raises ``SettleTimeout``, or ``UnreachableError`` if Kafka did not answer what the beginning needs.
+        Raises ``SettleTimeout``, or ``UnreachableError`` if Kafka did not answer at the beginning.
         """
         name, limits = f"ackstream-reader-{self._start.reader}", {"poll_ms": POLL_MS, "max_records": MAX_RECORDS}
         self.link.start(name, self._receive, self._step, guard=self._life.guard, **limits)

@@ -104,7 +104,7 @@ def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
 
 
 def check_lake(lake: Lake) -> None:
-    """Open the table that has what Kafka has deleted; raise ``MissingExtraError``, or ``StartError`` with the cause."""
+    """Open the table with the messages; raise ``MissingExtraError``, or ``StartError`` with the cause."""
     from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 
     reading.check(lake, "messages")

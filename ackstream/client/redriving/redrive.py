@@ -54,7 +54,7 @@ _REFUSALS = (
     errors.InvalidTimestampError,
     errors.PolicyViolationError,
 )
-"""What a broker answers to a record that it will never store: only that record is at fault."""
+"""The answers of a broker to a record that it will never store: only that record is at fault."""
 
 AUDIT, MESSAGES, ACKS, DEAD_LETTERS = "audit", "messages", "publisher-acks", "dead-letters"
 KEY, EVENT = b"redrive", "redrive"

@@ -306,7 +306,7 @@ class AuditTrail(Closing):
         self._sender.submit(Sending(record, lambda error: self._finished(record, error), give_up_at=0), at)
 
     def _finished(self, record: dict[str, Any], error: BaseException | None) -> None:
-        """Count a record that is stored; send any other again, whatever the error is, unless the gateway ends."""
+        """Count a record that is stored; send any other again, after any error, unless the gateway ends."""
         if error is None:
             with self._lock:
                 self._unstored -= 1

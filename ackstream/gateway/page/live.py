@@ -1,4 +1,4 @@
-"""What the live page shows: requests, labels and failures from the ledger, and all planes while someone looks."""
+"""The content of the live page: requests, labels and failures from the ledger, and all planes while someone looks."""
 
 from __future__ import annotations
 

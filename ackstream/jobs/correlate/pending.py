@@ -27,7 +27,7 @@ class PendingRequests:
     """Finds open requests by correlation-id and by deadline; an untouched one stays encoded."""
 
     def __init__(self, store: PieceStore | None = None, shelved: Shelved | None = None) -> None:
-        """Continue with the result of :meth:`dump`. ``store``: for what is beyond :data:`HOT_BYTES`; may be missing."""
+        """Continue with the result of :meth:`dump`. ``store``: for all beyond :data:`HOT_BYTES`; may be missing."""
         self._shelf = Shelf(store, shelved)
         self._open: dict[str, Pending] = {}
         self._touched = 0
@@ -35,7 +35,7 @@ class PendingRequests:
         self._passed = 0
         self._opened: list[tuple[int, int, str]] = []
         self.size = 0
-        """The bytes of the decoded ones, and of what they have received since."""
+        """The bytes of the decoded ones, and of the records that they have received since."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._shelf)

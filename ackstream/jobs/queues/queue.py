@@ -125,7 +125,7 @@ class Queue:
         wanted = PREFETCH if backlog is None else backlog
         granted = min(wanted, self._rules.max_backlog or wanted)
         for message in self.messages.values():
-            # it may have what it lacked
+            # it may have the key or codec that it lacked
             message.unreadable -= {consumer}
             if message.given_up_at and message.not_before == message.given_up_at:
                 message.not_before = 0
@@ -242,7 +242,7 @@ class Queue:
     ) -> Refusal | None:
         """Apply a consumer's settlement of a message; return why it has no effect, or ``None`` if it has.
 
-        :param unavailable: the consumer cannot read the message, which is for others, whatever the outcome
+        :param unavailable: the consumer cannot read the message, which is for others, with any outcome
         """
         self.advance(now)
         settler = self.consumers.get(consumer)

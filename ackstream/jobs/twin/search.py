@@ -46,7 +46,7 @@ _READ = 10
 
 
 class _Scope(NamedTuple):
-    """What a search looks at: all things, at a time, and the effort that is left for them."""
+    """The scope of a search: all things, at a time, and the effort that is left for them."""
 
     things: Mapping[str, Thing]
     now: int
