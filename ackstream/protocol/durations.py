@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from ackstream.protocol.errors import CATALOGUE, DittoError
+from ackstream.protocol.errors import DittoError, timeout_invalid
 
 LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
@@ -61,9 +61,6 @@ def read_duration(text: str) -> int | None:
     else:
         return None
     return sum(int(amount) * _UNITS[unit] for unit, amount in parts.items())
-
-
-timeout_invalid = CATALOGUE["timeout_invalid"]
 
 
 class Duration(msgspec.Struct, frozen=True):

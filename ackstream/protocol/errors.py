@@ -110,59 +110,23 @@ def catalogue(module: str) -> dict[str, Callable[..., DittoError]]:
     return {name: error_factory(**{"status": BAD_REQUEST, **entry}) for name, entry in entries.items()}
 
 
+def factory(known: Mapping[str, Callable[..., DittoError]], name: str) -> Callable[..., DittoError]:
+    """Return an error of a catalogue, or raise an ``AttributeError``, as the ``__getattr__`` of its module does."""
+    if name not in known:
+        raise AttributeError(f"errors.toml has no error {name}")
+    return known[name]
+
+
 CATALOGUE = catalogue(__file__)
-"""The errors of all parts that read and write signals."""
+"""The errors of all parts that read and write signals: ``errors.thing_not_found`` is the factory of that name."""
 
 
-# -- errors of several modules -----------------------------------------------------------------------------------------
+def __getattr__(name: str) -> Callable[..., DittoError]:
+    """Return the factory of an error by its name (PEP 562)."""
+    return factory(CATALOGUE, name)
 
-# labels
-label_invalid = CATALOGUE["label_invalid"]
-ditto_label_forbidden = CATALOGUE["ditto_label_forbidden"]
-label_not_declared = CATALOGUE["label_not_declared"]
-label_not_unique = CATALOGUE["label_not_unique"]
-issued_label_not_unique = CATALOGUE["issued_label_not_unique"]
-id_enforcement_failed = CATALOGUE["id_enforcement_failed"]
-correlation_id_missing = CATALOGUE["correlation_id_missing"]
-ack_request_timeout = CATALOGUE["ack_request_timeout"]
 
-# JSON
-json_invalid = CATALOGUE["json_invalid"]
-json_type_invalid = CATALOGUE["json_type_invalid"]
-json_field_missing = CATALOGUE["json_field_missing"]
-json_format_invalid = CATALOGUE["json_format_invalid"]
-
-# messages and their parts
-record_too_large = CATALOGUE["record_too_large"]
-reply_too_large = CATALOGUE["reply_too_large"]
-acknowledgement_left_out = CATALOGUE["acknowledgement_left_out"]
-internal_error = CATALOGUE["internal_error"]
-not_available = CATALOGUE["not_available"]
-target_address_invalid = CATALOGUE["target_address_invalid"]
-kafka_message_rejected = CATALOGUE["kafka_message_rejected"]
-
-# things
-unknown_path = CATALOGUE["unknown_path"]
-thing_not_found = CATALOGUE["thing_not_found"]
-thing_not_modifiable = CATALOGUE["thing_not_modifiable"]
-conflict = CATALOGUE["conflict"]
-thing_precondition_failed = CATALOGUE["thing_precondition_failed"]
-not_modified = CATALOGUE["not_modified"]
-nothing_changed = CATALOGUE["nothing_changed"]
-condition_failed = CATALOGUE["condition_failed"]
-live_channel_condition_unfit = CATALOGUE["live_channel_condition_unfit"]
-id_not_settable = CATALOGUE["id_not_settable"]
-id_not_deletable = CATALOGUE["id_not_deletable"]
-policy_id_not_deletable = CATALOGUE["policy_id_not_deletable"]
-id_invalid = CATALOGUE["id_invalid"]
-definition_invalid = CATALOGUE["definition_invalid"]
-merge_invalid = CATALOGUE["merge_invalid"]
-thing_too_large = CATALOGUE["thing_too_large"]
-quota_exceeded = CATALOGUE["quota_exceeded"]
-answer_too_large = CATALOGUE["answer_too_large"]
-twin_failed = CATALOGUE["twin_failed"]
-cursor_invalid = CATALOGUE["cursor_invalid"]
-option_invalid = CATALOGUE["option_invalid"]
+# -- errors with texts of their own ------------------------------------------------------------------------------------
 
 
 def command_timeout(timeout: int, note: str | None = None) -> DittoError:

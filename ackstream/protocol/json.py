@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from ackstream.protocol.errors import CATALOGUE
+from ackstream.protocol.errors import field_selector_invalid, json_pointer_deep, json_pointer_invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,8 +53,6 @@ def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
     return read
 
 
-json_pointer_invalid = CATALOGUE["json_pointer_invalid"]
-
 Keys = tuple[str, ...]
 
 
@@ -68,7 +66,7 @@ def parse_pointer(pointer: str) -> Keys:
     if "" in keys:
         raise json_pointer_invalid(pointer)
     if len(keys) > MAX_DEPTH:
-        raise CATALOGUE["json_pointer_deep"](MAX_DEPTH)
+        raise json_pointer_deep(MAX_DEPTH)
     return tuple([_unescape(key) for key in keys])
 
 
@@ -127,7 +125,6 @@ WILDCARD = "*"
 _SELECTOR_CHARACTERS = 10_000
 _SELECTOR_DEPTH = 250
 _PARENTHESES = "Check, for example, if the amount of opening parentheses '(' matches the amount of closing ones ')'."
-_invalid = CATALOGUE["field_selector_invalid"]
 _SELECTED = re.compile(r"([^(),]*)([(),]|$)")
 
 
@@ -141,21 +138,21 @@ def select(value: Any, selector: str) -> Any:
 def parse_selector(selector: str) -> tuple[Keys, ...]:
     """Return the keys of the fields that a selector names. Raises 400 for a wrong selector or pointer."""
     if len(selector) > _SELECTOR_CHARACTERS:
-        raise _invalid(selector, f"It may have {_SELECTOR_CHARACTERS} characters.")
+        raise field_selector_invalid(selector, f"It may have {_SELECTOR_CHARACTERS} characters.")
     return _parsed(selector)
 
 
 @lru_cache(maxsize=512)
 def _parsed(selector: str) -> tuple[Keys, ...]:
     if not selector.strip() or selector.count("(") != selector.count(")") or selector.count("(") > _SELECTOR_DEPTH:
-        raise _invalid(selector, _PARENTHESES)
+        raise field_selector_invalid(selector, _PARENTHESES)
     paths: list[Keys] = []
     outer: list[Keys] = [()]
     closed = False
     for text, end in _SELECTED.findall(selector):
         # nothing but the next field follows a closing parenthesis
         if closed and (text.strip() or end == "("):
-            raise _invalid(selector, _PARENTHESES)
+            raise field_selector_invalid(selector, _PARENTHESES)
         if end == "(":
             outer.append(outer[-1] + parse_pointer(text.lstrip()))
         elif keys := parse_pointer(text.strip()):
@@ -164,7 +161,7 @@ def _parsed(selector: str) -> tuple[Keys, ...]:
         if closed:
             outer.pop()
         if not outer:
-            raise _invalid(selector, _PARENTHESES)
+            raise field_selector_invalid(selector, _PARENTHESES)
     return tuple(dict.fromkeys(paths))
 
 

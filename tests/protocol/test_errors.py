@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+import ackstream
+from ackstream.gateway import errors as gateway_errors
 from ackstream.protocol import errors
 from ackstream.protocol.ditto.twin.things import Kind, not_found, resource
-from ackstream.protocol.durations import timeout_invalid
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, catalogue
 from tests.conformance.runner import request_parsing_failed
 from tests.prose import each, prose
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def test_the_json_has_its_fields_in_order_of_ditto() -> None:
@@ -43,7 +48,7 @@ def test_a_note_follows_the_description_of_a_command_timeout() -> None:
         errors.unknown_topic_path("x" * 5_000, "y" * 5_000),
         errors.json_type_invalid("x" * 5_000, "/status", "Integer"),
         errors.json_format_invalid("x" * 5_000),
-        timeout_invalid("x" * 5_000),
+        errors.timeout_invalid("x" * 5_000),
         errors.header_type_invalid("timeout", "x" * 5_000, "duration"),
         errors.thing_not_found("x" * 5_000),
     ],
@@ -56,11 +61,36 @@ def test_a_message_repeats_only_the_beginning_of_a_long_text(error: DittoError) 
 
 
 def test_every_error_of_the_catalogue_is_used() -> None:
-    root = Path(errors.__file__).parent
-    sources = "".join(path.read_text("utf-8") for path in root.rglob("*.py"))
     of_parts = {f"{kind}_not_found" for kind in get_args(Kind)}
-    unused = [name for name in errors.CATALOGUE.keys() - of_parts if f'CATALOGUE["{name}"]' not in sources]
-    assert unused == []
+    assert errors.CATALOGUE.keys() - of_parts - names_of("ackstream.protocol") == set()
+    assert catalogue(gateway_errors.__file__).keys() - names_of("ackstream.gateway") == set()
+
+
+@pytest.mark.parametrize("module", [errors, gateway_errors], ids=lambda module: module.__name__)
+def test_every_error_that_the_package_names_exists(module: ModuleType) -> None:
+    assert [name for name in names_of(module.__package__ or "") if not hasattr(module, name)] == []
+    with pytest.raises(AttributeError, match="has no error thing_not_fuond"):
+        _ = module.thing_not_fuond
+
+
+def names_of(package: str) -> set[str]:
+    """Return the names that the sources read from the module ``errors`` of a package, or from its catalogue."""
+    found = set()
+    for path in Path(ackstream.__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+        imported = {
+            (node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        names = {name for module, name in imported if module == f"{package}.errors"}
+        whole = (package, "errors") in imported
+        own = "CATALOGUE" in names or path.parts[-2:] == (package.rpartition(".")[2], "errors.py")
+        for node in nodes:
+            if whole and isinstance(node, ast.Attribute) and ast.unparse(node.value) == "errors":
+                names.add(node.attr)
+            elif own and isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("CATALOGUE"):
+                names |= {node.slice.value} if isinstance(node.slice, ast.Constant) else set()
+        found |= names
+    return found
 
 
 def test_each_part_of_a_thing_has_an_error_that_names_it() -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ackstream.protocol import errors
 from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS
 from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,13 +42,6 @@ TWIN_KINDS = frozenset({"twin", "twinQuery"})
 """Kinds that only the twin answers."""
 
 _STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "request", "cancel"})
-
-
-gateway_timeout_invalid = CATALOGUE["gateway_timeout_invalid"]
-message_timeout_invalid = CATALOGUE["message_timeout_invalid"]
-zero_timeout = CATALOGUE["zero_timeout"]
-acks_without_response = CATALOGUE["acks_without_response"]
-command_headers_invalid = CATALOGUE["command_headers_invalid"]
 
 
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:
@@ -102,7 +95,7 @@ def default_headers(kind: SignalKind, headers: Mapping[str, Any]) -> dict[str, A
     if takes_acks(kind):
         _fill_in("live" if kind in LIVE_KINDS else "twin", headers, result)
     if kind in _QUERIES and result.get(RESPONSE_REQUIRED) is False:
-        raise command_headers_invalid()
+        raise errors.command_headers_invalid()
     return result
 
 
@@ -155,9 +148,9 @@ def check_combination(api: Api, kind: SignalKind, headers: Mapping[str, Any]) ->
     response_required = headers.get(RESPONSE_REQUIRED, True)
     labels = headers.get(REQUESTED_ACKS) or ()
     if (response_required or labels) and _is_zero(headers):
-        raise zero_timeout()
+        raise errors.zero_timeout()
     if api == "WebSocket" and not response_required and labels and waits_for_acks(kind, labels):
-        raise acks_without_response()
+        raise errors.acks_without_response()
 
 
 def timeout_milliseconds(
@@ -184,6 +177,6 @@ def _check_http_bound(kind: SignalKind, timeout: int, maximum: int) -> None:
     if kind == "message":
         # the route of messages compares whole seconds
         if timeout // 1000 > maximum // 1000:
-            raise message_timeout_invalid(timeout, maximum)
+            raise errors.message_timeout_invalid(timeout, maximum)
     elif timeout > maximum:
-        raise gateway_timeout_invalid(timeout, maximum)
+        raise errors.gateway_timeout_invalid(timeout, maximum)

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.json import Keys, json_pointer_invalid
+from ackstream.protocol.errors import json_pointer_invalid, rql_expression_invalid
 from ackstream.protocol.rql.parser import (
     Combination,
     Comparison,
@@ -29,9 +29,11 @@ from ackstream.protocol.rql.parser import (
     leaves,
     parse,
     resolve,
-    rql_expression_invalid,
 )
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, like, wildcards
+
+if TYPE_CHECKING:
+    from ackstream.protocol.json import Keys
 
 _AT_ONCE = 5
 """As many values are found in one step."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import CATALOGUE, DittoError
+from ackstream.protocol.errors import DittoError, rql_expression_invalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,9 +105,6 @@ def leaves(tree: Node) -> Iterator[Leaf]:
             yield from leaves(arg)
     else:
         yield tree
-
-
-rql_expression_invalid = CATALOGUE["rql_expression_invalid"]
 
 
 def parse(text: str) -> Node:

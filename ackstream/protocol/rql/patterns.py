@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.protocol.errors import CATALOGUE
+from ackstream.protocol.errors import rql_expression_expensive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,8 +63,6 @@ MAX_STEPS = 30_000
 
 CHARACTERS = 100
 """As many characters of a text are looked at in one step."""
-
-rql_expression_expensive = CATALOGUE["rql_expression_expensive"]
 
 
 class Effort:

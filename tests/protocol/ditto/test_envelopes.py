@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, raw
-from ackstream.protocol.ditto.signal_defaults import zero_timeout
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import DittoError
+from ackstream.protocol.errors import DittoError, zero_timeout
 from ackstream.protocol.json import MAX_DEPTH
 from tests.harness.effort import soon
 from tests.outcomes import outcome, refusal

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
+from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import CATALOGUE, DittoError, json_invalid, option_invalid, unknown_topic_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,10 +30,9 @@ _TOPIC = TopicPath("_", "_", "things", "twin", "search")
 _OPTION = re.compile(r"\s*((\w+)\([^()]*\))\s*(?:,|$)")
 _NO_SIZE = re.compile(r"size\(0*\)")
 
-subscription_not_found = CATALOGUE["subscription_not_found"]
-subscription_timeout = CATALOGUE["subscription_timeout"]
-subscription_cancelled = CATALOGUE["subscription_cancelled"]
-demand_not_positive = CATALOGUE["demand_not_positive"]
+subscription_not_found = errors.subscription_not_found
+subscription_timeout = errors.subscription_timeout
+subscription_cancelled = errors.subscription_cancelled
 
 
 class Subscribe(msgspec.Struct, frozen=True):
@@ -74,14 +73,14 @@ def read_search(envelope: Envelope) -> SearchCommand:
                 return _payload(envelope, RequestPages)
             case "cancel":
                 return _payload(envelope, Cancel)
-    raise unknown_topic_path(str(topic), "Send subscribe, request or cancel to _/_/things/twin/search.")
+    raise errors.unknown_topic_path(str(topic), "Send subscribe, request or cancel to _/_/things/twin/search.")
 
 
 def _payload(envelope: Envelope, kind: type[_Payload]) -> _Payload:
     try:
         return msgspec.json.decode(Raw(b"{}") if envelope.value is UNSET else envelope.value, type=kind)
     except msgspec.ValidationError as error:
-        raise json_invalid(f"The value of the search is not valid: {error}.") from error
+        raise errors.json_invalid(f"The value of the search is not valid: {error}.") from error
 
 
 class Page(msgspec.Struct):
@@ -109,7 +108,7 @@ class Search:
         """Add to the demand. Raises 400 if the number is not positive."""
         self.headers = headers
         if pages <= 0:
-            raise demand_not_positive()
+            raise errors.demand_not_positive()
         self.demand += pages
 
     def query(self) -> Envelope:
@@ -141,7 +140,7 @@ def event(action: Action, identity: str, headers: Mapping[str, Any], **value: An
     )
 
 
-def failed(identity: str, headers: Mapping[str, Any], error: DittoError | Raw) -> Envelope:
+def failed(identity: str, headers: Mapping[str, Any], error: errors.DittoError | Raw) -> Envelope:
     """Return the event that ends a subscription with an error (or its JSON), or answers a command after its end."""
     return event("failed", identity, headers, error=error if isinstance(error, Raw) else error.to_dict())
 
@@ -153,13 +152,13 @@ def read_options(text: str) -> list[str]:
     while position < len(text):
         option = _OPTION.match(text, position)
         if option is None:
-            raise option_invalid(f"Invalid options: {text}")
+            raise errors.option_invalid(f"Invalid options: {text}")
         position = option.end()
         if option[2] not in ("sort", "size"):
-            raise option_invalid(f"The option {option[1]} is not supported at this endpoint.")
+            raise errors.option_invalid(f"The option {option[1]} is not supported at this endpoint.")
         if option[2] in found:
-            raise option_invalid(f"Too many {option[2]} options.")
+            raise errors.option_invalid(f"Too many {option[2]} options.")
         if _NO_SIZE.fullmatch(option[1]):
-            raise option_invalid(f"Invalid option: '{option[1]}'. A page has at least one thing.")
+            raise errors.option_invalid(f"Invalid option: '{option[1]}'. A page has at least one thing.")
         found[option[2]] = option[1]
     return list(found.values())
