@@ -11,7 +11,7 @@ import pytest
 
 from ackstream.jobs.correlate.job import inflight
 from ackstream.jobs.correlate.pending import HOT_BYTES
-from ackstream.jobs.correlate.state import whole
+from ackstream.jobs.correlate.state import open_requests
 from tests.harness.system import System
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def test_open_requests_are_found_by_acknowledgement_and_deadline_before_and_afte
             # a batch that touches few of them
             now = system.command("last", requested_acks=["a-ack"], timeout="1h")
             query.processAllAvailable()
-            assert sum(path.stat().st_size for path in pieces.iterdir()) > HOT_BYTES
+            assert sum(path.stat().st_size for path in pieces.iterdir() if path.is_file()) > HOT_BYTES
             assert len(inflight(spark, system.settings)) == REQUESTS + 1
             # as if the job had deleted meanwhile what the state names
-            gone = mock.Mock(side_effect=[OSError, mock.DEFAULT], wraps=whole)
-            with mock.patch("ackstream.jobs.correlate.job.whole", gone):
+            gone = mock.Mock(side_effect=[OSError, mock.DEFAULT], wraps=open_requests)
+            with mock.patch("ackstream.jobs.correlate.job.open_requests", gone):
                 assert len(inflight(spark, system.settings)) == REQUESTS + 1
             acknowledge(*ACKNOWLEDGED[:50])
             query.processAllAvailable()
