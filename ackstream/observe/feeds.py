@@ -28,20 +28,23 @@ if TYPE_CHECKING:
 POLL_MS = 200
 END_POLLS = 50
 """Maximum number of attempts to reach the end of topics that keep growing."""
+_LIMITED = {"request_timeout_ms": 10_000}
+"""A broker that hangs holds up all topics that one thread follows, and with them the gateway's sign of life."""
 
 
 class TopicFeed(Closing):
     """Reads topics without a consumer group, leaving no trace on the broker; a context manager."""
 
-    def __init__(self, settings: Settings, topics: Iterable[str], since: int) -> None:
-        """Connect, to read topics (no prefix) since epoch milliseconds; raises if one or the broker is missing."""
-        self._settings = settings
-        kafka = settings.kafka
+    def __init__(self, settings: Settings, topics: Iterable[str], since: int, *, existing: bool = False) -> None:
+        """Connect, to read (only the ``existing``) topics since epoch ms; raises if one or the broker is missing."""
+        self._settings, kafka = settings, settings.kafka
         self.names = {kafka.topic(name): name for name in topics}
         with ExitStack() as stack:
-            self._admin = stack.enter_context(connect_admin(kafka))
-            self._consumer = connect_consumer(kafka, None)
+            self._admin = stack.enter_context(connect_admin(kafka, **_LIMITED))
+            self._consumer = connect_consumer(kafka, None, **_LIMITED)
             stack.callback(self._consumer.close)
+            self._existing = set(self._admin.list_topics() if existing else self.names)
+            self.names = {topic: self.names[topic] for topic in self.names if topic in self._existing}
             check_topics(self._consumer, kafka, reads=list(self.names))
             self._reader = TopicReader(self._consumer)
             # without a name Kafka describes all topics
@@ -142,9 +145,7 @@ class PlaneFeed(TopicFeed):
 
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect, to read the records since epoch milliseconds; raises if the broker is unavailable."""
-        with connect_admin(settings.kafka) as admin:
-            self._existing = set(admin.list_topics())
-        super().__init__(settings, [name for name in TOPICS if settings.kafka.topic(name) in self._existing], since)
+        super().__init__(settings, TOPICS, since, existing=True)
         # the last report of each destination counts, however old it is
         whole = [one for one in self._partitions if self.names[one.topic] == "destinations"]
         if whole:

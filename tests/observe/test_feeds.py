@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
+from ackstream.gateway.middleware.edge import KAFKA_SECONDS
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
+from ackstream.observe import feeds
 from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, Watching, clock_warning
 from ackstream.observe.outcomes import Meter
 from ackstream.observe.planes import Planes
@@ -52,6 +55,17 @@ def test_the_lag_of_a_job_is_that_of_the_records_it_processes() -> None:
 )
 def test_a_clock_that_stands_still_is_reported(signed_at: int | None, warning: str):
     assert clock_warning(signed_at, 100_000) == warning
+
+
+def test_a_broker_that_hangs_holds_up_a_feed_for_less_than_the_sign_of_life_of_a_gateway_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect = mock.MagicMock()
+    for name in ("connect_admin", "connect_consumer"):
+        monkeypatch.setattr(feeds, name, connect)
+    PlaneFeed(Settings(), 0).close()
+    assert connect.call_count == 2
+    assert all(call.kwargs["request_timeout_ms"] < KAFKA_SECONDS * 1000 for call in connect.call_args_list)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -264,4 +265,6 @@ class Live(Closing):
     def _leave(self) -> None:
         topics, self._topics, self._signs_at = self._topics, None, 0.0
         if topics is not None:
-            topics.close()
+            # where following has failed, this may, too
+            with suppress(Exception):
+                topics.close()

@@ -99,9 +99,8 @@ class Topics:
     """Topics of the planes, with one publisher; ``made`` has those that were connected, ``error`` is raised once."""
 
     def __init__(self, made: list[Topics], error: list[Exception]) -> None:
-        if error:
-            raise error.pop()
         made.append(self)
+        self._error = error
         self.outdated = self.closed = False
 
     def give(self, planes: Planes) -> bool:
@@ -109,10 +108,13 @@ class Topics:
         return False
 
     def signs(self) -> list[JobSign]:
+        if self._error:
+            raise self._error.pop()
         return [JobSign("persist", 5, alive=True, lags=[])]
 
     def close(self) -> None:
         self.closed = True
+        raise OSError("still no broker")
 
 
 def test_planes_are_followed_while_the_page_is_looked_at_and_anew_with_new_topics(
@@ -130,15 +132,15 @@ def test_planes_are_followed_while_the_page_is_looked_at_and_anew_with_new_topic
     with module.Live(Settings()) as live:
         assert not made
         assert live.whole().jobs == []
-        eventually(lambda: "no broker" in live.whole().note or bool(made), "the note, or the next attempt")
+        eventually(lambda: "no broker" in live.whole().note or len(made) == 2, "the note, or the next attempt")
         eventually(lambda: publishers(live) and [sign.job for sign in live.whole().jobs] == ["persist"], "the planes")
         eventually(lambda: live.whole().note == "", "the end of the note")
-        made[0].outdated = True
-        eventually(lambda: len(made) == 2 and made[0].closed, "a new connection")
+        made[1].outdated = True
+        eventually(lambda: len(made) == 3 and made[1].closed, "a new connection")
         monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)
-        eventually(lambda: made[1].closed, "the end")
+        eventually(lambda: made[2].closed, "the end")
         eventually(lambda: not publishers(live), "an empty page")
-    assert len(made) == 2
+    assert len(made) == 3
 
 
 @pytest.fixture
