@@ -12,21 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import (
-    AuthorizationError,
-    InvalidProducerEpochError,
-    KafkaConfigurationError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    OutOfOrderSequenceNumberError,
-    RequestTimedOutError,
-    RetriableError,
-    SaslAuthenticationFailedError,
-    UnknownProducerIdError,
-)
+from kafka import KafkaAdminClient, KafkaProducer, errors
 
 from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
 from ackstream.kafka.library import AdaptedConsumer, KeyPartitioner, PatientClient, Sockets, keep_identity
@@ -50,11 +36,11 @@ MAX_RECORD_BYTES = 10 * 1024 * 1024
 """The limit of the topics, too: a record of several MB must arrive, since the service refuses it with a reason."""
 
 _SEND_AGAIN = (
-    RetriableError,
+    errors.RetriableError,
     # after a restart the library may give up a batch whose sequence it cannot continue
-    OutOfOrderSequenceNumberError,
-    UnknownProducerIdError,
-    InvalidProducerEpochError,
+    errors.OutOfOrderSequenceNumberError,
+    errors.UnknownProducerIdError,
+    errors.InvalidProducerEpochError,
     # the partitions of the topic are unknown for a moment
     ValueError,
 )
@@ -62,11 +48,11 @@ _SEND_AGAIN = (
 the duplicate."""
 
 EXPECTED = (
-    AuthorizationError,
-    SaslAuthenticationFailedError,
-    KafkaConnectionError,
-    KafkaTimeoutError,
-    RequestTimedOutError,
+    errors.AuthorizationError,
+    errors.SaslAuthenticationFailedError,
+    errors.KafkaConnectionError,
+    errors.KafkaTimeoutError,
+    errors.RequestTimedOutError,
 )
 """The errors of :func:`failure`: a broker refuses, or is away."""
 RESEND_SECONDS = 0.2
@@ -152,7 +138,7 @@ def connect_producer(
             producer.init_transactions()
         if topic is not None:
             look_up(producer, topic)
-    except KafkaError as error:
+    except errors.KafkaError as error:
         close_producer(producer, 0)
         raise failure(kafka, error) from error
     return producer
@@ -165,7 +151,7 @@ def look_up(producer: Any, topic: str) -> None:
     while True:
         try:
             producer.partitions_for(topic)
-        except KafkaTimeoutError:
+        except errors.KafkaTimeoutError:
             if monotonic_ms() >= end:
                 raise
         else:
@@ -178,7 +164,7 @@ def send(
     """Send a record (value, key, …), and report it as stored or as failed, at once or in the producer's thread."""
     try:
         sent = producer.send(topic, **record)
-    except (KafkaError, ValueError) as error:
+    except (errors.KafkaError, ValueError) as error:
         failed(error)
     else:
         sent.add_callback(stored)
@@ -197,7 +183,7 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
         return False
     try:
         producer.close(timeout=timeout)
-    except KafkaTimeoutError:
+    except errors.KafkaTimeoutError:
         # close() gives up at its flush and leaves the thread running: end that first, then there is nothing to flush
         sender.force_close()
         sender.join()
@@ -234,9 +220,9 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
             check_login(kafka.bootstrap, kafka.security)
         merged = {**_COMMON, **options, **python_security(kafka.security), **own}
         return client(**{name: value for name, value in merged.items() if name in known})
-    except KafkaConfigurationError as error:
+    except errors.KafkaConfigurationError as error:
         raise _unfit(error) from error
-    except KafkaError as error:
+    except errors.KafkaError as error:
         raise failure(kafka, error) from error
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         # a codec or a file that this machine lacks, or values that exclude each other
@@ -288,13 +274,13 @@ def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[st
     return {f"kafka.{key}": value for key, value in config.items()}
 
 
-def failure(kafka: Kafka, error: KafkaError) -> ClientError:
+def failure(kafka: Kafka, error: errors.KafkaError) -> ClientError:
     """Return the error for a broker that refuses, or does not answer, with the remedy."""
-    if isinstance(error, SaslAuthenticationFailedError):
+    if isinstance(error, errors.SaslAuthenticationFailedError):
         return AccessRefusedError(of_login(kafka.bootstrap, kafka.security, str(error)))
-    if isinstance(error, AuthorizationError):
+    if isinstance(error, errors.AuthorizationError):
         return not_allowed(kafka, f"that ({error})")
-    if isinstance(error, LeaderNotAvailableError):
+    if isinstance(error, errors.LeaderNotAvailableError):
         return UnreachableError(f"{error.args[0]}: start the broker that has its newest records.")
     hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None
     return UnreachableError(

@@ -23,14 +23,7 @@ from ackstream.client.core.lifetime import call_handler
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing, failure
 from ackstream.kafka.reader import TopicReader
-from ackstream.protocol.ditto.labels import (
-    LEASE_MS,
-    MAX_LEASE_MS,
-    Claim,
-    Declarations,
-    LabelsTakenError,
-    parse_declared,
-)
+from ackstream.protocol.ditto import labels as rules
 from ackstream.protocol.errors import CONFLICT, DittoError
 
 if TYPE_CHECKING:
@@ -87,14 +80,14 @@ class Declarer(Closing):
     labels no longer count as held because none was read back.
     """
 
-    def __init__(self, brokers: Brokers, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, brokers: Brokers, *, lease_ms: int = rules.LEASE_MS) -> None:
         """Connect and read the current declarations; labels stay taken for ``lease_ms`` after a crash."""
         connection = connection_of(brokers)
         self._kafka = connection.kafka
         self._topic = self._kafka.topic(TOPIC)
         self._lease_ms = lease_ms
         self._pause = lease_ms / 1000 / _RENEWALS
-        self._declarations = Declarations()
+        self._declarations = rules.Declarations()
         self._lock = threading.Lock()
         self._own: dict[str, Declaration] = {}
         consumer = connection.consumer(self._topic, writes=(self._topic,))
@@ -118,7 +111,7 @@ class Declarer(Closing):
         """
         # sent here only, and not by the thread as well: a second claim would have a later rank
         own = Declaration(
-            frozenset(map(parse_declared, labels)), group, lost=lost, send_at=time.monotonic() + self._pause
+            frozenset(map(rules.parse_declared, labels)), group, lost=lost, send_at=time.monotonic() + self._pause
         )
         with self._lock:
             self._own[own.key] = own
@@ -149,7 +142,7 @@ class Declarer(Closing):
         consumer.assign([partition])
         try:
             now = ask_time(self._producer, self._topic)
-            found = consumer.offsets_for_times({partition: now.timestamp - MAX_LEASE_MS})[partition]
+            found = consumer.offsets_for_times({partition: now.timestamp - rules.MAX_LEASE_MS})[partition]
         except (KafkaError, ValueError, FutureTimeout) as error:
             self._producer.close(0)
             raise failure(self._kafka, error) from error
@@ -182,14 +175,14 @@ class Declarer(Closing):
             holders = self._declarations.holders(key, record.timestamp)
             self.release(own)
             if answers:
-                own.future.set_exception(LabelsTakenError(own.labels, holders))
+                own.future.set_exception(rules.LabelsTakenError(own.labels, holders))
             elif was_granted:
                 call_handler(own.lost)
 
     def _send(self, own: Declaration) -> None:
         own.send_at = time.monotonic() + self._pause
         entry = self._declarations.get(own.key)
-        claim = Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()
+        claim = rules.Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()
         # the first of several that renew the same lease: any of them may have been stored
         own.sent.setdefault(claim.until, time.monotonic())
         self._write(own, _encode(claim))
@@ -263,7 +256,7 @@ class Labels:
         """
         self._again_at = 0.0
         connection = connection_of(brokers)
-        self._declared = Declaration(frozenset(map(parse_declared, wanted)), group, granted=True)
+        self._declared = Declaration(frozenset(map(rules.parse_declared, wanted)), group, granted=True)
         if wanted and connection.claim is not None:
             stack.callback(connection.claim(self._declared.labels))
         elif wanted:

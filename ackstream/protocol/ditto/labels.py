@@ -28,13 +28,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.errors import (
-    DittoError,
-    ditto_label_forbidden,
-    label_invalid,
-    label_not_declared,
-    label_not_unique,
-)
+from ackstream.protocol import errors
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
@@ -69,7 +63,7 @@ _CACHED_LENGTH = 256
 def parse_label(text: str) -> str:
     """Return a label: 3 to 165 of ``a-z A-Z 0-9 - _ :``, perhaps after ``{{connection:id}}:``. Raises 400 else."""
     if not (_is_label(text) if len(text) <= _CACHED_LENGTH else _PATTERN.fullmatch(text)):
-        raise label_invalid(text)
+        raise errors.label_invalid(text)
     return text
 
 
@@ -81,7 +75,7 @@ def _is_label(text: str) -> bool:
 def parse_declared(text: str) -> str:
     """Return a label that may be declared: any but the built-in ones. Raises 400 for these and for other texts."""
     if text in BUILT_IN:
-        raise ditto_label_forbidden(text)
+        raise errors.ditto_label_forbidden(text)
     return parse_label(text)
 
 
@@ -116,11 +110,11 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.labels.isdisjoint(other.labels)
 
 
-class LabelsTakenError(DittoError):
+class LabelsTakenError(errors.DittoError):
     """Others hold the ``labels``, some of them as ``groups``; the text names them, the JSON has Ditto's texts alone."""
 
     def __init__(self, wanted: frozenset[str], holders: Collection[Claim]) -> None:
-        error = label_not_unique()
+        error = errors.label_not_unique()
         super().__init__(error.status, error.error, error.message, error.description)
         self.labels = frozenset().union(*(holder.labels & wanted for holder in holders))
         self.groups = frozenset(holder.group for holder in holders if holder.group is not None)
@@ -278,4 +272,4 @@ class DeclaredTimes:
 def check_declared(label: str, declared: Collection[str]) -> None:
     """Refuse an acknowledgement that its sender did not declare. Raises 400 ``acknowledgement:label.not.declared``."""
     if label not in declared:
-        raise label_not_declared(label)
+        raise errors.label_not_declared(label)

@@ -18,18 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.protocol.errors import json_pointer_invalid, rql_expression_invalid
-from ackstream.protocol.rql.parser import (
-    Combination,
-    Comparison,
-    Existence,
-    Membership,
-    Node,
-    Placeholder,
-    Value,
-    leaves,
-    parse,
-    resolve,
-)
+from ackstream.protocol.rql import parser
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, like, wildcards
 
 if TYPE_CHECKING:
@@ -52,13 +41,13 @@ class _Facts(msgspec.Struct, frozen=True):
             self.effort.spend(steps)
 
 
-def checked(tree: Node) -> Node:
+def checked(tree: parser.Node) -> parser.Node:
     """Return a filter if it can be evaluated, not only parsed; to be called when a filter is accepted."""
     # DittoError 400 rql.expression.invalid: an unknown property name, or a ``like`` pattern that is not a text or has
     # too many wildcards; json.pointer.invalid: a path with an empty segment
-    for leaf in leaves(tree):
-        field_of(leaf.property, whole=isinstance(leaf, Existence))
-        if isinstance(leaf, Comparison) and leaf.op in ("like", "ilike"):
+    for leaf in parser.leaves(tree):
+        field_of(leaf.property, whole=isinstance(leaf, parser.Existence))
+        if isinstance(leaf, parser.Comparison) and leaf.op in ("like", "ilike"):
             if not isinstance(leaf.value, str):
                 raise rql_expression_invalid(f"In the {leaf.op} predicate only string values are allowed.")
             if wildcards(leaf.value) > MAX_WILDCARDS:
@@ -67,7 +56,7 @@ def checked(tree: Node) -> Node:
 
 
 def matches(
-    query: Node | str,
+    query: parser.Node | str,
     thing: dict[str, Any],
     /,
     *,
@@ -85,35 +74,35 @@ def matches(
     """
     if time is not None and time.tzinfo is None:
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
-    tree = checked(parse(query) if isinstance(query, str) else query)
+    tree = checked(parser.parse(query) if isinstance(query, str) else query)
     return _holds(tree, _Facts(thing, time, placeholders, effort))
 
 
-def _holds(node: Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per node
+def _holds(node: parser.Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per node
     match node:
-        case Combination("not", (arg,)):
+        case parser.Combination("not", (arg,)):
             return not _holds(arg, facts)
-        case Combination(op, args):
+        case parser.Combination(op, args):
             # a loop, not all() or any(): one frame per level
             decisive = op == "or"
             for arg in args:
                 if _holds(arg, facts) is decisive:
                     return decisive
             return not decisive
-        case Existence("exists", name):
+        case parser.Existence("exists", name):
             return bool(_found(name, facts, whole=True).values)
-        case Existence(_, name):
+        case parser.Existence(_, name):
             return _is_empty(_found(name, facts, whole=True))
-        case Membership(name, values):
+        case parser.Membership(name, values):
             found = _scalars_of(name, facts)
             # null is never a member: Ditto compares members only with ordered values
             literals = [literal for value in values if (literal := _resolved(value, facts)) is not None]
             return any(_is_among(found, literal, facts) for literal in literals)
-        case Comparison():
+        case parser.Comparison():
             return _compares(node, facts)
 
 
-def _compares(node: Comparison, facts: _Facts) -> bool:
+def _compares(node: parser.Comparison, facts: _Facts) -> bool:
     values = _scalars_of(node.property, facts)
     if node.op in ("like", "ilike"):
         pattern, ignore_case = str(node.value), node.op == "ilike"
@@ -133,9 +122,9 @@ def _is_among(values: list[Scalar | None], literal: Scalar | None, facts: _Facts
     return any(value is not None and _compared(value, literal, facts) == 0 for value in values)
 
 
-def _resolved(value: Value, facts: _Facts) -> Scalar | None:
-    if isinstance(value, Placeholder):
-        return None if facts.time is None else resolve(value.placeholder, facts.time)
+def _resolved(value: parser.Value, facts: _Facts) -> Scalar | None:
+    if isinstance(value, parser.Placeholder):
+        return None if facts.time is None else parser.resolve(value.placeholder, facts.time)
     return value
 
 
