@@ -11,7 +11,7 @@ import logging
 import threading
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
 
@@ -77,11 +77,8 @@ class User(Part):
     roles: tuple[str, ...] = ()
 
 
-def _with_keys(value: Any) -> Any:
-    return {"password": value} if isinstance(value, str) else value
-
-
-Users = dict[str, Annotated[User, BeforeValidator(_with_keys)]]
+_password = BeforeValidator(lambda value: {"password": value} if isinstance(value, str) else value)
+Users = dict[str, Annotated[User, _password]]
 """Users by their names: the hash of the password, or a table with ``password`` and ``roles``."""
 
 
