@@ -133,8 +133,7 @@ class Route(Client):
     def close(self) -> None:
         """Wait for messages on their way for at most 5 s and acknowledge them; the next run passes on the rest."""
         self._closing.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
         with suppress(ClientError):
             self._publisher.publish_flush(CLOSE_SECONDS if self.alive else 0.0)
         with self._changed:

@@ -60,14 +60,14 @@ class Producer:
 
 
 class Loop:
-    """Repeats a step of a client in a thread of its own."""
+    """The work of a client in a thread of its own."""
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._thread = threading.Thread(target=run, name=name, daemon=True)
 
     @property
     def inside(self) -> bool:
-        """Whether the caller is the step itself."""
+        """Whether the caller is the work itself."""
         return threading.current_thread() is self._thread
 
     def start(self) -> None:
@@ -75,8 +75,8 @@ class Loop:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end; return at once if it never began."""
-        if self._thread.ident is not None:
+        """Wait for the end; return at once if it never began, and inside of it."""
+        if self._thread.ident is not None and not self.inside:
             self._thread.join()
 
 

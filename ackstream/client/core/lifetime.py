@@ -12,10 +12,11 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from ackstream.client.core.connection import OfOneProcess
+from ackstream.client.core.connection import Loop, OfOneProcess
 from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
@@ -135,9 +136,9 @@ class Lifetime:
             raise self.error
         return over
 
-    def thread(self, run: Callable[[], None], name: str) -> threading.Thread:
+    def thread(self, run: Callable[[], None], name: str) -> Loop:
         """Return a thread that ends the client if ``run`` raises."""
-        return threading.Thread(target=self.guard, args=(run,), name=name, daemon=True)
+        return Loop(partial(self.guard, run), name)
 
     def guard(self, run: Callable[[], object]) -> None:
         """Run the loop of a thread; its exception ends the client."""

@@ -190,8 +190,7 @@ class PublisherLink:
         finally:
             self._closing.set()
             self._end(PublisherClosedError("The publisher was closed before the acknowledgement arrived."))
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
         self._connection.close()
         self.life.close()
         return left

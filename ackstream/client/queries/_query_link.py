@@ -156,8 +156,7 @@ class QueryLink:
         self._wake.set()
         # first of all: a thread may wait for an answer
         self._end(StreamClosedError("The client was closed."))
-        if self._beating is not threading.current_thread():
-            self._beating.join()
+        self._beating.join()
         self._link.close()
         self.life.close()
 

@@ -141,8 +141,7 @@ class QueueLink:
         """Send the settlements, release all other messages, and disconnect; after :meth:`stop`."""
         self._closing.set()
         for thread in self._threads:
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+            thread.join()
         with self.changed:
             self._send(self._session.end())
         self._connections.close()

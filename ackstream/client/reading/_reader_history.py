@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import Awaited
 from ackstream.client.errors import ReaderClosedError
@@ -31,9 +31,6 @@ log = logging.getLogger(__name__)
 UNANSWERED_MS, UNANSWERED_PERIODS = 10_000, 3
 """After this time, and three reports at least, a reader without a confirmation is disconnected."""
 
-OnAcknowledged: TypeAlias = "Callable[[Sample, bytes | None, AutoReason | None], None]"
-"""Called for each acknowledged sample, with its response and the reason of an automatic acknowledgement."""
-
 
 class ReaderHistory(Awaited):
     """All that a reader got from any writer and has not finished: samples wait for storage, then for the application.
@@ -47,15 +44,16 @@ class ReaderHistory(Awaited):
         start: ReaderStart,
         *,
         wanted: Callable[[Sample], bool],
-        on_acknowledged: OnAcknowledged,
+        on_acknowledged: Callable[[Sample, bytes | None, AutoReason | None], None],
         clock: Callable[[], int] = monotonic_ms,
         max_samples: int = MAX_SAMPLES,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         """Begin an epoch, without samples; that of ``start`` may change until the first writer is known.
 
-        Stored samples that ``wanted`` does not select are acknowledged as filtered. ``max_samples`` and ``max_bytes``
-        limit those that wait to be stored, and those that are unacknowledged.
+        Stored samples that ``wanted`` does not select are acknowledged as filtered. ``on_acknowledged`` gets each
+        acknowledged sample, its response, and the reason if that was automatic. ``max_samples`` and ``max_bytes`` limit
+        those that wait to be stored, and those that are unacknowledged.
         """
         super().__init__()
         self._final = False

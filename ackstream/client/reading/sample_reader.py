@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ackstream.client.core.arguments import check_length, handler_of, names, takes
-from ackstream.client.core.connection import connection_of
+from ackstream.client.core.connection import Loop, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks
@@ -144,9 +144,7 @@ class SampleReader(Client):
         self._leave = False
         self._left: bool | None = None
         self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
-        self._handling = threading.Thread(
-            target=self._ending.handle, args=(self._handle_all,), name="ackstream-samples", daemon=True
-        )
+        self._handling = Loop(partial(self._ending.handle, self._handle_all), "ackstream-samples")
         with ExitStack() as stack:
             self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
@@ -269,8 +267,7 @@ class SampleReader(Client):
         handles = self._ending.close()
         self._history.end(ReaderClosedError("The reader is closed."))
         if not self._life.inside:
-            if self._handling.ident is not None:
-                self._handling.join()
+            self._handling.join()
         elif handles:
             return True
         return self._finish()
