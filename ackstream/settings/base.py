@@ -9,15 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    model_validator,
-)
+import pydantic
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
@@ -58,22 +50,22 @@ def milliseconds(value: object, *, least: int = 1) -> int:
     return found
 
 
-Milliseconds = Annotated[int, BeforeValidator(milliseconds)]
+Milliseconds = Annotated[int, pydantic.BeforeValidator(milliseconds)]
 """A duration (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
 
-Pause = Annotated[int, BeforeValidator(partial(milliseconds, least=0))]
+Pause = Annotated[int, pydantic.BeforeValidator(partial(milliseconds, least=0))]
 """A duration that may be ``0s``: none."""
 
 ENDLESS = 2**63 - 1
 """The milliseconds of ``never``: longer than any other duration."""
 
-Endless = Annotated[int, BeforeValidator(lambda value: ENDLESS if value == "never" else milliseconds(value))]
+Endless = Annotated[int, pydantic.BeforeValidator(lambda value: ENDLESS if value == "never" else milliseconds(value))]
 """A duration, or ``never``: it does not end."""
 
 
 def duration(text: str) -> Any:
     """Return the default of a :data:`Milliseconds` field, written as in the settings file."""
-    return Field(text)
+    return pydantic.Field(text)
 
 
 def accepted_by(read: Callable[[T], object]) -> Callable[[T], T]:
@@ -102,24 +94,24 @@ def _start(value: object) -> object:
     return time
 
 
-Start = Annotated[datetime | Literal["earliest", "latest"], BeforeValidator(_start)]
+Start = Annotated[datetime | Literal["earliest", "latest"], pydantic.BeforeValidator(_start)]
 """Where the reading of a topic starts: at one of its ends, or with the first record of a time or later."""
 
-Limit = Annotated[int, Field(ge=0)]
+Limit = Annotated[int, pydantic.Field(ge=0)]
 """A number that may be used up; 0 means no limit."""
 
-UNLIMITED: Any = Field(0, validate_default=False)
+UNLIMITED: Any = pydantic.Field(0, validate_default=False)
 """The default of a :data:`Milliseconds` field that sets no limit unless it is given."""
 
 
-class Part(BaseModel):
+class Part(pydantic.BaseModel):
     """Base of all parts: frozen; an unknown key is an error that names the nearest known one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    @model_validator(mode="wrap")
+    @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _known_keys(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _known_keys(cls, values: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
         """Report unknown keys together with errors in the others."""
         unknown = [key for key in values if key not in cls.model_fields] if isinstance(values, dict) else []
         if not unknown:
@@ -130,11 +122,11 @@ class Part(BaseModel):
             errors.append(InitErrorDetails(type=PydanticCustomError(UNKNOWN_KEY, "unknown key", context), input=None))
         try:
             handler({key: value for key, value in values.items() if key not in unknown})
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             errors += map(_again, error.errors())
-        raise ValidationError.from_exception_data(cls.__name__, errors)
+        raise pydantic.ValidationError.from_exception_data(cls.__name__, errors)
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
         self._check()
         return self

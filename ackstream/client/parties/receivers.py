@@ -27,15 +27,7 @@ from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
-from ackstream.protocol.ditto.twin.subscriptions import (
-    STREAMS,
-    Drop,
-    Publication,
-    SignalDelivery,
-    SubscriberState,
-    decide,
-    weak_acks,
-)
+from ackstream.protocol.ditto.twin import subscriptions as rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -277,7 +269,7 @@ class Subscriber(_Receiver):
         self._sweep_at = SWEEP
         self._order = count()
         # with labels all topics, since any signal may request these
-        streams = STREAMS if declared else self._subscriptions
+        streams = rules.STREAMS if declared else self._subscriptions
         self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
 
     @property
@@ -303,27 +295,27 @@ class Subscriber(_Receiver):
             labels = [label for label in signal.labels if label in self._labels.issued]
             acks = [issued_ack(label, error, signal.envelope.headers) for label in labels]
         else:
-            if not isinstance(decision, Drop):
+            if not isinstance(decision, rules.Drop):
                 self._deliver(signal, decision, record, work, expired=expired)
                 return
-            acks = weak_acks(signal, decision)
+            acks = rules.weak_acks(signal, decision)
             self._counts["weak"] += len(acks)
         self._counts["dropped"] += 1
         for ack in acks:
             self._worker.outbox.send(signal.correlation_id, write_ack(ack, signal.thing_id), work)
 
-    def _decide(self, signal: Publication, timestamp: int) -> SignalDelivery | Drop:
-        who = SubscriberState(self._labels.issued, self._subscriptions)
+    def _decide(self, signal: rules.Publication, timestamp: int) -> rules.SignalDelivery | rules.Drop:
+        who = rules.SubscriberState(self._labels.issued, self._subscriptions)
         visible = self._visible is None or self._visible(signal)
         wanted = who.subscriptions.get(signal.stream)
         extra = None
         if visible and self._extra is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
             extra = self._extra(signal.thing_id, wanted.extra_fields)
         moment = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
-        return decide(who, signal, visible=visible, extra=extra, time=moment)
+        return rules.decide(who, signal, visible=visible, extra=extra, time=moment)
 
     def _deliver(
-        self, publication: Publication, decision: SignalDelivery, record: Any, work: Work, *, expired: bool
+        self, publication: rules.Publication, decision: rules.SignalDelivery, record: Any, work: Work, *, expired: bool
     ) -> None:
         self._counts["handled"] += 1
         request, held, asked = publication.correlation_id, not self._automatic, publication.response_required

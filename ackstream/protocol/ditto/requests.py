@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.protocol.ditto import signal_defaults as defaults
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONDITION,
@@ -22,17 +23,6 @@ from ackstream.protocol.ditto.headers import (
     UNAVAILABLE_HEADERS,
     read_headers,
     request_reply_headers,
-)
-from ackstream.protocol.ditto.signal_defaults import (
-    DEFAULT_TIMEOUT_MS,
-    LIVE_KINDS,
-    STREAM_TIMEOUT_MS,
-    SignalKind,
-    check_combination,
-    effective_headers,
-    signal_kind,
-    timeout_milliseconds,
-    waits_for_acks,
 )
 from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.things import resource
@@ -56,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
     thing_id: str | None
     channel: str
-    kind: SignalKind
+    kind: defaults.SignalKind
     awaited: tuple[str, ...]
     response_required: bool
     waits_for_acks: bool
@@ -75,7 +65,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     @property
     def live(self) -> bool:
         """Return whether the response counts as ``live-response``: live commands, messages and smart queries."""
-        return self.kind in LIVE_KINDS
+        return self.kind in defaults.LIVE_KINDS
 
 
 def check_available(headers: Mapping[str, Any]) -> None:
@@ -89,7 +79,10 @@ _ASK_FIRST = "The gateway decides it; elsewhere ask the twin with the condition 
 
 
 def read_request(
-    envelope: Envelope, *, default_timeout_ms: int = DEFAULT_TIMEOUT_MS, max_timeout_ms: int = STREAM_TIMEOUT_MS
+    envelope: Envelope,
+    *,
+    default_timeout_ms: int = defaults.DEFAULT_TIMEOUT_MS,
+    max_timeout_ms: int = defaults.STREAM_TIMEOUT_MS,
 ) -> Request:
     """Read a request by the rules of Ditto's connections."""
     # Longer timeouts are cut to ``max_timeout_ms``, without an error. DittoError 400: a header or the combination of
@@ -98,7 +91,7 @@ def read_request(
     topic = envelope.topic
     user = read_headers(envelope.headers)
     reply = request_reply_headers(user)
-    kind = signal_kind(topic, user) if envelope.status is None else None
+    kind = defaults.signal_kind(topic, user) if envelope.status is None else None
     if kind is None:
         raise unknown_topic_path(str(topic), _why_not(envelope))
     requested = user.get(REQUESTED_ACKS)
@@ -131,7 +124,7 @@ def read_request(
 # a producer's requests differ in their ids, rarely in these headers
 @lru_cache(maxsize=4096)
 def _expectation(
-    kind: SignalKind,
+    kind: defaults.SignalKind,
     requested: tuple[str, ...] | None,
     response_required: bool | None,  # noqa: FBT001 - a cached function takes no keywords cheaply
     timeout: str | None,
@@ -140,15 +133,15 @@ def _expectation(
 ) -> tuple[tuple[str, ...], bool, bool, int]:
     """Return awaited labels, response-required, waits-for-acks and timeout by the three headers (``None``: not set)."""
     set_ = {REQUESTED_ACKS: requested, RESPONSE_REQUIRED: response_required, TIMEOUT: timeout}
-    headers = effective_headers(kind, {name: value for name, value in set_.items() if value is not None})
-    check_combination("Connectivity", kind, headers)
+    headers = defaults.effective_headers(kind, {name: value for name, value in set_.items() if value is not None})
+    defaults.check_combination("Connectivity", kind, headers)
     labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
-    waits = waits_for_acks(kind, labels)
+    waits = defaults.waits_for_acks(kind, labels)
     return (
         labels if waits else (),
         headers.get(RESPONSE_REQUIRED, True),
         waits,
-        timeout_milliseconds("Connectivity", kind, headers, default_ms, maximum_ms),
+        defaults.timeout_milliseconds("Connectivity", kind, headers, default_ms, maximum_ms),
     )
 
 
