@@ -18,6 +18,7 @@ import yaml
 from ackstream import __version__
 from ackstream.errors import SettingsError
 from ackstream.local.machine import NEWEST, OLDEST
+from ackstream.settings.base import parse_toml
 from tests.deploy.product import DEPLOY, PATHS, ROOT, USER, check_command, settings
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def test_what_is_copied_into_the_image_exists_and_reaches_the_build() -> None:
     copied = {name for line in _instructions("COPY") if not line.startswith("--from") for name in line.split()[:-1]}
     assert copied - {"."} <= let_in
     # what pyproject.toml builds the package of
-    assert {"ackstream", "conf", "jobs", "pyproject.toml", "README.md", "LICENSE"} <= let_in
+    wheel = parse_toml((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    built_of = {*wheel["packages"], *wheel["force-include"]}
+    assert built_of | {"pyproject.toml", "README.md", "LICENSE"} <= let_in
 
 
 def test_the_image_has_a_java_and_a_python_that_the_product_runs_on() -> None:
