@@ -20,7 +20,6 @@ ALLOWED: dict[str, set[str]] = {
     "observe": BASE | {"kafka"},
     "local": BASE | {"kafka"},
     "kafka": BASE,
-    "contract": BASE | {"kafka"},
     "spark": BASE | {"kafka", "local", "observe"},
     "lake": BASE,
     **{
@@ -29,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "client": BASE | {"kafka", "lake"},
     "aio": BASE | {"client"},
-    "gateway": BASE | {"contract", "kafka", "lake", "client", "observe"},
+    "gateway": BASE | {"kafka", "lake", "client", "observe"},
     "connectivity": BASE | {"kafka", "client", "observe"},
 }
 """The command line, the demo inside it and the system in memory are the top: they may import everything."""

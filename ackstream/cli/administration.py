@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from ackstream.cli.terminal import NO_ANSWER, AsJson, PlainTable, Terminal, echo, echo_json, load
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackstream.local.broker import Broker
-    from ackstream.settings import Settings
+    from ackstream.settings import Kafka, Settings
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CONFIGURATIONS = ("spark", "broker")
@@ -195,21 +196,45 @@ def topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics of the settings with their writers, readers and contents."""
-    from ackstream.contract.asyncapi import FORMATS, document, readers, writers
+    from ackstream.kafka.parties import readers, writers
 
-    kafka = load().kafka
+    document = of_settings(msgspec.json.decode(machine.installed("docs/asyncapi.json").read_bytes()), load().kafka)
     if asyncapi:
-        echo_json(document(kafka))
+        echo_json(document)
         return
     table = PlainTable("topic", "written by", "read by", "what it carries")
-    for name, about in FORMATS.items():
-        row = kafka.topic(name), ", ".join(writers(name)), ", ".join(readers(name)), about.about
+    for name, channel in document["channels"].items():
+        row = channel["address"], ", ".join(writers(name)), ", ".join(readers(name)), channel["summary"]
         if as_json:
             echo_json(dict(zip(("topic", "written_by", "read_by", "about"), row, strict=True)))
         else:
             table.add_row(*row)
     if not as_json:
         Terminal().print(table)
+
+
+def of_settings(document: dict[str, Any], kafka: Kafka) -> dict[str, Any]:
+    """Fill in the brokers of an AsyncAPI document, and the names and properties of its topics; return it."""
+    from ackstream.kafka.topics import MAX_BYTES, TOPICS
+
+    protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
+    document["servers"] = {
+        f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}
+        for number, host in enumerate(kafka.bootstrap.split(","), 1)
+    }
+    for name, channel in document["channels"].items():
+        config: dict[str, Any] = dict(TOPICS[name].config(kafka.replication))
+        config[MAX_BYTES] = int(config[MAX_BYTES])
+        if TOPICS[name].compacted:
+            config["cleanup.policy"] = [config["cleanup.policy"]]
+        channel["address"] = kafka.topic(name)
+        channel["bindings"]["kafka"] |= {
+            "topic": kafka.topic(name),
+            "partitions": TOPICS[name].partitions or kafka.partitions,
+            "replicas": kafka.replication,
+            "topicConfiguration": config,
+        }
+    return document
 
 
 def acls(

@@ -81,6 +81,16 @@ PARTIES = dict(_read())
 OPERATOR = "operator"
 
 
+def writers(topic: str) -> list[str]:
+    """Return the parties that write a topic."""
+    return [name for name, party in PARTIES.items() if topic in party.writes]
+
+
+def readers(topic: str) -> list[str]:
+    """Return the parties that read a topic."""
+    return [name for name, party in PARTIES.items() if topic in party.reads]
+
+
 # -- ACLs --------------------------------------------------------------------------------------------------------------
 
 _SETTLE_SECONDS = 30.0

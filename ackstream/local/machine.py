@@ -43,7 +43,12 @@ def installation_root() -> Path:
 
 def conf(name: str) -> Path:
     """Return a file of ``conf/``."""
-    path = installation_root() / "conf" / name
+    return installed(f"conf/{name}")
+
+
+def installed(name: str) -> Path:
+    """Return a file below :func:`installation_root`, such as ``docs/asyncapi.json``."""
+    path = installation_root() / name
     if not path.is_file():
         raise LocalError(f"The file {path} is missing from the installation of ackstream: install the package again.")
     return path

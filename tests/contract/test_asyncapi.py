@@ -11,19 +11,20 @@ import msgspec
 import pytest
 from jsonschema import Draft7Validator
 
-from ackstream.contract.asyncapi import FORMATS, HEADERS, TYPES, document
+from ackstream.cli.administration import of_settings
 from ackstream.kafka.topics import TOPICS
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Kafka
+from tests.contract.asyncapi import FORMATS, HEADERS, TYPES
 from tests.contract.checking import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.contract.asyncapi import RecordFormat
+    from tests.contract.asyncapi import RecordFormat
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 CONTRACT = Contract()
@@ -117,6 +118,7 @@ def test_every_record_header_of_the_protocol_is_described() -> None:
 
 
 def test_the_topics_of_a_system_have_its_prefix_and_the_document_its_brokers() -> None:
-    found = document(Kafka(bootstrap="kafka.example:9093,other.example:9093", topic_prefix="plant."))
+    settings = Kafka(bootstrap="kafka.example:9093,other.example:9093", topic_prefix="plant.")
+    found = of_settings(Contract().document, settings)
     assert [server["host"] for server in found["servers"].values()] == ["kafka.example:9093", "other.example:9093"]
     assert {channel["address"] for channel in found["channels"].values()} == {f"plant.{name}" for name in TOPICS}

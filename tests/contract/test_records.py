@@ -13,7 +13,6 @@ import pytest
 
 from ackstream.client import Ack, Command, subscription
 from ackstream.client.publishing.publications import NewMessage, Publications, message_of
-from ackstream.contract.asyncapi import FORMATS
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata
@@ -28,6 +27,7 @@ from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.settings import Persist, PublishRule
 from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import RequestSystem
+from tests.contract.asyncapi import FORMATS
 from tests.contract.checking import Contract
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web

@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ackstream.contract.asyncapi import FORMATS, HEADERS, TYPES
 from ackstream.protocol.dispositions import DUPLICATE, SESSION_OVER
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import APPLICATION
+from tests.contract.asyncapi import FORMATS, HEADERS, TYPES
 from tests.contract.checking import Contract
 
 ROOT = Path(__file__).parent.parent.parent

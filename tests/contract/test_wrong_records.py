@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.contract.asyncapi import FORMATS
 from ackstream.protocol import queues, readers
 from ackstream.protocol.json import RecordError
+from tests.contract.asyncapi import FORMATS
 from tests.contract.checking import Contract
 
 FITS = Contract().fits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -76,6 +77,15 @@ def test_the_client_and_the_command_line_show_the_version_of_the_package(
     (metadata,) = installed.glob("lib/python*/site-packages/ackstream-*.dist-info/METADATA")
     assert f"\nVersion: {__version__}\n" in metadata.read_text("utf-8")
     assert ackstream("--version") == f"ackstream {__version__}\n"
+
+
+def test_the_documents_of_the_wire_and_of_the_gateway_are_installed(
+    ackstream: Callable[..., str], installed: Path
+) -> None:
+    assert json.loads(ackstream("topics", "--asyncapi")) == json.loads((ROOT / "docs" / "asyncapi.json").read_bytes())
+    (package,) = installed.glob("lib/python*/site-packages/ackstream")
+    document = Path("gateway", "page", "openapi.json")
+    assert (package / document).read_bytes() == (ROOT / "ackstream" / document).read_bytes()
 
 
 def test_all_files_of_conf_and_all_jobs_are_installed(installed: Path) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from ackstream.contract.asyncapi import HEADERS
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import dispositions
 from ackstream.protocol.dispositions import (
@@ -25,6 +24,7 @@ from ackstream.protocol.dispositions import (
     explained,
 )
 from ackstream.protocol.record_headers import COMPLETED_BY
+from tests.contract.asyncapi import HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

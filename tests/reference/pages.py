@@ -1,10 +1,12 @@
-"""The pages of docs that are made of the product itself."""
+"""The pages of docs, and the OpenAPI document, that are made of the product itself."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackstream.gateway.page.pages import DOCUMENT
+from tests.contract import openapi
 from tests.reference import commands, settings, tables, topics
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "asyncapi.json": topics.as_json,
+    DOCUMENT: openapi.as_json,
     DOCS / "topics.md": topics.as_page,
     DOCS / "settings.md": settings.page,
     DOCS / "tables.md": tables.page,

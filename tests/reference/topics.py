@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ackstream.contract.asyncapi import FORMATS, HEADERS, document, readers, writers
+from ackstream.kafka.parties import readers, writers
 from ackstream.kafka.topics import TOPICS
-from ackstream.settings import Kafka
+from tests.contract.asyncapi import FORMATS, HEADERS, document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +27,12 @@ be left out. Readers ignore members and headers that they do not know: a later r
 
 def as_json() -> str:
     """Return the document of a system with the default settings."""
-    return json.dumps(document(Kafka()), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_page() -> str:
     """Return it as a page for people."""
-    found = document(Kafka())
+    found = document()
     parts = [_HEAD, "\n| topic | what it carries | written by | read by |\n| --- | --- | --- | --- |\n"]
     for topic, about in FORMATS.items():
         row = f"[{topic}](#{topic})", about.about, ", ".join(writers(topic)), ", ".join(readers(topic))

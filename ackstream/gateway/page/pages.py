@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
-from ackstream.gateway.http.operations import document
 from ackstream.gateway.page.stories import Story, Trace
 from ackstream.lake import questions
 
@@ -153,6 +152,9 @@ def _json(value: object) -> Response:
     return _response(msgspec.json.encode(value), "application/json")
 
 
+DOCUMENT = Path(__file__).with_name("openapi.json")
+"""The OpenAPI document of all routes, which ``python -m tests.reference`` writes."""
+
 VIEWER = Path(__file__).parent / "swagger-ui"
 """Swagger UI, as it is published; its large files are compressed."""
 
@@ -169,12 +171,16 @@ VIEWER_HEADERS = {
 def documentation_routes(dependencies: Dependencies) -> list[Route]:
     """Return the routes of the documentation; all require authentication."""
     script, style = "text/javascript", "text/css"
+    document = msgspec.json.format(DOCUMENT.read_bytes(), indent=-1)
     contents = {
         "/doc": (gzip.compress((VIEWER / "index.html").read_bytes(), mtime=0), "text/html"),
         "/doc/start.js": (gzip.compress((VIEWER / "start.js").read_bytes(), mtime=0), script),
         "/doc/swagger-ui-bundle.js": ((VIEWER / "swagger-ui-bundle.js.gz").read_bytes(), script),
         "/doc/swagger-ui.css": ((VIEWER / "swagger-ui.css.gz").read_bytes(), style),
-        "/doc/openapi.json": (gzip.compress(msgspec.json.encode(document()), mtime=0), "application/json"),
+        "/doc/openapi.json": (
+            gzip.compress(document, mtime=0),
+            "application/json",
+        ),
     }
     tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, (content, _) in contents.items()}
 

@@ -11,20 +11,22 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from ackstream.contract.asyncapi import of_types
-from ackstream.gateway.http import operations
-from ackstream.gateway.http.operations import OPERATIONS, PREFIX, document
+from ackstream.gateway.http.operations import HEADER_PARAMETERS, OPERATIONS, PREFIX
 from ackstream.gateway.page.live import View
+from ackstream.gateway.page.pages import DOCUMENT as FILE
 from ackstream.gateway.page.stories import Story, Trace
 from ackstream.gateway.server import application
 from ackstream.protocol.errors import thing_not_found
+from tests.contract.asyncapi import of_types
+from tests.contract.openapi import EXAMPLES, TEXTS
 from tests.gateway.page.test_pages import TRACE_ID, Seen
 from tests.gateway.parts import Web, aggregate, failure, response
 
-DOCUMENT: dict[str, Any] = json.loads(json.dumps(document()))
+DOCUMENT: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+SCHEMAS = DOCUMENT["components"]["schemas"]
 METHODS = [(path, method, found) for path, item in DOCUMENT["paths"].items() for method, found in item.items()]
 THING = "/things/org.acme:lamp-7"
-LAMP = operations.EXAMPLES["Thing"]
+LAMP = EXAMPLES["Thing"]
 
 
 def test_it_is_valid_openapi() -> None:
@@ -41,6 +43,15 @@ def test_it_has_every_route_that_is_served_and_no_other() -> None:
     assert [route.path for route in routes if isinstance(route, Mount)] == [PREFIX]
     served = {route.path for route in routes if isinstance(route, (Route, WebSocketRoute))}
     assert served == {path for path, *_ in METHODS if not path.startswith(PREFIX)}
+
+
+def test_every_header_that_a_query_may_have_is_described() -> None:
+    assert tuple(DOCUMENT["components"]["parameters"]) == HEADER_PARAMETERS
+
+
+def test_every_text_is_of_an_operation() -> None:
+    shown = {operation["summary"] for *_, operation in METHODS}
+    assert {text for name, text in TEXTS["summaries"].items() if " " in name} <= shown
 
 
 def test_every_reference_and_every_name_in_a_path_is_described() -> None:
@@ -75,12 +86,12 @@ def _errors(schema: Any, value: Any) -> list[str]:
 
 
 def test_no_type_of_the_page_has_the_name_of_a_body() -> None:
-    assert not of_types([View, Story, Trace]).keys() & operations.EXAMPLES.keys()
+    assert not of_types([View, Story, Trace]).keys() & EXAMPLES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(operations.EXAMPLES))
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_an_example_fits_its_schema(name: str) -> None:
-    assert _errors(operations.SCHEMAS[name], operations.EXAMPLES[name]) == []
+    assert _errors(SCHEMAS[name], EXAMPLES[name]) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,7 @@ def test_an_example_fits_its_schema(name: str) -> None:
     ],
 )
 def test_a_wrong_body_does_not_fit_its_schema(name: str, value: Any) -> None:
-    assert _errors(operations.SCHEMAS[name], value)
+    assert _errors(SCHEMAS[name], value)
 
 
 ACKS = aggregate(("twin-persisted", 204, None), ("fleet:done", 503, {"why": "no power"}))
@@ -111,7 +122,7 @@ FOUND = {"items": [LAMP], "cursor": "x"}
     [
         ("GET", "/whoami", "/whoami", response(200), {}, 200),
         ("POST", "/checkPermissions", "/checkPermissions", response(200),
-         {"json": operations.EXAMPLES["PermissionQuestions"]}, 200),
+         {"json": EXAMPLES["PermissionQuestions"]}, 200),
         ("GET", THING, "/things/{thingId}", response(200, LAMP), {}, 200),
         ("GET", THING, "/things/{thingId}", failure(thing_not_found("org.acme:lamp-7")), {}, 404),
         ("GET", f"{THING}/features/lamp", "/things/{thingId}/features/{featureId}",
@@ -155,4 +166,4 @@ def test_what_the_gateway_answers_is_what_the_document_says(
     ],
 )
 def test_the_data_of_the_page_fit_their_schemas(path: str, name: str) -> None:
-    assert _errors(operations.SCHEMAS[name], Web(live=Seen())("GET", path).json()) == []
+    assert _errors(SCHEMAS[name], Web(live=Seen())("GET", path).json()) == []

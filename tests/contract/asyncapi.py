@@ -1,4 +1,4 @@
-"""The wire contract: schemas of values, the records of each topic from ``topics.toml``, and the AsyncAPI document.
+"""The wire contract: schemas of values, the records of each topic from ``topics.toml``; the AsyncAPI document of them.
 
 JSON Schemas are in the dialect of AsyncAPI 3 (draft 07): of types of ``protocol/``, and of Ditto messages, whose shared
 parts are in ``schemas.json``. A docstring of a type becomes the description of its schema, each ``:ivar`` that of a
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import msgspec
 
 from ackstream import __version__
-from ackstream.kafka.parties import PARTIES
+from ackstream.cli.administration import of_settings
+from ackstream.kafka.parties import PARTIES, readers, writers
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.protocol import record_headers as names
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE
@@ -26,12 +27,11 @@ from ackstream.protocol.ledger import LedgerRecord
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType, CommandAck, Replicated, StoredRange
 from ackstream.protocol.queues import QueueAnswer, QueueRequest
 from ackstream.protocol.readers import Answer, ConsumerRecord
+from ackstream.settings import Kafka
 from ackstream.settings.base import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from ackstream.settings import Kafka
 
 Json: TypeAlias = dict[str, Any]
 
@@ -235,35 +235,20 @@ for _name, _kind in _OF_JOBS.items():
 SYSTEM = tuple(name for name, party in PARTIES.items() if party.job or name in ("gateway", "connect"))
 """The parties that are parts of the system; all others are its clients."""
 
-
-def writers(topic: str) -> list[str]:
-    """Return the parties that write a topic."""
-    return [name for name, party in PARTIES.items() if topic in party.writes]
-
-
-def readers(topic: str) -> list[str]:
-    """Return the parties that read a topic."""
-    return [name for name, party in PARTIES.items() if topic in party.reads]
-
-
 _BINDING = "0.5.0"
 _CORRELATED = {names.CORRELATION_ID: "correlationId", names.CID: "commandId"}
 
 
-def document(kafka: Kafka) -> Json:
-    """Return the document of a system; ``kafka`` has the settings of its topics, and the brokers that it names."""
+def document() -> Json:
+    """Return the document of a system with the default settings; the command line fills in those of another."""
     formats = [one for about in FORMATS.values() for one in about.formats]
     types = {one.value: TYPES[one.value] for one in formats if one.value in TYPES}
-    protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
-    return {
+    found = {
         "asyncapi": "3.0.0",
         "info": {"title": "ackstream", "version": __version__, **_CONTRACT.info},
         "defaultContentType": JSON_CONTENT_TYPE,
-        "servers": {
-            f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}
-            for number, host in enumerate(kafka.bootstrap.split(","), 1)
-        },
-        "channels": {topic: _channel(topic, about, kafka) for topic, about in FORMATS.items()},
+        "servers": {},
+        "channels": {topic: _channel(topic, about) for topic, about in FORMATS.items()},
         "operations": dict(_operations()),
         "components": {
             "schemas": {**DITTO_SCHEMAS, **of_types(types.values()), **VALUES},
@@ -272,29 +257,20 @@ def document(kafka: Kafka) -> Json:
             },
         },
     }
+    return of_settings(found, Kafka())
 
 
-def _channel(topic: str, about: TopicFormat, kafka: Kafka) -> Json:
-    made = TOPICS[topic]
-    config: dict[str, Any] = dict(made.config(kafka.replication))
-    config["max.message.bytes"] = int(config["max.message.bytes"])
-    if made.compacted:
-        config["cleanup.policy"] = [config["cleanup.policy"]]
+def _channel(topic: str, about: TopicFormat) -> Json:
     written, read = (", ".join(found(topic)) for found in (writers, readers))
     return {
-        "address": kafka.topic(topic),
+        "address": "",
         "title": topic,
         "summary": about.about,
         "description": f"Written by: {written}. Read by: {read or 'operators'}.",
         "messages": {one.name: _message(topic, about, one) for one in about.formats},
+        # the command line replaces what comes before the version
         "bindings": {
-            "kafka": {
-                "topic": kafka.topic(topic),
-                "partitions": made.partitions or kafka.partitions,
-                "replicas": kafka.replication,
-                "topicConfiguration": config,
-                "bindingVersion": _BINDING,
-            }
+            "kafka": {"topic": "", "partitions": 0, "replicas": 0, "topicConfiguration": {}, "bindingVersion": _BINDING}
         },
     }
 
