@@ -40,6 +40,8 @@ LARGEST = 32 * 1024 * 1024
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _OPEN_FILES = 64
 """The limit of a worker. The space of a deleted file is free once no worker has it mapped."""
+_MAPPED_ENTRIES = 512
+"""Linux maps 64 kB for an entry that is read: 32 MB for as many."""
 _INT, _NUMBERS = 8, 4
 """The bytes of a number, and the numbers in a piece for each entry."""
 
@@ -112,12 +114,12 @@ class PieceStore:
     def __init__(self, directory: str, batch: int, keep: int) -> None:
         """Begin a batch; ``keep`` is the number of batches back to the oldest state that may be read again."""
         self.batch, self.keep = batch, keep
-        self._directory = Path(directory)
+        self._directory = directory
 
     def write(self, data: bytes) -> str:
         """Keep a piece, unless it is kept as a whole; return its name, which derives from the batch and the content."""
         name = f"{max(self.batch, 0)}-{hashlib.blake2b(data, digest_size=12).hexdigest()}"
-        path = self._directory / name
+        path = Path(self._directory, name)
         if not path.exists() or path.stat().st_size != len(data):
             make_directory(path.parent)
             write_file(path, data)
@@ -125,15 +127,16 @@ class PieceStore:
 
     def within(self, name: str) -> PieceStore:
         """Return the store of other entries of the shard, in a directory of theirs."""
-        return PieceStore(str(self._directory / name), self.batch, self.keep)
+        return PieceStore(f"{self._directory}/{name}", self.batch, self.keep)
 
     def read(self, name: str) -> Piece:
         """Return a piece, mapped into memory; raise an OSError if it is missing or damaged."""
-        return _mapped(str(self._directory / name))
+        return _mapped(f"{self._directory}/{name}")
 
     def clear(self, named: set[str]) -> None:
         """Delete the pieces that are older than ``keep`` batches and not named."""
-        for path in self._directory.iterdir() if self._directory.is_dir() else ():
+        directory = Path(self._directory)
+        for path in directory.iterdir() if directory.is_dir() else ():
             batch = path.name.partition("-")[0]
             if path.name not in named and batch.isdecimal() and int(batch) + self.keep < self.batch:
                 path.unlink(missing_ok=True)
@@ -234,16 +237,15 @@ class Pieces:
         found: dict[int, list[Place]] = {}
         for reference in self._kept.named:
             piece = self._read(reference)
-            indices = piece.find(hashes)
-            for value, index in zip(piece.hashes[indices].tolist(), indices, strict=True):
-                found.setdefault(value, []).append((reference, piece, self._flags(reference), index))
+            if indices := piece.find(hashes):
+                part = reference, piece, self._flags(reference)
+                for value, index in zip(piece.hashes[indices].tolist(), indices, strict=True):
+                    found.setdefault(value, []).append((*part, index))
         return found
 
     def take(self, places: Iterable[Place]) -> Iterator[PieceEntry]:
         """Return the entries at these places to the state, one by one; those that have returned are skipped."""
-        for place in places:
-            if (entry := self.take_one(place)) is not None:
-                yield entry
+        return filter(None, map(self.take_one, places))
 
     def take_one(self, place: Place) -> PieceEntry | None:
         """Return the entry at a place to the state, unless it has returned."""
@@ -270,14 +272,11 @@ class Pieces:
         )
         order = np.lexsort((hashes, times))
         parts = [(reference, piece, self._flags(reference)) for reference, piece in zip(named, pieces, strict=True)]
-        size = 0
-        for entry in self.take((*parts[numbers[at]], int(indices[at])) for at in order):
+        for count, entry in enumerate(self.take((*parts[numbers[at]], int(indices[at])) for at in order), 1):
             yield entry
-            size += len(entry.body)
-            if size > LARGEST:
+            if count % _MAPPED_ENTRIES == 0:
                 for piece in pieces:
                     piece.release()
-                size = 0
         for reference, piece, own in zip(named, pieces, due, strict=True):
             reference.passed += len(own)
             # entries that returned earlier left their times in the piece

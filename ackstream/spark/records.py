@@ -11,7 +11,6 @@ each partition's records in the same order.
 from __future__ import annotations
 
 import heapq
-import math
 import os
 import pickle
 import tempfile
@@ -151,7 +150,7 @@ class Shelf:
         self._store = store
         self._pieces = Pieces(store, shelved.pieces)
         self._hot: dict[int, list[PieceEntry]] = {}
-        self._hashes: list[Numbers] = []
+        self._hashes: Numbers | None = None
         self._places: dict[int, list[Place]] = {}
         self.add(shelved.entries)
 
@@ -162,17 +161,15 @@ class Shelf:
         """Add entries, behind all others."""
         hot = self._hot
         for entry in entries:
-            found = entry[0]
-            if found in hot:
-                hot[found].append(entry)
+            if (found := hot.get(entry[0])) is None:
+                hot[entry[0]] = [entry]
             else:
-                hot[found] = [entry]
+                found.append(entry)
 
     def look_up(self, hashes: Numbers) -> None:
-        """Find the entries with these hashes, which :meth:`take` may ask for."""
-        if self._store is not None:
-            self._hashes.append(hashes)
-            self._places.update(self._pieces.find(hashes))
+        """Find the entries with these hashes; :meth:`take` may ask for them alone."""
+        self._hashes = hashes
+        self._places = self._pieces.find(hashes)
 
     def take(self, hash: int) -> Iterable[PieceEntry]:  # noqa: A002 - an entry's field
         """Remove and return the entries with a hash that was looked up; false if there are none."""
@@ -187,22 +184,20 @@ class Shelf:
 
     def due(self, before: int) -> Iterator[PieceEntry]:
         """Remove and yield the entries with an earlier time, by time and hash; none may be put aside meanwhile."""
-        hot: list[PieceEntry] = []
-        if self._first_time < before:
-            entries = sorted(chain.from_iterable(self._hot.values()), key=_BY_TIME)
-            hot = [entry for entry in entries if entry.time < before]
-            kept = [entry for own in self._hot.values() for entry in own if entry.time >= before]
+        hot = sorted((entry for own in self._hot.values() for entry in own if entry[1] < before), key=_BY_TIME)
+        if hot:
+            kept = [entry for own in self._hot.values() for entry in own if entry[1] >= before]
             self._hot = {}
             self.add(kept)
         return heapq.merge(hot, self._pieces.due(before), key=_BY_TIME)
 
     def trim(self, limit: int) -> None:
         """Put the oldest entries aside if those in the state have more bytes than a limit; half as many stay."""
-        if self._put_aside(limit) and self._hashes:
-            self._places = self._pieces.find(np.concatenate(self._hashes))
+        if self._put_aside(limit) and self._hashes is not None:
+            self._places = self._pieces.find(self._hashes)
 
     def _put_aside(self, limit: int) -> bool:
-        size = sum(len(body) for *_, body in chain.from_iterable(self._hot.values()))
+        size = sum(len(body) for _, _, body in chain.from_iterable(self._hot.values()))
         if self._store is None or size <= limit:
             return False
         aside: list[PieceEntry] = []
@@ -216,14 +211,10 @@ class Shelf:
         return True
 
     @property
-    def _first_time(self) -> float:
-        return min(map(itemgetter(1), chain.from_iterable(self._hot.values())), default=math.inf)
-
-    @property
     def next_time(self) -> int | None:
         """A lower bound for the times of the entries; ``None`` without entries."""
-        times = self._first_time, self._pieces.next_time
-        return min((int(time) for time in times if time is not None and time < math.inf), default=None)
+        first = min(map(itemgetter(1), chain.from_iterable(self._hot.values())), default=None)
+        return min((time for time in (first, self._pieces.next_time) if time is not None), default=None)
 
     def first(self, few: int) -> Iterator[PieceEntry]:
         """Yield the entry with the earliest time of each piece and of the state, whose entries are all, if ``few``."""

@@ -155,6 +155,8 @@ class CorrelateShard:
         if self._refuses:
             self._declare(share, watermark)
         for number, records in enumerate(share):
+            if not records:
+                continue
             if number:
                 yield from self._record_signals()
                 self._put_aside()
@@ -338,6 +340,9 @@ class CorrelateShard:
         self._declared.forget(watermark)
 
     def _time_out(self, pending: Pending) -> None:
+        if pending.successors:
+            # no record of this batch needs to have their hash
+            self._held.look_up(np.array([pending.hash]))
         self._close(pending, decision.time_out, pending.deadline)
 
     def _release(self, watermark: int, record: Record) -> None:
@@ -358,7 +363,6 @@ class CorrelateShard:
         closing = pending, decide, decided_at, row
         guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
         if pending.successors:
-            self._held.look_up(np.array([pending.hash]))
             self._following.append((pending.successors, self._process))
 
     def _reply(self, closing: _Closing) -> None:
