@@ -20,32 +20,31 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_074, 9),
-    "protocol": (7_003, 31),
-    "kafka": (1_995, 8),
-    "spark": (2_992, 12),
-    "lake": (1_818, 9),
-    "jobs": (10_816, 38),
-    "client": (10_712, 40),
-    "observe": (2_071, 9),
-    "gateway": (5_562, 20),
-    "connectivity": (4_321, 15),
-    "aio": (626, 2),
-    "testing": (815, 4),
-    "contract": (350, 1),
-    "local": (1_307, 5),
-    "cli": (2_447, 8),
-    "": (179, 3),
+    "settings": (2_022, 9),
+    "protocol": (6_532, 30),
+    "kafka": (1_966, 8),
+    "spark": (3_212, 12),
+    "lake": (1_800, 9),
+    "jobs": (10_654, 38),
+    "client": (10_493, 40),
+    "observe": (1_533, 7),
+    "gateway": (5_554, 22),
+    "connectivity": (4_239, 15),
+    "aio": (602, 2),
+    "testing": (803, 4),
+    "local": (1_291, 5),
+    "cli": (2_413, 8),
+    "": (183, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 55_088, 214
+LINES, MODULES = 53_297, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 36_529
+CORE_LINES = 35_312
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 
