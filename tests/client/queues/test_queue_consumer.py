@@ -220,7 +220,7 @@ def test_a_callback_that_closes_the_consumer_waits_for_no_handler(
     service.answers.append(news[callback])
     assert closed.wait(PATIENCE_SECONDS)
     go_on.set()
-    eventually(lambda: not any(thread.is_alive() for thread in consumer._link._threads), "the end of the threads")
+    eventually(lambda: not any(loop._thread.is_alive() for loop in consumer._link._threads), "the end of the threads")
 
 
 def test_a_consumer_whose_handler_has_ended_it_is_closed_by_its_callback(
