@@ -64,7 +64,8 @@ def test_of_a_journal_that_is_merged_anew_nothing_is_acknowledged_for_which_nobo
     sent: list[list[str]] = []
     monkeypatch.setattr(job, "ACKS_AT_ONCE", 2)
     monkeypatch.setattr(job, "send", lambda _spark, _settings, acks: sent.append([ack.correlation_id for ack in acks]))
-    job._acknowledge(spark, Settings(lake=lake), tables.read(spark, lake, things.JOURNAL), failed=False)
+    index = job.TwinIndex(spark, Settings(lake=lake))
+    index._acknowledge(tables.read(spark, lake, things.JOURNAL), failed=False)
     assert sent == [["c-a:0-1", "c-a:1-1"], ["c-a:2-1", "c-a:3-1"], ["c-a:4-1"]]
 
 
