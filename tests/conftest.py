@@ -28,7 +28,7 @@ from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import quick_start, session
 from tests.harness.kafka import following
 from tests.harness.ports import free_ports
-from tests.harness.programs import NOT_COMPILED
+from tests.harness.processes import NOT_COMPILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

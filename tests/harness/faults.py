@@ -20,7 +20,7 @@ from ackstream.kafka.clients import close_producer, connect_admin, connect_produ
 from ackstream.spark.session import QUICK_START
 from tests.harness import programs
 from tests.harness.kafka import committed, records
-from tests.harness.processes import Program
+from tests.harness.processes import NOT_COMPILED, Program
 from tests.harness.storm import QUEUE, Storm, lines
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SupervisedStorm(Storm):
             "ACKSTREAM_QUEUES": json.dumps([queue | limits]),
             # a JVM per job, and few cores: a batch has much rather than many batches little
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "640m",
-            "ACKSTREAM_SPARK_CONF": json.dumps(programs.NOT_COMPILED),
+            "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
             "ACKSTREAM_DESTINATIONS": json.dumps([standby | {"ack_conflation_interval": "5s"}]),
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
             "ACKSTREAM_CORRELATE_TRIGGER": "6s",

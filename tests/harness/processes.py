@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
 
+NOT_COMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Expressions are interpreted: for batches of few rows, compiling the code for them costs more than running it.
+
+The jobs that are killed alone run the product's conf.
+"""
+
 
 def environment(settings: Settings) -> dict[str, str]:
     """Say to a process what these settings say."""

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-NOT_COMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Expressions are interpreted: for batches of few rows, compiling the code for them costs more than running it.
-
-The jobs that are killed alone run the product's conf.
-"""
-
 JOBS = """
 import os, sys, threading
 from contextlib import ExitStack

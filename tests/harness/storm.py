@@ -18,7 +18,7 @@ from tests.harness import programs
 from tests.harness.kafka import committed
 from tests.harness.lake import count, rows
 from tests.harness.ports import free_ports
-from tests.harness.processes import Program, alive
+from tests.harness.processes import NOT_COMPILED, Program, alive
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -130,7 +130,7 @@ class Storm:
             # messages may be stored before the job's first start
             "ACKSTREAM_QUEUE_STARTING": "earliest",
             "ACKSTREAM_SPARK_DRIVER_MEMORY": "2g",
-            "ACKSTREAM_SPARK_CONF": json.dumps(programs.NOT_COMPILED),
+            "ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED),
             # nine queries share the machine: a batch has much rather than many batches little
             "ACKSTREAM_CLOCK_INTERVAL": "3s",
             "ACKSTREAM_CORRELATE_TRIGGER": "1s",
