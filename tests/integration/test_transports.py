@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connectivity.connector import transport
 from ackstream.connectivity.intake import Intake
-from ackstream.connectivity.transports.transport import OutgoingMessage, Published
+from ackstream.connectivity.transports.transport import OutgoingMessage, Published, transport
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.twin.access import OPEN
