@@ -75,9 +75,8 @@ def test_a_merged_table_of_an_earlier_release_gets_deletion_vectors_and_other_pr
     assert "deletionVectors" in (found.protocol().reader_features or [])
     rows = found.scan(columns=["thing_id", "revision"])  # noqa: F841 - DuckDB's by name
     assert dict(duckdb.sql("SELECT * FROM rows").fetchall()) == {f"a:{at}": 2 if at < 5 else 1 for at in range(50)}
-    # the second merge has changed five rows and copied none
-    records_per_file = pa.table(found.get_add_actions(flatten=True))["num_records"].to_pylist()
-    assert (max(records_per_file), sum(records_per_file)) == (50, 55)
+    # the second merge has written the five rows that it changed and copied none, into however many files
+    assert sum(pa.table(found.get_add_actions(flatten=True))["num_records"].to_pylist()) == 55
 
 
 def changed(number: int) -> pa.Table:
