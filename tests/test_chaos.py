@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from benchmarks.chaos import FAULTS, PROGRAMS, ROUND, SPANS, WEIGHTS, schedule, 
 from tests.harness import programs
 from tests.harness.disks import Disk, Machine
 from tests.harness.faults import LEASE
-from tests.harness.invariants import compare, single
+from tests.harness.invariants import compare, requests, single
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.waiting import eventually
@@ -142,6 +143,25 @@ def test_a_violation_names_what_is_missing_what_is_too_many_and_what_is_there_tw
     assert list(compare("rows", [1, 2, 2], [2, 3])) == ["rows: 1 missing: 3", "rows: 2 too many: 1, 2"]
     assert list(compare("rows", range(20), ())) == ["rows: 20 too many: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"]
     assert list(single("rows", [(1, "a"), (1, "b"), (1, "a")])) == ["rows: 1 more than once: (1, 'a')"]
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "wanted"),
+    [
+        pytest.param((0, 114_000), 1, id="within the memory"),
+        pytest.param((0, 115_000), 1, id="at its end"),
+        pytest.param((0, 116_000), 2, id="the clock was set ahead"),
+        pytest.param((0, 116_000, 5_000), 2, id="and back again"),
+    ],
+)
+def test_a_record_sent_again_is_another_request_only_once_its_id_is_forgotten(
+    timestamps: tuple[int, ...], wanted: int
+) -> None:
+    sent = [
+        SimpleNamespace(partition=1, offset=offset, timestamp=timestamp, headers=[("correlation-id", b"a")])
+        for offset, timestamp in enumerate(timestamps)
+    ]
+    assert requests(reversed(sent), {(1, 0): 55_000, (1, 1): 55_000}, 60_000) == {"a": wanted}
 
 
 def test_a_stopped_proxy_holds_everything_and_a_killed_one_cuts_the_connections(tmp_path: Path) -> None:

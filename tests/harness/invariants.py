@@ -19,13 +19,14 @@ from tests.harness.lake import commit_times, rows
 from tests.harness.storm import lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ackstream.settings import Lake
     from tests.harness.storm import Storm
     from tests.harness.system import System
 
 SHOWN = 10
+SENT = ("partition", "offset", "timeout_ms")
 STATUSES = {0, 200, 408, 424, 503}
 """Of answers to HTTP requests: none at all while the gateway is away; 503 where it cannot reach Kafka or correlate."""
 
@@ -147,11 +148,15 @@ def check_subscriber(storm: Storm) -> Iterator[str]:
 
 def check_answers(storm: Storm | Answered) -> Iterator[str]:
     """Every request has one outcome, in the table too, and its replies never differ."""
-    asked = {_id(record) for record in storm.system.records("signals")}
+    memory = storm.system.settings.correlate.recent_memory
+    timeouts = {(r["partition"], r["offset"]): r["timeout_ms"] for r in rows(storm.lake, "signals", *SENT)}
+    asked = requests(storm.system.records("signals"), timeouts, memory)
     outcomes = rows(storm.lake, "outcomes", "correlation_id", "reply_id")
-    yield from compare("outcomes of requests", (row["correlation_id"] for row in outcomes), asked)
+    decided = Counter(row["correlation_id"] for row in outcomes)
+    yield from compare("requests with an outcome", decided, asked)
+    yield from compare("outcomes of a request", (decided - asked).elements(), ())
     replies = {(r.key.decode(), dict(r.headers)["reply-id"].decode(), r.value) for r in storm.system.records("replies")}
-    yield from single("different replies to a request", (key for key, _, _ in replies))
+    yield from single("different replies of one id", (identity for _, identity, _ in replies))
     yield from compare(
         "replies of outcomes",
         {(key, identity) for key, identity, _ in replies},
@@ -159,6 +164,25 @@ def check_answers(storm: Storm | Answered) -> Iterator[str]:
     )
     acks = rows(storm.lake, "acknowledgements", "topic", "partition", "offset", "index")
     yield from single("rows of an acknowledgement", (tuple(row.values()) for row in acks))
+
+
+def requests(signals: Iterable[Any], timeouts: Mapping[tuple[int, int], int], memory_ms: int) -> Counter[str]:
+    """Return how many requests the records of each id may be, as ``docs/wire.md`` says.
+
+    A record that is sent again is another request once ``correlate.recent_memory`` after the deadline has passed, which
+    it does at once where the broker's clock is set ahead. An id that was in use may so have two outcomes.
+
+    :param timeouts: milliseconds, by partition and offset
+    """
+    found: Counter[str] = Counter()
+    ends: dict[str, int] = {}
+    clock: dict[int, int] = {}
+    for record in sorted(signals, key=lambda each: (each.partition, each.offset)):
+        now = clock[record.partition] = max(record.timestamp, clock.get(record.partition, 0))
+        if now > ends.get(identity := _id(record), -1):
+            found[identity] += 1
+            ends[identity] = record.timestamp + timeouts.get((record.partition, record.offset), 0) + memory_ms
+    return found
 
 
 def check_deadlines(storm: Storm | Answered) -> Iterator[str]:
