@@ -23,7 +23,7 @@ from ackstream.client.core.lifetime import Ending, Lifetime
 from ackstream.client.core.messages import Answers, OffsetProgress
 from ackstream.client.core.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
-from ackstream.kafka.clients import Closing
+from ackstream.kafka.clients import Closing, Failures
 from ackstream.kafka.reader import BACKOFF_SECONDS, MAX_RECORDS, POLL_MS, TopicReader
 from ackstream.protocol.errors import DittoError
 
@@ -93,7 +93,7 @@ class Worker(Closing):
         self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
         self._waits, self._skips = False, skips
-        self._progress = OffsetProgress()
+        self._progress, self._failures = OffsetProgress(), Failures()
         self._member: GroupMember | None = None
         self._closing, self._over = self._ending.closing, threading.Event()
         # of the consumer, the progress and the records that are read ahead: not held while a record is handled
@@ -247,7 +247,8 @@ class Worker(Closing):
             if self._member is not None:
                 self._member.commit(now)
         except (KafkaError, AckstreamError) as error:
-            log.warning("A step of a worker failed and will be retried: %s", error)
+            if self._failures.due(now):
+                log.warning("A step of a worker failed and will be retried: %s", error)
             self._closing.wait(BACKOFF_SECONDS)
 
     def _due(self) -> float | None:

@@ -18,7 +18,7 @@ from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
 from ackstream.errors import MissingCodecError, NotConnectedError
-from ackstream.kafka.clients import may_pass, monotonic_ms
+from ackstream.kafka.clients import Failures, may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
@@ -67,6 +67,7 @@ class QueueLink:
         self._session = self._new_session()
         self.stopped, self._closing = threading.Event(), threading.Event()
         self._unsent: deque[QueueRequest] = deque()
+        self._send_failures, self._fetch_failures = Failures(), Failures()
         self._delivered: list[MessageDelivered] = []
         self._ready: deque[QueueMessage] = deque()
         self._ready_bytes = 0
@@ -190,7 +191,9 @@ class QueueLink:
             try:
                 sent = self._connection.send(queues.write(record))
             except (KafkaError, ValueError) as error:
-                log.warning("A record of %s will be sent again, as Kafka did not take it: %s", record.consumer, error)
+                if self._send_failures.due(monotonic_ms() / 1000):
+                    name = record.consumer
+                    log.warning("A record of %s will be sent again, as Kafka did not take it: %s", name, error)
                 self._unsent.appendleft(record)
                 return None
             # binds and other signs of life are repeated anyway
@@ -271,7 +274,8 @@ class QueueLink:
             self._life.fail(error)
             return
         except Exception as error:  # noqa: BLE001 - errors of a lake depend on where it is
-            log.warning("Fetching messages failed and will be retried: %s", error)
+            if self._fetch_failures.due(monotonic_ms() / 1000):
+                log.warning("Fetching messages failed and will be retried: %s", error)
             self._closing.wait(BACKOFF_SECONDS)
             return
         del self._delivered[: len(deliveries)]

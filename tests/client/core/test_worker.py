@@ -244,6 +244,30 @@ def test_a_step_of_a_worker_that_kafka_refuses_is_tried_again(consumer, monkeypa
     assert consumer.closed
 
 
+def test_steps_of_a_worker_that_kafka_refuses_one_after_the_other_are_logged_in_growing_pauses(
+    consumer, monkeypatch, caplog
+):
+    monkeypatch.setattr(worker, "BACKOFF_SECONDS", 0.0)
+    times = [0.0] * 5 + [0.15] * 5
+
+    def turn(_now: float) -> None:
+        if not times:
+            running.life.close()
+            return
+        connection.time = times.pop(0)
+        raise KafkaError("away")
+
+    connection = FakeConnection(consumer, Closed())
+    connection.time = 0.0
+    running = Worker(connection, ["signals"], lambda *_: None, None, "latest")
+    running.turn = turn
+    running.run()
+    assert running.life.wait(10)
+    running.close()
+    logged = [record.getMessage() for record in caplog.records if "will be retried" in record.getMessage()]
+    assert logged == ["A step of a worker failed and will be retried: KafkaError: away"] * 2
+
+
 def signals(number: int, partition: int = 0) -> list[Any]:
     return [
         SimpleNamespace(topic="signals", partition=partition, offset=offset, value=b"", headers=())

@@ -143,6 +143,34 @@ def test_a_failing_fetch_is_retried(service: Service, consume: Callable[..., Que
     assert (message.id, service.settled("rejected")) == ("m2", [])
 
 
+def test_fetches_and_records_that_fail_one_after_the_other_are_logged_once_at_a_time(
+    service: Service,
+    consume: Callable[..., QueueConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(queue_link, "monotonic_ms", lambda: 1_000)
+    monkeypatch.setattr(queue_link, "POLL_MS", 1)
+    failures = deque([OSError("the store is away")] * 5)
+
+    def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        if failures:
+            raise failures.popleft()
+        return _all(deliveries)
+
+    service.fetch = fetch
+    service.rejections += [KafkaTimeoutError("no metadata")] * 5
+    consumer = consume()
+    service.deliver(2)
+    assert consumer.receive(PATIENCE_SECONDS) is not None
+    eventually(lambda: not service.rejections, "the last record that Kafka does not take")
+    consumer.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Fetching messages failed and will be retried: the store is away",
+        "A record of A will be sent again, as Kafka did not take it: KafkaTimeoutError: no metadata",
+    ]
+
+
 def test_a_consumer_without_the_codec_of_its_messages_ends_and_gives_none_of_them_up(
     service: Service, consume: Callable[..., QueueConsumer]
 ) -> None:
