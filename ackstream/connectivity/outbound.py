@@ -238,6 +238,11 @@ class OutboundWorker(Closing):
         """Whether signals are still read and published."""
         return self._worker.life.alive and not self._away
 
+    @property
+    def error(self) -> Exception | None:
+        """The error that has ended it; ``None`` if it is alive, or the other system is away."""
+        return self._worker.life.error
+
     def close(self) -> None:
         """Wait for confirmations for at most 5 s, then stop; unconfirmed signals are published at the next start."""
         with self._changed:

@@ -50,7 +50,7 @@ class TopicReader(Closing):
 
     :ivar stop: ends :meth:`follow` and a wait for the broker
     :ivar unreadable: the number of records that could not be unpacked
-    :ivar codec: the compression of one of them that this Python has no package for; ``None``: none
+    :ivar codec: the compression and the place of the first of them that this Python has no package for
     :ivar skipped: the number of records that could not be handled
     """
 
@@ -58,7 +58,7 @@ class TopicReader(Closing):
         self.consumer = consumer
         self.stop = stop or threading.Event()
         self.unreadable = self.skipped = 0
-        self.codec: str | None = None
+        self.codec: tuple[str, Place] | None = None
         self.failures = clients.Failures()
         self.thread: threading.Thread | None = None
         self._last_skipped: tuple[Any, int] | None = None
@@ -153,9 +153,11 @@ class TopicReader(Closing):
     def check_codec(self, what: str, remedy: str = "") -> None:
         """Raise ``MissingCodecError`` if :attr:`codec` is one; ``what`` names the records."""
         if self.codec is not None:
+            name, (topic, partition, offset) = self.codec
             raise MissingCodecError(
-                f"{what} are compressed with {self.codec}, which this Python cannot read: "
-                f"pip install {PACKAGES[self.codec]}{remedy}."
+                f"{what} are compressed with {name}, which this Python cannot read: "
+                f"pip install {PACKAGES[name]}{remedy}. The first one is in {topic}, partition {partition}, offset "
+                f"{offset}."
             )
 
     def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
@@ -246,8 +248,9 @@ class TopicReader(Closing):
         # the rest of the same batch fails likewise: log it once
         if self._last_skipped != (partition, offset - 1):
             log.error("Skipped an unreadable record (%s, offset %s): %s", partition, offset, error)
-        if isinstance(error, UnsupportedCodecError):
-            self.codec = next((codec for codec in PACKAGES if codec in str(error)), None)
+        if isinstance(error, UnsupportedCodecError) and self.codec is None:
+            names = (name for name in PACKAGES if name in str(error))
+            self.codec = next(((name, (*partition, offset)) for name in names), None)
         self._last_skipped = (partition, offset)
         self.unreadable += 1
         return True

@@ -25,7 +25,7 @@ from ackstream.connectivity.transports.transport import (
     redelivers,
     transport,
 )
-from ackstream.errors import SettingsError, UnreachableError
+from ackstream.errors import MissingCodecError, SettingsError, UnreachableError
 from ackstream.kafka.clients import MAX_BACKOFF_SECONDS, Closing
 from ackstream.observe.metrics import CONNECTION_FAILURES, FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN
@@ -57,6 +57,7 @@ class Part(Closing):
     def __init__(self) -> None:
         self.alive, self.connected, self.closed = True, True, False
         self.error: Exception | None = None
+        self.raises: Exception | None = None
         self.published: list[Any] = []
         self.confirms: list[Any] = []
 
@@ -69,8 +70,8 @@ class Part(Closing):
 
     def close(self) -> None:
         self.closed = True
-        if self.error is not None:
-            raise self.error
+        if self.raises is not None:
+            raise self.raises
 
 
 class Opened:
@@ -136,7 +137,7 @@ def test_a_connection_of_which_a_part_died_is_opened_again(opened: Opened, died:
     assert [opened.turn(0.0), opened.turn(0.0)] == [True, True]
     assert [intake.rests() for intake in opened.intakes] == [False]
     opened.last(died).alive = False
-    opened.last("worker").error = error
+    opened.last("worker").raises = error
     assert [opened.turn(1.0), opened.turn(1.05), opened.turn(1.1)] == [False, False, True]
     assert [opened.closed(kind) for kind in opened.parts] == [[True, False]] * 3
     assert opened.turn(1.2)
@@ -156,6 +157,19 @@ def test_targets_that_are_away_are_opened_again_while_the_sources_read_on(opened
     link.publish(reply("b"), done)
     assert [opened.closed(kind) for kind in opened.parts] == [[True, False], [False], [True, False]]
     assert [[one.address for one in each.published] for each in opened.parts["publisher"]] == [["a"], ["b"]]
+
+
+def test_targets_that_an_error_has_ended_are_opened_again_and_the_log_has_its_sentence(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened.turn(0.0)
+    opened.last("worker").alive = False
+    opened.last("worker").error = MissingCodecError("Records of signals are compressed with zstd: pip install x.")
+    assert not opened.turn(1.0)
+    assert caplog.messages[-1] == (
+        "The connection c is not open: It no longer publishes to its targets. Records of signals are compressed with"
+        " zstd: pip install x. Retrying in 0.1 s."
+    )
 
 
 @pytest.mark.parametrize("fails", ["publisher", "worker"])

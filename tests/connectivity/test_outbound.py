@@ -18,6 +18,7 @@ from ackstream.connectivity import outbound as outbound_module
 from ackstream.connectivity.outbound import Outbound, OutboundWorker, answers_of, issued
 from ackstream.connectivity.system import ROUNDS, STORED, AloneAway, Place
 from ackstream.connectivity.transports.transport import Published, TargetPublisher, not_published
+from ackstream.errors import MissingCodecError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
@@ -350,11 +351,12 @@ class Running:
         self.made: dict[str, Any] = {}
         made = SimpleNamespace(
             run=lambda: None,
-            life=SimpleNamespace(alive=True),
+            life=SimpleNamespace(alive=True, error=None),
             outbox=self.outbox,
             close=self._close,
             originator_key=None,
         )
+        self.life = made.life
 
         def make(*_: Any, **options: Any) -> Any:
             self.made = options
@@ -418,6 +420,13 @@ def test_a_signal_whose_labels_were_lost_before_it_failed_is_published_again(mon
     running.labels.complete, running.labels.taken = False, True
     running.publisher.open[0](not_published(ConnectionError("gone"), 503))
     assert (running.worker.alive, work.remaining, running.statuses) == (False, 1, [])
+
+
+def test_a_worker_that_an_error_has_ended_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(monkeypatch, Other())
+    assert (running.worker.alive, running.worker.error) == (True, None)
+    running.life.alive, running.life.error = False, (error := MissingCodecError("Records are compressed."))
+    assert (running.worker.alive, running.worker.error) == (False, error)
 
 
 def test_behind_a_signal_that_is_published_again_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ def test_a_record_of_a_compression_without_a_package_ends_a_client_and_nothing_b
         if found or not handled or not unreadable:
             return found
         # the reader has passed over offset 1, and reads on behind it
-        unreadable, running.reader.codec = False, "zstd"
+        unreadable, running.reader.codec = False, ("zstd", ("signals", 0, 1))
         consumer.records.append(_sent(2))
         return {}
 
@@ -170,7 +170,8 @@ def test_a_record_of_a_compression_without_a_package_ends_a_client_and_nothing_b
         running.close()
         return
     with pytest.raises(
-        MissingCodecError, match=r"Records of signals are compressed with zstd.*: pip install zstandard"
+        MissingCodecError,
+        match=r"Records of signals .* zstd.*: pip install zstandard.* in signals, partition 0, offset 1\.",
     ):
         running.life.wait(10)
     running.close()

@@ -212,7 +212,7 @@ def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_a
 def test_a_missing_sample_that_may_be_compressed_ends_a_reader_with_the_name_of_the_package() -> None:
     history, consumer = _history(6, 6), Consumer(position=10)
     reader = TopicReader(consumer)
-    reader.codec = "zstd"
+    reader.codec = "zstd", ("messages", 0, 7)
     recovering = ReaderPositions(consumer, history, None, check=partial(reader.check_codec, "Messages"))
     recovering.begin({PARTITION: 5})
     # not before it is certain that one is missing: other writers may compress as they like

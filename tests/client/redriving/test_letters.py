@@ -103,7 +103,7 @@ def test_records_that_this_python_cannot_unpack_are_an_error_and_not_absent():
         beginning_offsets=lambda parts: dict.fromkeys(parts, 0), end_offsets=lambda parts: dict.fromkeys(parts, 2),
     )  # fmt: skip
     reader = TopicReader(consumer)
-    reader.codec, reader.read = "zstd", lambda *_: []  # type: ignore[method-assign]
+    reader.codec, reader.read = ("zstd", ("audit", 0, 1)), lambda *_: []  # type: ignore[method-assign]
     with pytest.raises(MissingCodecError, match=r"audit are compressed with zstd.*pip install zstandard"):
         list(all_of(reader, [0], "audit"))
 
