@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -33,74 +33,18 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     merge: Merge = "sum"
 
 
-def _read() -> dict[str, Metric]:
-    entries = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, Any]])
-    return {name: msgspec.convert({"name": name, **entry}, Metric) for name, entry in entries.items()}
+CATALOGUE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, Metric])
+"""All metrics by their names in Python, from ``metrics.toml``."""
+
+METRICS = {metric.name: metric for metric in CATALOGUE.values()}
 
 
-METRICS = _read()
-"""All metrics by their names, from ``metrics.toml``."""
+def __getattr__(name: str) -> Metric:
+    """Return a metric by its name in Python (PEP 562)."""
+    if name not in CATALOGUE:
+        raise AttributeError(f"metrics.toml has no metric {name}")
+    return CATALOGUE[name]
 
-INFO = METRICS["ackstream_info"]
-
-# every job
-QUERY_ACTIVE = METRICS["ackstream_query_active"]
-BATCHES_DONE = METRICS["ackstream_batches_total"]
-BATCH_SECONDS = METRICS["ackstream_batch_duration_seconds"]
-PHASE_SECONDS = METRICS["ackstream_batch_phase_seconds_total"]
-INPUT_ROWS = METRICS["ackstream_input_rows_total"]
-LAST_BATCH = METRICS["ackstream_last_batch_timestamp_seconds"]
-LAG = METRICS["ackstream_lag_records"]
-LOST = METRICS["ackstream_lost_records_total"]
-STATE_BYTES = METRICS["ackstream_state_bytes"]
-SIGN = METRICS["ackstream_clock_sign_timestamp_seconds"]
-TICK = METRICS["ackstream_clock_tick_timestamp_seconds"]
-OVERDUE = METRICS["ackstream_clock_overdue_seconds"]
-AHEAD = METRICS["ackstream_clock_ahead_seconds"]
-
-# requests
-REQUESTS = METRICS["ackstream_requests_total"]
-DECISION = METRICS["ackstream_request_decision_seconds"]
-REPLY = METRICS["ackstream_request_reply_seconds"]
-OPEN_REQUESTS = METRICS["ackstream_open_requests"]
-OLDEST_REQUEST = METRICS["ackstream_open_requests_oldest_timestamp_seconds"]
-DEADLINE = METRICS["ackstream_open_requests_deadline_timestamp_seconds"]
-EARLY_ACKS = METRICS["ackstream_early_acknowledgements"]
-ACKS = METRICS["ackstream_acknowledgements_total"]
-DEAD_LETTERS = METRICS["ackstream_dead_letters_total"]
-
-# messages
-MESSAGES = METRICS["ackstream_messages_total"]
-KNOWN_PUBLISHERS = METRICS["ackstream_publishers"]
-WAITING_ACKS = METRICS["ackstream_publisher_acks_waiting_batches"]
-DESTINATION_LAG = METRICS["ackstream_destination_lag_batches"]
-DESTINATION_SYNC = METRICS["ackstream_destination_waited_for"]
-MIRRORED = METRICS["ackstream_mirror_batch"]
-DELIVERIES = METRICS["ackstream_deliveries_total"]
-IGNORED_REPORTS = METRICS["ackstream_ignored_reports_total"]
-READERS = METRICS["ackstream_readers"]
-OPEN_WRITERS = METRICS["ackstream_writers_with_open_samples"]
-
-# queues
-QUEUE_DEPTH = METRICS["ackstream_queue_messages"]
-QUEUE_OLDEST = METRICS["ackstream_queue_oldest_message_timestamp_seconds"]
-QUEUE_CONSUMERS = METRICS["ackstream_queue_consumers"]
-QUEUE_DELIVERIES = METRICS["ackstream_queue_deliveries_total"]
-QUEUE_REDELIVERIES = METRICS["ackstream_queue_redeliveries_total"]
-QUEUE_LEFT = METRICS["ackstream_queue_left_total"]
-
-# gateway
-HTTP_REQUESTS = METRICS["ackstream_gateway_requests_total"]
-HTTP_SECONDS = METRICS["ackstream_gateway_request_duration_seconds"]
-CONNECTIONS = METRICS["ackstream_gateway_connections"]
-UNREAD = METRICS["ackstream_gateway_unread_characters"]
-OLDEST = METRICS["ackstream_gateway_oldest_open_request_seconds"]
-
-# connections of the connector
-CONNECTION_OPEN = METRICS["ackstream_connection_open"]
-CONNECTION_FAILURES = METRICS["ackstream_connection_failures_total"]
-CONNECTION_MESSAGES = METRICS["ackstream_connection_messages_total"]
-ROUTE_OPEN = METRICS["ackstream_route_open"]
 
 # -- the numbers of a process ------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from ackstream.observe.metrics import (
 )
 
 PACKAGE = Path(metrics.__file__).parents[1]
-CONSTANTS = {name: value for name, value in vars(metrics).items() if isinstance(value, Metric)}
+CONSTANTS = metrics.CATALOGUE
 UNBOUNDED = {"correlation_id", "thing", "thing_id", "client", "publisher", "reader", "writer", "subject", "address"}
 
 
