@@ -164,15 +164,17 @@ class Ending:
     """
 
     def __init__(self, life: Lifetime, finish: Callable[[], object]) -> None:
-        """Prepare; no handler runs before :meth:`begin`."""
+        """Prepare; no handler runs before :meth:`start`. ``finish`` is called once."""
         self.closing = threading.Event()
         self._life, self._finish = life, finish
         self._lock = threading.Lock()
-        self._handles = False
+        self._loop: Loop | None = None
+        self._handles = self._finished = False
 
-    def begin(self) -> None:
-        """Note that handlers are called from now on."""
-        self._handles = True
+    def start(self, loop: Loop) -> None:
+        """Start the loop that calls the handlers."""
+        self._loop, self._handles = loop, True
+        loop.start()
 
     def handle(self, run: Callable[[], None], over: Callable[[], bool] = lambda: True) -> None:
         """Run the loop that calls the handlers; ``over``: whether none is called any more once it has returned."""
@@ -181,13 +183,23 @@ class Ending:
             self._handles = not over()
             last = not self._handles and self.closing.is_set()
         if last:
-            self._life.guard(self._finish)
+            self._life.guard(self._finish_once)
 
-    def close(self) -> bool:
-        """Note that the client is closed; return whether the thread of the handlers finishes it."""
+    def close(self, *, inside: bool = False) -> None:
+        """Finish the client behind the handler at hand; ``inside`` of one this returns, and its thread finishes it."""
         with self._lock:
             self.closing.set()
-            return self._handles
+            handles = self._handles
+        if self._loop is not None and not (inside or self._loop.inside):
+            self._loop.join()
+        elif handles:
+            return
+        self._finish_once()
+
+    def _finish_once(self) -> None:
+        if not self._finished:
+            self._finished = True
+            self._finish()
 
 
 class Client(OfOneProcess, Closing):

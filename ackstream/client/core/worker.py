@@ -89,7 +89,6 @@ class Worker(Closing):
         self.begin: Callable[[], object] = lambda: None
         self.release: Callable[[], object] = lambda: None
         self.turn: Callable[[float], object] = lambda _now: None
-        self._finished = False
         self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
         self._waits, self._skips = False, skips
@@ -124,12 +123,11 @@ class Worker(Closing):
 
     def run(self) -> None:
         """Start the thread; when this returns, every record written from now on will be handled (by the group)."""
-        self._ending.begin()
         if self._member is None:
             self.begin()
-            self._loop.start()
+            self._ending.start(self._loop)
             return
-        self._loop.start()
+        self._ending.start(self._loop)
         self.life.thread(self._keep, "ackstream-member").start()
         try:
             self._member.wait_until_joined()
@@ -142,17 +140,9 @@ class Worker(Closing):
 
         The group reads records with delayed answers again. Called by a handler, this runs after that.
         """
-        handles = self._ending.close()
-        if not self._loop.inside:
-            self._loop.join()
-        elif handles:
-            return
-        self._finish()
+        self._ending.close()
 
     def _finish(self) -> None:
-        if self._finished:
-            return
-        self._finished = True
         self._producer.close()
         with self._lock:
             self._over.set()

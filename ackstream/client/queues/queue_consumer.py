@@ -21,7 +21,6 @@ from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackstream.client.core.connection import Loop
     from ackstream.client.queues.queued_messages import QueueMessage
     from ackstream.protocol.readers import SampleOutcome
 
@@ -102,7 +101,6 @@ class QueueConsumer(Client):
         self._queue, self._mode = options.queue, options.mode
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()
-        self._finished = False
         self._life = Lifetime(lambda _: self._link.stop(), options.on_error)
         self._ending = Ending(self._life, self._finish)
         link = connection.queue_link or partial(QueueLink, connection)
@@ -111,7 +109,6 @@ class QueueConsumer(Client):
             self._life,
             lambda *call: self._settle_call(*call),  # noqa: PLW0108 - after a fork it is another method
         )
-        self._handling: Loop | None = None
         try:
             self._link.start(options.bind_timeout)
         except BaseException:
@@ -121,9 +118,7 @@ class QueueConsumer(Client):
             step, name = partial(self._handle_all, *handling), "ackstream-queue-handler"
             stopped = self._link.stopped
             guard = partial(self._ending.handle, over=stopped.is_set)
-            self._handling = connection.loop(step, name, stopped, guard, lambda: None)
-            self._ending.begin()
-            self._handling.start()
+            self._ending.start(connection.loop(step, name, stopped, guard, lambda: None))
 
     # -- for the application ------------------------------------------------------------------------------------------
 
@@ -179,20 +174,12 @@ class QueueConsumer(Client):
         Called by the handler, or meanwhile by ``on_error`` or ``on_refused``, it returns at once, and all this follows
         when the handler has returned.
         """
-        handles = self._ending.close()
         self._link.stop()
-        if self._handling is not None:
-            if not (self._life.inside or self._handling.inside):
-                self._handling.join()
-            elif handles:
-                return
-        self._finish()
+        self._ending.close(inside=self._life.inside)
 
     def _finish(self) -> None:
-        if not self._finished:
-            self._finished = True
-            self._link.close()
-            self._life.close()
+        self._link.close()
+        self._life.close()
 
     # -- settling ------------------------------------------------------------------------------------------------------
 

@@ -141,10 +141,8 @@ class SampleReader(Client):
         )
         self._life = Lifetime(self._end, options.on_error, options.on_connection, f"The reader {options.name}")
         self._ending = Ending(self._life, self._finish)
-        self._leave = False
-        self._left: bool | None = None
+        self._leave, self._left = False, True
         self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
-        self._handling = Loop(partial(self._ending.handle, self._handle_all), "ackstream-samples")
         with ExitStack() as stack:
             self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
@@ -162,8 +160,7 @@ class SampleReader(Client):
             self._link.begin(options.start_timeout)
             self._connected = stack.pop_all()
         if self._handler is not None:
-            self._ending.begin()
-            self._handling.start()
+            self._ending.start(Loop(partial(self._ending.handle, self._handle_all), "ackstream-samples"))
 
     # -- for the application -----------------------------------------------------------------------------------------
 
@@ -252,33 +249,26 @@ class SampleReader(Client):
         :raises UnreachableError: Kafka did not store that; `ackstream readers forget` repeats it
         :raises ReaderClosedError: the reader was closed before
         """
-        left = self._close(leave=True)
+        self._close(leave=True)
         if not self._leave:
             raise ReaderClosedError("The reader is closed: run `ackstream readers forget` with its name.")
-        if not left:
+        if not self._left:
             raise UnreachableError(
                 f"Kafka did not store that the reader {self._history.start.reader} is gone, and writers still wait for"
                 " it: run `ackstream readers forget` with its name."
             )
 
-    def _close(self, *, leave: bool) -> bool:
+    def _close(self, *, leave: bool) -> None:
         if not self._ending.closing.is_set():
             self._leave = leave
-        handles = self._ending.close()
         self._history.end(ReaderClosedError("The reader is closed."))
-        if not self._life.inside:
-            self._handling.join()
-        elif handles:
-            return True
-        return self._finish()
+        self._ending.close(inside=self._life.inside)
 
-    def _finish(self) -> bool:
-        """Report and disconnect, after the last handler; return as the link does."""
-        if self._left is None:
-            self._left = self._link.close(leave=self._leave)
-            self._connected.close()
-            self._life.close()
-        return self._left
+    def _finish(self) -> None:
+        """Report and disconnect, after the last handler."""
+        self._left = self._link.close(leave=self._leave)
+        self._connected.close()
+        self._life.close()
 
     # -- in the threads ----------------------------------------------------------------------------------------------
 
