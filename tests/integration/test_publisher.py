@@ -31,7 +31,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.settings import Kafka, Settings
 from tests.harness import pages
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +136,7 @@ def test_a_message_is_accepted_when_kafka_has_it(topics: Kafka) -> None:
 
 
 def test_a_publisher_may_be_closed_by_its_own_callback(
-    topics: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    topics: Kafka, service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In the thread of its producer, which would wait for itself."""
     path = tmp_path / "store"
@@ -145,9 +145,10 @@ def test_a_publisher_may_be_closed_by_its_own_callback(
     with suppress(PublisherClosedError):
         futures += [publisher.publish(b"x", topic="orders") for _ in range(100)]
     assert publisher.wait_closed(PATIENCE_SECONDS)
-    wait(futures, PATIENCE_SECONDS)
-    # its store is free, and nothing was wrong
+    assert not wait(futures, PATIENCE_SECONDS).not_done
+    # its store is free, the job tells the next publisher whose the numbers of its messages are, and nothing was wrong
     _publisher(topics, stage="accepted", store=path).close()
+    eventually(lambda: len(service.logons) == 2, "the second logon")
     assert "Traceback" not in caplog.text
 
 
