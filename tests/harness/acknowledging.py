@@ -21,6 +21,7 @@ from ackstream.protocol import messages
 from ackstream.protocol.messages import encode_ack
 from ackstream.protocol.record_headers import SESSION
 from ackstream.settings import Persist, PublishRule, RequiredRole, Settle
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -57,7 +58,7 @@ class Acknowledging:
         self._sources = {kafka.topic("stored"): STORED, kafka.topic("app-acks"): REPORTS}
         self._reader = TopicReader.at_end(kafka, kafka.topic("messages"), *self._sources, stop=self._stop)
         self._answers = kafka.topic("publisher-acks")
-        self._producer = clients.connect_producer(kafka, self._answers, delivery_timeout=30)
+        self._producer = clients.connect_producer(kafka, self._answers, delivery_timeout=PATIENCE_SECONDS)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 

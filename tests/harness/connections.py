@@ -14,7 +14,7 @@ from ackstream.connectivity.connector import Connector
 from ackstream.settings import Kafka, Settings
 from tests.harness.counterpart import Counterpart, aggregate
 from tests.harness.kafka import records
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Elsewhere:
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         named = [(name, text.encode()) for name, text in (headers or {}).items()]
         sent = self.producer.send(topic, data, headers=named, partition=partition)
-        return int(sent.get(timeout=30).offset)
+        return int(sent.get(timeout=PATIENCE_SECONDS).offset)
 
     def read(self, topic: str) -> list[Any]:
         return records(self.kafka, topic)
@@ -108,7 +108,9 @@ class Signals:
         message = {"topic": topic, "headers": headers, "path": path, "value": value}
         named = [("correlation-id", correlation_id.encode())]
         producer = KafkaProducer(bootstrap_servers=self._kafka.bootstrap)
-        producer.send(self._kafka.topic(where), json.dumps(message).encode(), THING.encode(), named).get(30)
+        producer.send(self._kafka.topic(where), json.dumps(message).encode(), THING.encode(), named).get(
+            PATIENCE_SECONDS
+        )
         producer.close()
 
 

@@ -21,7 +21,7 @@ from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate, Kafka, Lake, Settings
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.kafka import end, records
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ class System:
         sent = self.producer.send(
             self.settings.kafka.topic(topic), key=key.encode(), value=data, headers=list((headers or {}).items())
         )
-        return int(sent.get(timeout=30).timestamp)
+        return int(sent.get(timeout=PATIENCE_SECONDS).timestamp)
 
     def post(self, topic: str, value: Any, partition: int | None = None) -> None:
         """Send a record without waiting for the broker."""
@@ -127,7 +127,9 @@ class System:
 
         def passed() -> bool:
             topic, value = self.settings.kafka.topic("clock"), str(time_ms).encode()
-            self.producer.send(topic, key=ANY_RUN.encode(), value=value, timestamp_ms=time_ms).get(timeout=30)
+            self.producer.send(topic, key=ANY_RUN.encode(), value=value, timestamp_ms=time_ms).get(
+                timeout=PATIENCE_SECONDS
+            )
             progress = query.lastProgress
             watermark = progress.eventTime.get("watermark") if progress is not None else None
             return (

@@ -53,7 +53,7 @@ def produce(settings: Settings, entries: Iterable[tuple[str, bytes]]) -> None:
     try:
         for key, value in entries:
             producer.send(settings.kafka.topic("ledger"), key=key.encode(), value=value)
-        producer.flush(timeout=60)
+        producer.flush(timeout=PATIENCE_SECONDS)
     finally:
         producer.close()
 

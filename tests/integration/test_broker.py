@@ -22,7 +22,7 @@ from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Kafka, Local, Settings
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 
 def send(settings: Settings, value: bytes) -> None:
     with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, max_request_size=20_000_000) as producer:
-        producer.send("signals", value).get(30)
+        producer.send("signals", value).get(PATIENCE_SECONDS)
 
 
 def values(settings: Settings, number: int) -> list[bytes]:
@@ -103,7 +103,7 @@ def test_a_topic_that_was_not_created_is_an_error(kafka: Kafka):
         KafkaProducer(bootstrap_servers=kafka.bootstrap, max_block_ms=1000) as producer,
         pytest.raises(KafkaTimeoutError),
     ):
-        producer.send(kafka.topic("signals"), b"x").get(30)
+        producer.send(kafka.topic("signals"), b"x").get(PATIENCE_SECONDS)
 
 
 def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypatch: pytest.MonkeyPatch):

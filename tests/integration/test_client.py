@@ -178,7 +178,7 @@ def test_a_restart_of_the_broker_loses_no_request_and_no_acknowledgement(tmp_pat
                 broker.start()
                 futures |= send(range(first + 600, first + 700))
             for number, future in futures.items():
-                assert future.result(120).value == number
+                assert future.result(PATIENCE_SECONDS).value == number
     finally:
         broker.stop()
 

@@ -31,7 +31,7 @@ from tests.harness.kafka import following, records
 from tests.harness.ledgers import accepted, outcome
 from tests.harness.processes import environment
 from tests.harness.service import Service
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -390,7 +390,7 @@ def test_acknowledgements_come_through_a_source_that_declares_their_labels(topic
         # what a target issues is declared by itself
         for label in (mine, issued):
             with pytest.raises(DittoError, match="taken by other subscribers"):
-                other.declare([label]).future.result(30)
+                other.declare([label]).future.result(PATIENCE_SECONDS)
         Signals(topics).event("asked", 1, [mine, issued])
         (event,) = eventually(lambda: elsewhere.read(events), "the event")
         assert decode(event.value).headers["requested-acks"] == [mine]
@@ -492,7 +492,7 @@ def test_while_its_labels_are_taken_the_acknowledgements_of_a_connection_are_rej
     signals = Signals(topics)
     with Declarer(topics) as other, Counterpart(topics) as job:
         taken = other.declare([mine])
-        taken.future.result(30)
+        taken.future.result(PATIENCE_SECONDS)
         with connected(configured) as connector:
             elsewhere.send(incoming, ack)
             (error,) = eventually(lambda: elsewhere.read(answers), "the error")

@@ -358,7 +358,7 @@ def test_a_command_of_an_aborted_transaction_is_answered_by_nobody(spark: SparkS
         ):
             producer.begin_transaction()
             value = json.dumps(system.command_json(correlation_id, requested_acks=["a-ack"])).encode()
-            producer.send(name, key=b"k", value=value).get(timeout=30)
+            producer.send(name, key=b"k", value=value).get(timeout=PATIENCE_SECONDS)
             system.ack(correlation_id, "a-ack")
             finish()
         eventually(lambda: "committed" in system.replies(), "the reply", query)
@@ -381,7 +381,7 @@ def test_records_that_were_deleted_unread_stop_the_job_or_are_counted(
         system.command("kept", requested_acks=["a-ack"])
         system.ack("kept", "a-ack")
         with system.correlate(spark) as query, pytest.raises(StreamingQueryException, match=DATA_LOSS):
-            query.awaitTermination(60)
+            query.awaitTermination(PATIENCE_SECONDS)
         with other.correlate(spark) as query:
             eventually(lambda: "kept" in other.replies(), "the reply", query)
             eventually(lambda: "deleted before correlate read them" in caplog.text, "the count", query)

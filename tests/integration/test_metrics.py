@@ -143,7 +143,7 @@ def test_the_jvm_logs_json_lines_where_the_program_does(tmp_path: Path) -> None:
         env={**environment, "ACKSTREAM_LOG_FORMAT": "json", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     lines = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]

@@ -102,7 +102,7 @@ class System:
         self.settings = settings
         self.kafka = settings.kafka
         self._publisher = Publisher(self.kafka, name="p", ack_timeout=30.0)
-        self._producer = clients.connect_producer(self.kafka, None, delivery_timeout=30)
+        self._producer = clients.connect_producer(self.kafka, None, delivery_timeout=PATIENCE_SECONDS)
         self._queues = ExitStack()
         self.start()
 

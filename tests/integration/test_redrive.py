@@ -24,7 +24,7 @@ from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ledger import decode
 from ackstream.settings import Kafka, Lake, Settings
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.lake.planes import write
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def give_up(settings: Settings, number: int) -> list[str]:
         producer.send(topic, f"no JSON {one}".encode(), f"key-{one % 7}".encode(), [("reply-to", b"mine")])
         for one in range(number)
     ]
-    found = [future.get(30) for future in stored]
+    found = [future.get(PATIENCE_SECONDS) for future in stored]
     producer.close()
     at = datetime(2026, 1, 1, tzinfo=timezone.utc)
     rows = [
@@ -180,7 +180,7 @@ def test_the_dead_letters_of_others_go_to_the_topic_that_their_headers_name(sett
         ("own", b"1"),
     ]  # fmt: skip
     for key, value, own in ((b"a", b"kafka", share_group), (b"b", b"spring", spring), (b"c", b"unknown", [])):
-        producer.send(dlq, value, key, own).get(30)
+        producer.send(dlq, value, key, own).get(PATIENCE_SECONDS)
     producer.close()
     report = redrive(settings, source=dlq, where="key <> 'x'::BLOB")
     assert (report.chosen, report.redriven, len(report.unavailable)) == (3, 2, 1)
@@ -197,7 +197,7 @@ def test_a_letter_that_cannot_be_sent_holds_up_no_other(settings: Settings, monk
         admin.create_topics({small: {"num_partitions": 1, "configs": {"max.message.bytes": "300"}}})
     producer = connect_producer(settings.kafka, small)
     # with its new header it is too large for the topic
-    large = producer.send(small, b"x" * 200, b"k").get(30)
+    large = producer.send(small, b"x" * 200, b"k").get(PATIENCE_SECONDS)
     producer.close()
     write(
         settings.lake,
@@ -241,7 +241,7 @@ def test_a_run_that_is_interrupted_hides_nothing_from_the_readers_of_its_topics(
 
     def interrupt(*arguments: Any) -> Any:
         for future in sent:
-            future.get(30)
+            future.get(PATIENCE_SECONDS)
             raise KeyboardInterrupt
         sent.append(submit(*arguments))
         return sent[0]

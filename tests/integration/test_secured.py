@@ -168,7 +168,7 @@ def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
         stack.enter_context(answers)
         requester = stack.enter_context(Requester(kafkas["requester"]))
         command = Command.modify_attribute(THING, "n", 2)
-        reply = requester.request(command, acks=["twin-persisted", "meter"], timeout=60)
+        reply = requester.request(command, acks=["twin-persisted", "meter"], timeout=PATIENCE_SECONDS)
         assert (reply.ok, sorted(reply.acks)) == (True, ["meter", "twin-persisted"])
         # persist, mirror, settle, publisher, reader
         reader = stack.enter_context(
@@ -191,7 +191,7 @@ def test_every_party_works_with_a_login_of_its_own_and_exactly_its_acls(
         producer = connect_producer(operator.kafka, "inbound")
         stack.callback(close_producer, producer)
         brought = System.command_json("in-1", requested_acks=["twin-persisted"])
-        producer.send("inbound", json.dumps(brought).encode()).get(60)
+        producer.send("inbound", json.dumps(brought).encode()).get(PATIENCE_SECONDS)
         eventually(runs(lambda: "in-1" in _archived(lake)), "the outcome of the command that was brought")
         eventually(runs(lambda: rows(lake, "deliveries", "reader")), "the acknowledgement of the reader")
     logs = "".join(program.log.read_text("utf-8") for program in running)

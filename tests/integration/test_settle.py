@@ -79,7 +79,7 @@ class System:
         self._send(topic, key, value)
 
     def _send(self, topic: str, key: str, value: bytes | None) -> None:
-        self._producer.send(self.settings.kafka.topic(topic), value, key.encode()).get(10)
+        self._producer.send(self.settings.kafka.topic(topic), value, key.encode()).get(PATIENCE_SECONDS)
 
     def wait(self, enough: Callable[[], Any]) -> Any:
         """Return what ``enough`` gives as soon as it gives something, after each answer that is heard."""

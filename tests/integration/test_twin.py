@@ -19,7 +19,7 @@ from ackstream.settings import Quota, Twin
 from tests.harness import lake
 from tests.harness.processes import Job
 from tests.harness.system import System
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +164,7 @@ def test_a_batch_that_died_after_its_commit_says_the_same_again_and_changes_noth
             system.post("signals", command("create", f"refused-{number}", value={}))
         system.producer.flush()
         with pytest.raises(StreamingQueryException, match="killed before"):
-            twin.awaitTermination(60)
+            twin.awaitTermination(PATIENCE_SECONDS)
         # the index may be ahead of the twin
         eventually(lambda: rows(system.settings, "things")[0]["revision"] > 1, "the index", index)
     first = said.pop()
@@ -194,7 +194,7 @@ def test_a_merge_that_fails_is_told_with_500_and_tried_again_after_a_restart(
             system.twin(spark) as (_, index),
             pytest.raises(StreamingQueryException, match="the store is away"),
         ):
-            index.awaitTermination(60)
+            index.awaitTermination(PATIENCE_SECONDS)
         assert told() == [500]
     with system.twin(spark) as (twin, _):
         eventually(lambda: told() == [500, 204], "the second try", twin)

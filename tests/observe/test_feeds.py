@@ -22,6 +22,7 @@ from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated, StoredRange
 from ackstream.settings import Settings
 from tests.harness.ledgers import outcome
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from ackstream.settings import Kafka
@@ -82,7 +83,7 @@ def write_ledger(settings: Settings, topic: str, values: list[bytes]) -> int:
             producer.send(settings.kafka.topic(topic), key=str(number).encode(), value=value)
             for number, value in enumerate(values)
         ]
-        return max(int(future.get(timeout=30).timestamp) for future in sent)
+        return max(int(future.get(timeout=PATIENCE_SECONDS).timestamp) for future in sent)
 
 
 @pytest.mark.integration
@@ -131,7 +132,7 @@ def settings(kafka: Kafka) -> Settings:
 def write(settings: Settings, topic: str, *values: bytes) -> None:
     with KafkaProducer(bootstrap_servers=settings.kafka.bootstrap) as producer:
         for value in values:
-            producer.send(settings.kafka.topic(topic), key=b"k", value=value).get(timeout=30)
+            producer.send(settings.kafka.topic(topic), key=b"k", value=value).get(timeout=PATIENCE_SECONDS)
 
 
 STORED = messages.write_stored(StoredRange("orders", 1, 3, 5))

@@ -40,6 +40,7 @@ from ackstream.spark.checkpoint import (
 from ackstream.spark.job import POOL, Job
 from ackstream.spark.kafka import ANY_RUN
 from ackstream.spark.migration import with_values
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -247,7 +248,7 @@ def test_the_tasks_of_a_job_are_in_a_pool_with_those_that_are_as_urgent(
 
     settings = Settings(kafka=kafka, lake=Lake(checkpoints=str(tmp_path)))
     job = Job(name="x", build=build, trigger="archive.trigger", answers=answers)
-    job.start(spark, settings, available_now=True).awaitTermination(60)
+    job.start(spark, settings, available_now=True).awaitTermination(PATIENCE_SECONDS)
     assert seen
     assert set(seen) == {pool}
     # what this thread does otherwise is in no pool

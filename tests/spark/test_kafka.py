@@ -24,6 +24,7 @@ from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN, reading_tasks
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.protocol.ditto.test_correlation_ids import OF_SPRING
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def test_no_error_of_a_query_shows_a_login(
         writer = stream.writeStream.format("kafka").options(**spark_kafka.sink_options(kafka)).option("topic", "t")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(60)
+        query.awaitTermination(PATIENCE_SECONDS)
     query.explain(extended=True)
     stream.explain(extended=True)
     # Java's own text has the plan of the query; those of batches show options in this form

@@ -17,6 +17,7 @@ from ackstream.errors import StartError
 from ackstream.local import jars
 from ackstream.local.submit import SECRET
 from ackstream.spark.session import check_disks
+from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +60,7 @@ def test_no_secret_of_the_settings_is_in_the_list_of_processes(tmp_path: Path) -
         env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
@@ -88,7 +89,7 @@ def test_tables_and_checkpoints_are_their_owner_s_alone(jvm: SparkSession, tmp_p
     stream = spark.readStream.format("delta").load(table).writeStream.foreachBatch(write)
     stream.option("checkpointLocation", str(tmp_path / "checkpoints/job")).trigger(availableNow=True).start()
     for query in spark.streams.active:
-        query.awaitTermination(60)
+        query.awaitTermination(PATIENCE_SECONDS)
     made = [path for top in ("lake", "checkpoints") for path in (tmp_path / top).rglob("*")]
     assert {path.parts[len(tmp_path.parts)] for path in made} == {"lake", "checkpoints"}
     assert [str(path) for path in made if path.stat().st_mode & 0o077] == []
@@ -127,7 +128,7 @@ def test_options_win_over_the_settings_and_these_over_the_defaults_of_the_user(t
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "SPARK_CONF_DIR": str(tmp_path / "user")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert "found 1 2 3" in finished.stdout.splitlines(), finished.stderr
