@@ -98,11 +98,16 @@ def test_a_good_client_is_served_while_others_attack(port: int) -> None:
                 statuses[client.get(LAMP).status_code] += 1
                 taken.append(time.monotonic() - began)
 
-    calm = []
-    for _ in range(20):
-        began = time.monotonic()
-        assert ask(port).status_code == 200
-        calm.append(time.monotonic() - began)
+    def calm() -> float:
+        """Return how long a request takes without an attack."""
+        found = []
+        for _ in range(20):
+            began = time.monotonic()
+            assert ask(port).status_code == 200
+            found.append(time.monotonic() - began)
+        return statistics.median(found)
+
+    before = calm()
     threads = [threading.Thread(target=go_on) for _ in range(GOOD)]
     for thread in threads:
         thread.start()
@@ -114,9 +119,9 @@ def test_a_good_client_is_served_while_others_attack(port: int) -> None:
         for thread in threads:
             thread.join()
     assert statuses.keys() == {200}, statuses
-    # on a busy machine the client waits without an attack, too
-    most = MOST_SECONDS + 2 * statistics.median(calm)
-    assert statistics.quantiles(taken, n=100)[-1] < most, (calm, taken, found)
+    # on a busy machine the client waits without an attack, too, and it may have become busy meanwhile
+    usual = max(before, calm())
+    assert statistics.quantiles(taken, n=100)[-1] < MOST_SECONDS + 2 * usual, (usual, taken, found)
     # half-open ones end by themselves
     assert found["half-open ended"] == HALF_OPEN * 3 // 4
     # few passwords were compared, and none was found
