@@ -13,6 +13,7 @@ import sys
 from base64 import b64encode
 from collections import Counter
 from contextlib import suppress
+from typing import TypeAlias
 
 import httpx
 from websockets.asyncio.client import connect
@@ -20,6 +21,8 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.harness.gateway import LAMP
 from tests.harness.waiting import PATIENCE_SECONDS
+
+Connection: TypeAlias = "tuple[asyncio.StreamReader, asyncio.StreamWriter]"
 
 HALF_OPEN, GUESSES, SOCKETS, GUESSERS = 100, 1_000, 1_000, 250
 GET = f"GET {LAMP} HTTP/1.1\r\nhost: localhost\r\n"
@@ -43,11 +46,24 @@ class Attacks:
     async def run(self) -> None:
         await asyncio.gather(self._half_open(), self._guess(), self._filters(), self._sockets())
 
-    async def _open(self, sent: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self, sent: str) -> Connection:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(sent.encode())
         await writer.drain()
         return reader, writer
+
+    async def _ask(self, sent: str, connection: Connection | None = None) -> tuple[str, Connection]:
+        """Send a request; return the head of the answer, and the connection, a new one where the gateway closed it."""
+        while True:
+            try:
+                if connection is None:
+                    connection = await self._open(sent)
+                else:
+                    connection[1].write(sent.encode())
+                return (await connection[0].readuntil(b"\r\n\r\n")).decode().lower(), connection
+            except (asyncio.IncompleteReadError, ConnectionError):
+                # on a busy machine this program may be so slow that its connections are closed as idle ones
+                connection = None
 
     async def _half_open(self) -> None:
         """Connections without a request, with a part of a head, with a part of a body."""
@@ -68,13 +84,13 @@ class Attacks:
         numbers = iter(range(GUESSES))
 
         async def guess() -> None:
-            reader, writer = await self._open("")
+            connection = await self._open("")
             for number in numbers:
-                writer.write(f"{GET}authorization: {authorization('eve', f'guess {number}')}\r\n\r\n".encode())
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r\n")[0]))
+                sent = f"{GET}authorization: {authorization('eve', f'guess {number}')}\r\n\r\n"
+                head, connection = await self._ask(sent, connection)
+                await connection[0].readexactly(int(head.partition("content-length: ")[2].partition("\r\n")[0]))
                 self.found[f"guess {head.split(' ', 2)[1]}"] += 1
-            writer.close()
+            connection[1].close()
 
         await asyncio.gather(*(guess() for _ in range(GUESSERS)))
 
@@ -105,10 +121,8 @@ class Attacks:
         own = f"authorization: {authorization('eve')}\r\n\r\n"
         opened = []
         for _ in range(SOCKETS // 50):
-            found = await asyncio.gather(*(self._open(UPGRADE + own) for _ in range(50)))
-            for reader, writer in found:
-                head = await reader.readuntil(b"\r\n\r\n")
-                self.found[f"socket {head.split(b' ', 2)[1].decode()}"] += 1
+            for head, (_, writer) in await asyncio.gather(*(self._ask(UPGRADE + own) for _ in range(50))):
+                self.found[f"socket {head.split(' ', 2)[1]}"] += 1
                 opened.append(writer)
         for writer in opened:
             writer.close()
