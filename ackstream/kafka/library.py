@@ -110,18 +110,14 @@ class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is no
 
 
 @lru_cache(maxsize=65_536)
-def _hash(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
-
-
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the number of the partition to which every Kafka client sends records of a key."""
     # partition numbers have no gaps
-    return _hash(key) % partitions
+    return (int(murmur2(key)) & 0x7FFFFFFF) % partitions
 
 
 class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python is not typed
-    """Chooses the partition of a key as every Kafka client does; the hashes of keys are cached."""
+    """Chooses the partition of a key as every Kafka client does; those of recent keys are cached."""
 
     def partition(
         self, topic: str, key: Any, serialized_key: bytes | None, value: Any, serialized_value: Any, cluster: Any
