@@ -112,8 +112,7 @@ class ArchiveFold:
         else:
             tables.append(self._fresh(records, table, spans), self._lake, table, *transaction, count=count)
             for span in spans:
-                if span.query_id is not None:
-                    written.found(span.query_id, span.last_batch)
+                written.found(span.query_id, span.last_batch)
 
     def _memory(self, spark: SparkSession, table: str, spans: list[BatchSpan], application: str) -> Written:
         """Return the memory of a table, with the newest batch of each query of the spans."""
@@ -206,14 +205,14 @@ class Written:
     """The newest batch of each query in one table, and the ids of its rows if they are all known."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, int] = {}
-        self._ids: dict[str, list[pa.ChunkedArray]] = {}
+        self._newest: dict[str | None, int] = {}
+        self._ids: dict[str | None, list[pa.ChunkedArray]] = {}
 
     def knows(self, query_id: str) -> bool:
         """Return whether the newest batch of a query is known."""
         return query_id in self._newest
 
-    def found(self, query_id: str, newest: int) -> None:
+    def found(self, query_id: str | None, newest: int) -> None:
         """Remember the newest batch of a query that the table has, of whose rows nothing is known."""
         self._newest[query_id] = max(newest, self._newest.get(query_id, -1))
         self._ids.pop(query_id, None)
@@ -224,14 +223,14 @@ class Written:
 
     def decides(self, span: BatchSpan) -> bool:
         """Return whether the rows of the span that the table has are known."""
-        if span.query_id is None or not self.reaches(span):
-            return span.query_id is not None
-        return span.first_batch == self._newest[span.query_id] and span.query_id in self._ids
+        if not self.reaches(span):
+            return True
+        return span.query_id in self._ids and span.first_batch == self._newest[span.query_id]
 
     def fresh(self, rows: pa.Table, spans: Iterable[BatchSpan]) -> pa.Table:
         """Return rows without those that the table has; the spans are decided."""
         for span in spans:
-            if span.query_id is not None and self.reaches(span):
+            if self.reaches(span):
                 for ids in self._ids[span.query_id]:
                     known = pc.and_(_of_batch(rows, span.query_id, span.first_batch), pc.is_in(rows["id"], ids))
                     rows = rows.filter(pc.invert(known))
@@ -239,15 +238,12 @@ class Written:
 
     def add(self, rows: pa.Table, span: BatchSpan) -> None:
         """Remember a span whose rows have been written; the span is decided."""
-        if span.query_id is None:
-            return
-        newest = self._newest[span.query_id]
         keys = rows.select(KEY)
         ids = keys.filter(_of_batch(keys, span.query_id, span.last_batch))["id"]
-        before = self._ids[span.query_id] if span.last_batch == newest else []
+        before = self._ids[span.query_id] if span.last_batch == self._newest[span.query_id] else []
         self._ids[span.query_id] = [*before, ids]
         self._newest[span.query_id] = span.last_batch
 
 
-def _of_batch(rows: pa.Table, query_id: str, batch_id: int) -> pa.ChunkedArray:
+def _of_batch(rows: pa.Table, query_id: str | None, batch_id: int) -> pa.ChunkedArray:
     return pc.and_(pc.equal(rows["query_id"], query_id), pc.equal(rows["batch_id"], batch_id))
