@@ -196,20 +196,15 @@ def commit(
         own = [{"txn": {"appId": name, "version": version, "lastUpdated": now}} for name in names]
         committed = transaction.commit(write(transaction).appendedAll(added(spark, own)), operation)
         # the condition of the hook
-        if committed % table.checkpointInterval(transaction.metadata()) == 0:
-            _checkpoint_later(spark, path)
+        if committed % table.checkpointInterval(transaction.metadata()) == 0 and path not in _DUE:
+            _DUE.add(path)
+            # the process may be ending
+            with suppress(RuntimeError):
+                _CHECKPOINTS.submit(_checkpoint, spark, path)
         return True
 
     # a job that starts may be adding a column, or changing a property
     return retried(attempt)
-
-
-def _checkpoint_later(spark: SparkSession, path: str) -> None:
-    if path not in _DUE:
-        _DUE.add(path)
-        # the process may be ending
-        with suppress(RuntimeError):
-            _CHECKPOINTS.submit(_checkpoint, spark, path)
 
 
 def _checkpoint(spark: SparkSession, path: str) -> None:
