@@ -202,8 +202,7 @@ def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, i
 
 def newest_batch_of(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
     """Return the newest batch of a query in the tables that it appends to; -1 for no batch."""
-    versions = [transactions(spark, settings.lake, name) for name in names]
-    return max((first_and_newest(found, query_id)[1] for found in versions), default=-1)
+    return first_and_newest(newest_versions(spark, settings.lake, names), query_id)[1]
 
 
 def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settings, query_id: str) -> int:
