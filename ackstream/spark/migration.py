@@ -65,7 +65,10 @@ def migrate(spark: SparkSession, settings: Settings, job: Job) -> Migration | No
     location = settings.lake.checkpoint(job.name)
     old = Checkpoint(spark, location)
     new = old.at(location + DRAFT)
-    if not old.exists(REMEMBERED) and not _is_to_move(new):
+    # a migration may have been interrupted between its two renames
+    if not old.exists(REMEMBERED) and not (
+        new.exists(REMEMBERED) and new.at(new.remembered[FORMER]).exists(REMEMBERED)
+    ):
         raise StartError(
             f"There is no checkpoint at {location}: start the {job.name} job, or correct lake.checkpoints."
         )
@@ -121,11 +124,6 @@ def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
         changed = getattr(settings, part).model_copy(update={name: value})
         settings = settings.model_copy(update={part: changed})
     return settings
-
-
-def _is_to_move(new: Checkpoint) -> bool:
-    """Return whether a migration was interrupted between its two renames."""
-    return new.exists(REMEMBERED) and new.at(new.remembered[FORMER]).exists(REMEMBERED)
 
 
 def carry_offsets(old: str, new: str) -> str:
