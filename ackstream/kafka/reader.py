@@ -92,11 +92,10 @@ class TopicReader(Closing):
         name: str,
         *handlers: Callable[[Any], None],
         guard: Callable[[Callable[[], None]], None] | None = None,
-        poll_ms: int = POLL_MS,
-        max_records: int = MAX_RECORDS,
+        **limits: int,
     ) -> None:
         """Start a thread that calls :meth:`follow`; ``guard`` runs it, and handles its fatal error."""
-        run = partial(self.follow, *handlers, poll_ms=poll_ms, max_records=max_records)
+        run = partial(self.follow, *handlers, limits=limits)
         target, arguments = (run, ()) if guard is None else (guard, (run,))
         self.thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         self.thread.start()
@@ -131,13 +130,12 @@ class TopicReader(Closing):
         handle: Callable[[Any], None],
         after_poll: Callable[[float], None] = lambda _now: None,
         *,
-        poll_ms: int = POLL_MS,
-        max_records: int = MAX_RECORDS,
+        limits: Mapping[str, int],
     ) -> None:
-        """Handle each record until the client stops, and log exceptions."""
+        """Handle each record until the client stops, and log exceptions; ``limits`` are those of :meth:`read`."""
         # ``after_poll``: called after the records of each poll with the monotonic time in seconds
         while not self.stop.is_set():
-            for record in self.read(poll_ms, max_records):
+            for record in self.read(**limits):
                 try:
                     handle(record)
                 except Exception:

@@ -101,7 +101,7 @@ class ReaderLink:
 
         Raises ``SettleTimeout``, or ``UnreachableError`` if Kafka did not answer at the beginning.
         """
-        name, limits = f"ackstream-reader-{self._start.reader}", {"poll_ms": POLL_MS, "max_records": MAX_RECORDS}
+        name, limits = f"ackstream-reader-{self._start.reader}", {"timeout_ms": POLL_MS, "max_records": MAX_RECORDS}
         self.link.start(name, self._receive, self._step, guard=self._life.guard, **limits)
         if not self._started.wait(timeout):
             if self._failure is not None:
