@@ -230,9 +230,10 @@ def gateway() -> None:
 
     from ackstream.gateway.exchange import connected
     from ackstream.gateway.server import Server
+    from ackstream.observe import logs
     from ackstream.observe.endpoint import serving
 
-    settings = _logged("gateway")
+    settings = logs.begin("gateway")
 
     def print_address(address: str) -> None:
         line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
@@ -269,9 +270,10 @@ def route() -> None:
 
 def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Runner]) -> None:
     """Run the parts of the settings under a key, which have their names under another one."""
+    from ackstream.observe import logs
     from ackstream.observe.endpoint import serving
 
-    settings = _logged(program)
+    settings = logs.begin(program)
     parts = getattr(settings, key)
     if not parts:
         raise errors.SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
@@ -284,17 +286,6 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
             running.run()
         except KeyboardInterrupt:
             console.print("Closing.")
-
-
-def _logged(program: str) -> Settings:
-    from ackstream.observe import logs
-    from ackstream.settings import Log
-
-    # errors in the settings are logged, too
-    logs.configure(Log(), program=program)
-    settings = terminal.load()
-    logs.configure(settings.log, program=program)
-    return settings
 
 
 # -- all commands ------------------------------------------------------------------------------------------------------

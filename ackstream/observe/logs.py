@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ackstream.settings import Log
+    from ackstream.settings import Log, Settings
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 SPARK_LEVELS = {"debug": "INFO", "info": "WARN", "warning": "WARN", "error": "ERROR"}
@@ -111,6 +111,16 @@ class _Repetitions(logging.Filter):
         if left_out:
             record.msg, record.args = f"{record.getMessage()} ({left_out} more before)", None
         return True
+
+
+def begin(program: str) -> Settings:
+    """Read the settings and configure the log by them; errors in the settings are logged, too."""
+    from ackstream.settings import Log, load  # noqa: PLC0415 - help needs no settings
+
+    configure(Log(), program=program)
+    settings = load()
+    configure(settings.log, program=program)
+    return settings
 
 
 def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:

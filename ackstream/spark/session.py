@@ -36,7 +36,6 @@ from ackstream.local.submit import (
 )
 from ackstream.observe import logs
 from ackstream.observe.endpoint import serving
-from ackstream.settings import Log, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,10 +192,7 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
     """Call ``run`` with settings, log (named ``program``) and metrics; exit with the product's error."""
     keep_private()
     try:
-        # errors in the settings are logged, too
-        logs.configure(Log(), program=program)
-        settings = load()
-        logs.configure(settings.log, program=program)
+        settings = logs.begin(program)
         try:
             with serving(settings.metrics, program):
                 run(settings)

@@ -24,7 +24,6 @@ from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Kafka, Lake, Persist, Settings
 from ackstream.settings.jobs import QueueJob, QueueSettings, Settle
 from ackstream.spark import job as spark_job
-from ackstream.spark import session as spark_session
 from ackstream.spark.checkpoint import (
     DRAFT,
     REMEMBERED,
@@ -319,7 +318,7 @@ def _main(
         yield None, stop
 
     monkeypatch.setattr(spark_job, "driver", driver)
-    monkeypatch.setattr(spark_session, "load", Settings)
+    monkeypatch.setattr("ackstream.settings.load", Settings)
     spark_job.main(*(SimpleNamespace(name=name, running=partial(running, name)) for name in "xy"))  # type: ignore[arg-type]
     return seen
 
