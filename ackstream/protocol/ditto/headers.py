@@ -76,37 +76,31 @@ def read_correlation_id(value: Any) -> str:
     return text
 
 
-def _boolean(name: str) -> Callable[[Any], bool]:
-    def read(value: Any) -> bool:
-        if value is True or value == "true":
-            return True
-        if value is False or value == "false":
-            return False
-        raise errors.header_type_invalid(name, _text(value), "boolean")
-
-    return read
+def _boolean(name: str, value: Any) -> bool:
+    if value is True or value == "true":
+        return True
+    if value is False or value == "false":
+        return False
+    raise errors.header_type_invalid(name, _text(value), "boolean")
 
 
-def _integer(name: str) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if type(value) is int and abs(value) < _LARGEST:
-            return value
-        text = _text(value)
-        if _INTEGER.fullmatch(text) is None:
-            raise errors.header_type_invalid(name, text, "int")
-        return int(text)
-
-    return read
+def _integer(name: str, value: Any) -> int:
+    if type(value) is int and abs(value) < _LARGEST:
+        return value
+    text = _text(value)
+    if _INTEGER.fullmatch(text) is None:
+        raise errors.header_type_invalid(name, text, "int")
+    return int(text)
 
 
-def _json(kind: type, title: str, name: str) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        parsed = _parsed(value) if type(value) is str else value
-        if not isinstance(parsed, kind) or (parsed is not value and not _is_storable(value, parsed)):
-            raise errors.header_type_invalid(name, _text(value), title)
-        return parsed
+def _json(kind: type, title: str, name: str, value: Any) -> Any:
+    parsed = _parsed(value) if type(value) is str else value
+    if not isinstance(parsed, kind) or (parsed is not value and not _is_storable(value, parsed)):
+        raise errors.header_type_invalid(name, _text(value), title)
+    return parsed
 
-    return read
+
+_array, _object = partial(_json, list, "JSON array"), partial(_json, dict, "JSON object")
 
 
 def _is_storable(text: str, parsed: Any) -> bool:
@@ -137,28 +131,21 @@ def _timeout(value: Any) -> str:
     return text
 
 
-def _choice(name: str, kind: str, *choices: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        text = _text(value)
-        chosen = text.strip(_BLANKS).lower()
-        if chosen not in choices:
-            message = f"The value '{shown(text)}' of the header '{name}' is not a valid enum value of type '{kind}'."
-            raise errors.header_invalid(name, message, f"The value must be one of: <{'|'.join(choices)}>.")
-        return chosen
-
-    return read
+def _choice(name: str, kind: str, choices: tuple[str, ...], value: Any) -> str:
+    text = _text(value)
+    chosen = text.strip(_BLANKS).lower()
+    if chosen not in choices:
+        message = f"The value '{shown(text)}' of the header '{name}' is not a valid enum value of type '{kind}'."
+        raise errors.header_invalid(name, message, f"The value must be one of: <{'|'.join(choices)}>.")
+    return chosen
 
 
 def _no_labels(name: str) -> DittoError:
     return errors.header_invalid(name, f"JSON array for <{name}> contained invalid acknowledgement labels.")
 
 
-_array, _object = partial(_json, list, "JSON array"), partial(_json, dict, "JSON object")
-_requested, _declared = _array(REQUESTED_ACKS), _array(DECLARED_ACKS)
-
-
 def _requested_acks(value: Any) -> list[str]:
-    labels: list[Any] = [] if value == "null" else _requested(value)
+    labels: list[Any] = [] if value == "null" else _array(REQUESTED_ACKS, value)
     if len(labels) > MOST_LABELS:
         raise errors.header_invalid(
             REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels."
@@ -176,7 +163,7 @@ def _requested_acks(value: Any) -> list[str]:
 
 
 def _declared_acks(value: Any) -> list[str]:
-    labels: list[Any] = _declared(value)
+    labels: list[Any] = _array(DECLARED_ACKS, value)
     if any(type(label) is not str for label in labels):
         raise _no_labels(DECLARED_ACKS)
     return labels
@@ -197,9 +184,9 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
     DECLARED_ACKS: _declared_acks,
     TIMEOUT: _timeout,
     CHANNEL: _channel,
-    IF_EQUAL: _choice(IF_EQUAL, "IfEqual", "update", SKIP, SKIP_MINIMIZING_MERGE),
-    LIVE_CHANNEL_TIMEOUT_STRATEGY: _choice(
-        LIVE_CHANNEL_TIMEOUT_STRATEGY, "LiveChannelTimeoutStrategy", "fail", USE_TWIN
+    IF_EQUAL: partial(_choice, IF_EQUAL, "IfEqual", ("update", SKIP, SKIP_MINIMIZING_MERGE)),
+    LIVE_CHANNEL_TIMEOUT_STRATEGY: partial(
+        _choice, LIVE_CHANNEL_TIMEOUT_STRATEGY, "LiveChannelTimeoutStrategy", ("fail", USE_TWIN)
     ),
 }
 
@@ -210,18 +197,13 @@ UNAVAILABLE_HEADERS: dict[str, str] = _TABLES.pop("unavailable")
 
 
 def _definitions() -> Iterator[tuple[str, Definition]]:
-    parsers: dict[str, Callable[[str], Any]] = {
-        "special": _SPECIAL.__getitem__,
-        "boolean": _boolean,
-        "integer": _integer,
-        "array": _array,
-        "object": _object,
-        "text": lambda _: _text,
-    }
+    typed = {"boolean": _boolean, "integer": _integer, "array": _array, "object": _object}
     for kind, known in _TABLES.items():
         for direction, names in known.items():
             for name in names:
-                yield name, Definition(parsers[kind](name), *_DIRECTIONS[direction])
+                parse = _SPECIAL[name] if kind == "special" else _text
+                parse = partial(typed[kind], name) if kind in typed else parse
+                yield name, Definition(parse, *_DIRECTIONS[direction])
 
 
 DEFINITIONS = dict(_definitions())
