@@ -32,6 +32,8 @@ SHOWN, LETTERS, REASON_CHARACTERS, CONTENT_CHARACTERS = 5, 3, 50, 40
 BARS = 30
 """The latest minutes of a trend."""
 
+_LEVELS = "▁▂▃▄▅▆▇█"
+
 STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "failed": "red"}
 
 
@@ -182,9 +184,13 @@ def _plane_tables(planes: PlanesView, now: int) -> list[PlainTable]:
     return [publishers, readers, queues, lakes, letters]
 
 
-def _trends_table(trends: Sequence[tuple[str, list[int]]]) -> PlainTable:
-    from ackstream.observe.outcomes import sparkline
+def sparkline(counts: Sequence[int]) -> str:
+    """Draw counts as a line of bars, relative to the highest; nothing is a blank."""
+    highest = max(counts, default=0)
+    return "".join(" " if not count else _LEVELS[(count * len(_LEVELS) - 1) // highest] for count in counts)
 
+
+def _trends_table(trends: Sequence[tuple[str, list[int]]]) -> PlainTable:
     table = PlainTable("last ten minutes", "", "", right=[1])
     for name, counts in trends:
         if any(counts):

@@ -20,7 +20,6 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_succes
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.errors import REQUEST_TIMEOUT
-from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,15 +54,6 @@ class Trend:
     def total(self, now: int) -> int:
         """Return the sum of the counts."""
         return sum(self.counts(now))
-
-
-_LEVELS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(counts: list[int]) -> str:
-    """Draw counts as a line of bars, relative to the highest; nothing is a blank."""
-    highest = max(counts, default=0)
-    return "".join(" " if not count else _LEVELS[(count * len(_LEVELS) - 1) // highest] for count in counts)
 
 
 Verdict = Literal["answered", "timed out", "failed"]
@@ -125,11 +115,8 @@ class LedgerEntry(NamedTuple):
 
 def read_entry(correlation_id: str, value: bytes | None, at: int) -> LedgerEntry | None:
     """Decode a record of the ledger; return ``None`` for anything else."""
-    value = value or b""
-    try:
-        return LedgerEntry(correlation_id, value, ledger.decode(value), at)
-    except UNREADABLE:
-        return None
+    content = ledger.read(value)
+    return None if content is None else LedgerEntry(correlation_id, value or b"", content, at)
 
 
 class Meter:

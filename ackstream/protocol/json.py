@@ -53,6 +53,19 @@ def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
     return read
 
 
+def optional_reader(kind: Any) -> Callable[[bytes | None], Any]:
+    """Return a function that reads records of a kind, and returns ``None`` for everything else."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(value: bytes | None) -> Any:
+        try:
+            return decode(value or b"")
+        except UNREADABLE:
+            return None
+
+    return read
+
+
 Keys = tuple[str, ...]
 
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.protocol.json import optional_reader
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 DEAD_LETTER_BYTES = 65_536
 """How many bytes of a dead letter's key and value the ledger keeps; all of them are in the topic it came from."""
@@ -153,6 +155,9 @@ encode = msgspec.json.Encoder().encode
 
 decode = msgspec.json.Decoder(LedgerRecord).decode
 """Read a record; values, payloads and replies stay JSON text. Raises ``json.UNREADABLE``."""
+
+read: Callable[[bytes | None], LedgerRecord | None] = optional_reader(LedgerRecord)
+"""Read a record, as :func:`decode` does; ``None`` for everything else."""
 
 
 def divide(record: LedgerRecord, limit: int) -> Iterator[bytes]:

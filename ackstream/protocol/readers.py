@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from ackstream.protocol.json import UNREADABLE, reader
+from ackstream.protocol.json import optional_reader, reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,15 +281,9 @@ Answer: TypeAlias = (
 )
 """Records that settle publishes on the topic ``publisher-acks``."""
 
-_answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 read: Callable[[bytes], ConsumerRecord] = reader(ConsumerRecord, "a consumer")
 write = msgspec.json.Encoder().encode
 """Return the JSON of a record; response data is base64."""
 
-
-def read_answer(value: bytes) -> Answer | None:
-    """Read a record of settle; ``None`` for everything else on that topic, such as acknowledgements of persist."""
-    try:
-        return _answer.decode(value)
-    except UNREADABLE:
-        return None
+read_answer: Callable[[bytes | None], Answer | None] = optional_reader(Answer)
+"""Read a record of settle; ``None`` for everything else on that topic, such as acknowledgements of persist."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ackstream.cli.monitoring import watch_screen
+from ackstream.cli.monitoring import sparkline, watch_screen
 from ackstream.cli.tables import _story as story
 from ackstream.cli.terminal import Terminal, escaped, moment, plain, result_table, span
 from ackstream.observe.feeds import JobSign, Lag, Overview
@@ -150,3 +150,15 @@ def test_the_content_of_a_story_is_indented_where_it_is_json():
     told = _printed(story([record | {"content": '{"a":{"b":[1.00,1e400]}}', "traceparent": "00-a-b-01"}]))
     assert told.splitlines()[:4] == ["now outcome 200", "  timeout", "  i", "  traceparent 00-a-b-01"]
     assert '  {\n    "a": {\n      "b": [\n        1.00,\n        1e400\n' in told
+
+
+@pytest.mark.parametrize(
+    ("counts", "line"), [([], ""), ([0, 0], "  "), ([1, 0, 8], "▁ █"), ([5], "█"), (list(range(1, 9)), "▁▂▃▄▅▆▇█")]
+)
+def test_a_sparkline_is_relative_to_its_highest_count(counts: list[int], line: str) -> None:
+    assert sparkline(counts) == line
+
+
+@given(st.lists(st.integers(0, 10**9)))
+def test_a_sparkline_has_a_bar_for_every_count_but_zero(counts: list[int]) -> None:
+    assert [bar == " " for bar in sparkline(counts)] == [not count for count in counts]

@@ -1,4 +1,4 @@
-"""Verdicts, counts over a window and in total, trends and sparklines."""
+"""Verdicts, counts over a window and in total, and trends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ackstream.observe.outcomes import (
     percentiles,
     read_entry,
     read_outcome,
-    sparkline,
     verdict,
 )
 from ackstream.protocol import ledger
@@ -229,18 +228,6 @@ def test_a_trend_counts_everything_once_and_keeps_no_more_than_its_spans(
     first = (now // span - length + 1) * span
     assert trend.total(now) == sum(at >= first for at in times)
     assert len(trend._counts) <= length
-
-
-@pytest.mark.parametrize(
-    ("counts", "line"), [([], ""), ([0, 0], "  "), ([1, 0, 8], "▁ █"), ([5], "█"), (list(range(1, 9)), "▁▂▃▄▅▆▇█")]
-)
-def test_a_sparkline_is_relative_to_its_highest_count(counts: list[int], line: str) -> None:
-    assert sparkline(counts) == line
-
-
-@given(st.lists(st.integers(0, 10**9)))
-def test_a_sparkline_has_a_bar_for_every_count_but_zero(counts: list[int]) -> None:
-    assert [bar == " " for bar in sparkline(counts)] == [not count for count in counts]
 
 
 ERROR = raw(thing_not_found("a:b").to_dict())

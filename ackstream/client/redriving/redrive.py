@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from kafka import errors
 
 from ackstream.client.errors import RedriveStopped
@@ -27,8 +26,8 @@ from ackstream.kafka.library import end_transaction, partition_of, producer_iden
 from ackstream.kafka.parties import REDRIVE
 from ackstream.kafka.reader import POLL_MS, TopicReader, check_topics
 from ackstream.protocol import record_headers
-from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.ledger import AuditRow, LedgerRecord, decode, encode
+from ackstream.protocol.json import optional_reader
+from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode, read
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ KEY, EVENT = b"redrive", "redrive"
 
 _AT_END = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
 """The coordinates of an unusable record at the end of the reason of correlate's dead letters."""
-_answer = msgspec.json.Decoder(CommandAck).decode
+_read_answer: Callable[[bytes | None], CommandAck | None] = optional_reader(CommandAck)
 
 
 @dataclass
@@ -144,9 +143,10 @@ def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], re
     number = len(reader.consumer.partitions_for_topic(topic))
     # the topic may have had fewer partitions when earlier rows were written
     partitions = {partition_of(KEY, count) for count in range(1, number + 1)}
-    done: dict[str, str] = {}
+    done: dict[str, str | None] = {}
     for record in all_of(reader, partitions, topic):
-        if record.key == KEY and (row := _row(record.value)) is not None:
+        row = read(record.value) if record.key == KEY else None
+        if row is not None and row.audit is not None and row.audit.event == EVENT:
             done[row.id] = row.audit.command
     refused: Counter[str] = Counter()
     with database(settings.lake, (AUDIT, MESSAGES)) as connection:
@@ -164,14 +164,6 @@ def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], re
     left = [letter for letter in letters if sent[letter.id] <= refused[letter.id]]
     report.earlier = report.chosen - len(left)
     return left
-
-
-def _row(value: bytes | None) -> Any:
-    try:
-        record = decode(value or b"")
-    except UNREADABLE:
-        return None
-    return record if record.audit is not None and record.audit.event == EVENT else None
 
 
 # -- sending -----------------------------------------------------------------------------------------------------------
@@ -327,10 +319,8 @@ def user() -> str:
 def came_back(record: Any, sent: AbstractSet[str], publisher: str) -> bool:
     """Return whether a record is the dead letter of a record in ``sent``, or refuses a message of a publisher."""
     if record.key == publisher.encode():
-        try:
-            return _answer(record.value or b"").status == "failure"
-        except UNREADABLE:
-            return False
+        answer = _read_answer(record.value)
+        return answer is not None and answer.status == "failure"
     headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     reason = _AT_END.search(headers.get(record_headers.REASON, ""))
     names = (record_headers.TOPIC, record_headers.PARTITION, record_headers.OFFSET)

@@ -197,6 +197,7 @@ UNAVAILABLE_HEADERS: dict[str, str] = _TABLES.pop("unavailable")
 
 
 def _definitions() -> Iterator[tuple[str, Definition]]:
+    typed: dict[str, Callable[[str, Any], Any]]
     typed = {"boolean": _boolean, "integer": _integer, "array": _array, "object": _object}
     for kind, known in _TABLES.items():
         for direction, names in known.items():

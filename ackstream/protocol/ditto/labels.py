@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from ackstream.protocol import errors
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.json import optional_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 TWIN_PERSISTED: Final = "twin-persisted"
 LIVE_RESPONSE: Final = "live-response"
@@ -146,7 +146,7 @@ class DeclarationEntry(msgspec.Struct, frozen=True):
         return timestamp < self.expires and (claim.labels, claim.group) == (own.labels, own.group)
 
 
-_decode = msgspec.json.Decoder(Claim).decode
+_read_claim: Callable[[bytes | None], Claim | None] = optional_reader(Claim)
 
 
 class Declarations:
@@ -217,13 +217,8 @@ def _contested(claim: Claim) -> list[tuple[str, str]]:
 
 
 def _read(value: bytes | None) -> Claim | None:
-    if not value:
-        return None
-    try:
-        claim = _decode(value)
-    except UNREADABLE:
-        return None
-    return claim if claim.labels.isdisjoint(BUILT_IN) else None
+    claim = _read_claim(value)
+    return claim if claim is not None and claim.labels.isdisjoint(BUILT_IN) else None
 
 
 Span: TypeAlias = tuple[int, int]
