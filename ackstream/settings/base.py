@@ -7,6 +7,7 @@ import re
 import sys
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
@@ -159,48 +160,16 @@ ENV_PREFIX = "ACKSTREAM_"
 
 ORIGIN = r"^[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?$"
 HOST = r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$"
-_NAME = "may have letters, digits, dots, underscores and hyphens only"
-_FORMS = {
-    r"^[A-Za-z0-9._-]*$": _NAME,
-    r"^[A-Za-z0-9._-]+$": _NAME,
-    r"^\d+[kmgKMG]$": "must be a whole number with k, m or g, such as 512m",
-    "^/": "must begin with a slash",
+_SENTENCES = parse_toml(Path(__file__).with_name("sentences.toml").read_text("utf-8"))
+_PROBLEMS: dict[str, str] = _SENTENCES["problems"]
+"""The ends of sentences, by the types of pydantic's errors."""
+_FORMS: dict[str, str] = _SENTENCES["forms"] | {
     ORIGIN: "it is not the origin of a page: write its scheme, host and port if any, such as https://app.example or "
     "http://localhost:3000",
     HOST: "it is not the name of a host: write it as in a URL, without scheme and port, such as things.example, or "
     "*.things.example for all names below",
-    r"/|\{\{": "it has no slash: write exchange/routing-key, exchange/ for an empty key, or /queue",
-    "^(GET|POST|PUT|PATCH|DELETE):/": "it is not a method and a path, such as POST:/events; methods are GET, "
-    "POST, PUT, PATCH, DELETE",
-    r"^https?://[^/?#@\s]+(/[^?#\s]*)?$": "it is not a URL such as https://service.example/api, without user and query",
-    r"^[^*\s]+$": "must have neither spaces nor asterisks",
 }
 """The patterns in words."""
-
-_WHOLE, _NUMBER, _LIST, _TABLE = "must be a whole number", "must be a number", "must be a list", "must be a table"
-_PROBLEMS = {
-    "missing": "is missing",
-    "union_tag_not_found": "is missing",
-    "union_tag_invalid": "must be one of {expected_tags}",
-    "literal_error": "must be {expected}",
-    "greater_than": "must be more than {gt}",
-    "greater_than_equal": "must be {ge} or more",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be {le} or less",
-    "too_short": "must have {min_length} entries or more",
-    "too_long": "must have {max_length} entries or fewer",
-    "string_too_short": "must have {min_length} characters or more",
-    "string_too_long": "must have {max_length} characters or fewer",
-    "string_pattern_mismatch": "must have the form {pattern}",
-    "string_type": "must be a text",
-    "path_type": "must be a text",
-    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _WHOLE),
-    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), _NUMBER),
-    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), _LIST),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _TABLE),
-}
-"""The ends of sentences, by the types of pydantic's errors."""
 
 
 def problem(entry: Any) -> str:
