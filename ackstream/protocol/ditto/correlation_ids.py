@@ -13,7 +13,6 @@ import re
 import secrets
 from collections import OrderedDict
 from contextlib import suppress
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -122,7 +121,8 @@ class Latest(OrderedDict[K, V]):
         return value
 
 
-SPARE = 1_000
+SPARE = 100
+"""As many ids are remembered without a look at whether their time is over."""
 
 
 class RecentIds:
@@ -132,32 +132,23 @@ class RecentIds:
         """Remember each id for ``seconds``, unless :meth:`add` has another time."""
         self._seconds = seconds
         self._until: dict[str, float] = {}
-        # an id may be in it more than once: the last time counts
-        self._due: list[tuple[float, str]] = []
+        self._sweep_at = SPARE
 
     def add(self, identity: str, now: float, seconds: float | None = None) -> None:
         """Remember an id."""
-        self._expire(now)
-        until = self._until[identity] = now + (self._seconds if seconds is None else seconds)
-        heappush(self._due, (until, identity))
-        if len(self._due) > 2 * len(self._until) + SPARE:
-            # ids that were added again and again
-            self._due = [(until, identity) for identity, until in self._until.items()]
-            heapify(self._due)
+        self._until[identity] = now + (self._seconds if seconds is None else seconds)
+        if len(self._until) > self._sweep_at:
+            for expired in [known for known, until in self._until.items() if until <= now]:
+                self._forget(expired)
+            self._sweep_at = max(SPARE, 2 * len(self._until))
 
     def known(self, identity: str, now: float) -> bool:
         """Return whether an id is remembered."""
         return self._until.get(identity, now) > now
 
-    def _expire(self, now: float) -> None:
-        while self._due and self._due[0][0] <= now:
-            until, identity = heappop(self._due)
-            if self._until.get(identity) == until:
-                del self._until[identity]
-                self._forget(identity)
-
     def _forget(self, identity: str) -> None:
-        """Drop the further knowledge about an id."""
+        """Drop all that is known of an id."""
+        self._until.pop(identity, None)
 
 
 class ForwardedIds(RecentIds):
@@ -172,18 +163,16 @@ class ForwardedIds(RecentIds):
 
     def issue(self, original: str, now: float, seconds: float | None = None) -> str:
         """Return the id for a signal (``original`` on the wire) as it is shown, with a suffix while another is open."""
-        self._expire(now)
         issued = wanted = shown_id(original)
-        if not self.known(wanted, now):
-            # nor its earlier meaning: those that were to be remembered for longer keep it from being dropped
-            self._forget(wanted)
-        else:
+        if self.known(wanted, now):
             numbered = _NUMBERED.fullmatch(wanted)
             head, first = (wanted, 0) if numbered is None else (numbered[1], int(numbered[2]) + 1)
             number = self._numbers.get(wanted, first)
             while self.known(issued := suffixed(head, number), now):
                 number += 1
             self._numbers[wanted] = number + 1
+        # it may have had another meaning, whose time is over
+        self._forget(issued)
         self._originals[issued] = original
         self.add(issued, now, seconds)
         return issued
@@ -193,5 +182,6 @@ class ForwardedIds(RecentIds):
         return self._originals.get(issued) if self.known(issued, now) else None
 
     def _forget(self, identity: str) -> None:
+        super()._forget(identity)
         self._originals.pop(identity, None)
         self._numbers.pop(identity, None)

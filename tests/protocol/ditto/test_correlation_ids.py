@@ -148,10 +148,17 @@ def test_one_id_that_lasts_long_keeps_no_others_in_memory() -> None:
         ids.issue(str(number), number)
         ids.add("again", number)
     assert ids.known("long", 1_000)
-    assert len(ids._originals) < 100
+    assert len(ids._originals) < 200
     for _ in range(5_000):
         ids.add("again", 1_000, 86_400)
-    assert len(ids._due) < 5_000
+    assert len(ids._until) < 200
+
+
+def test_a_suffix_whose_time_is_over_begins_anew() -> None:
+    ids = ForwardedIds(10)
+    assert [ids.issue(identity, 0) for identity in ("c", "c", "c#0", "c#0")] == ["c", "c#0", "c#1", "c#2"]
+    ids.issue("c", 5)
+    assert [ids.issue(identity, 11) for identity in ("c#0", "c#0")] == ["c#0", "c#1"]
 
 
 def test_an_id_that_has_expired_is_issued_as_it_is_behind_one_that_lasts_longer() -> None:
