@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -168,7 +168,7 @@ class Summary:
 
     def __init__(self, found: pa.Table) -> None:
         """Take the columns of :data:`PROJECTED`, in which rows may be missing."""
-        self.spans = _united(found["spans"].to_pylist())
+        self.spans = _united(found["spans"])
         self.bytes = sum(found["bytes"].to_pylist())
         self._found = found if max(found["bytes"].to_pylist(), default=0) <= SMALL else None
 
@@ -185,19 +185,17 @@ def summarise(records: DataFrame) -> Summary:
     return Summary(records.selectExpr("spans", "bytes", *small).toArrow())
 
 
-def _united(chunks: Iterable[list[dict[str, Any]]]) -> list[BatchSpan]:
-    by_query: dict[str | None, list[dict[str, Any]]] = {}
-    for spans in chunks:
-        for span in spans:
-            by_query.setdefault(span["query_id"], []).append(span)
+def _united(spans: pa.ChunkedArray) -> list[BatchSpan]:
+    """Unite the spans of each query, which come in lists."""
+    whole = [("first_batch", "min"), ("last_batch", "max"), ("identities", "list"), *((name, "sum") for name in TABLES)]
     found = []
-    for query_id, own in by_query.items():
-        identities = np.concatenate([np.frombuffer(span["identities"], np.uint64) for span in own])
+    by_query = pa.Table.from_struct_array(pc.list_flatten(spans)).group_by("query_id", use_threads=False)
+    for own in by_query.aggregate(whole).to_pylist():
+        identities = np.frombuffer(b"".join(own["identities_list"]), np.uint64)
         # two records with one hash would only be compared in vain
         copies = len(identities) - len(np.unique(identities))
-        extent = min(span["first_batch"] for span in own), max(span["last_batch"] for span in own)
-        counts = {name: sum(span[name] for span in own) for name in TABLES}
-        found.append(BatchSpan(query_id, *extent, copies, counts))
+        counts = {name: own[f"{name}_sum"] for name in TABLES}
+        found.append(BatchSpan(own["query_id"], own["first_batch_min"], own["last_batch_max"], copies, counts))
     return found
 
 
