@@ -246,9 +246,7 @@ class _Link:
             self._retry(fault)
         elif self._worker is not None and not self._worker.alive:
             # the sources continue: a restart would deliver, and execute, their messages in flight again
-            fault = "It no longer publishes to its targets."
-            if self._worker.error is not None:
-                fault = f"{fault} {self._worker.error}"
+            fault = self._worker.fault
             self._close_worker()
             self._retry(fault)
         if now < self._open_at:

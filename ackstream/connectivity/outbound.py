@@ -239,9 +239,9 @@ class OutboundWorker(Closing):
         return self._worker.life.alive and not self._away
 
     @property
-    def error(self) -> Exception | None:
-        """The error that has ended it; ``None`` if it is alive, or the other system is away."""
-        return self._worker.life.error
+    def fault(self) -> str:
+        """Why it no longer publishes: the error that has ended it, unless the other system is away."""
+        return f"It no longer publishes to its targets. {self._worker.life.error or ''}".rstrip()
 
     def close(self) -> None:
         """Wait for confirmations for at most 5 s, then stop; unconfirmed signals are published at the next start."""

@@ -25,7 +25,7 @@ from ackstream.connectivity.transports.transport import (
     redelivers,
     transport,
 )
-from ackstream.errors import MissingCodecError, SettingsError, UnreachableError
+from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import MAX_BACKOFF_SECONDS, Closing
 from ackstream.observe.metrics import CONNECTION_FAILURES, FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN
@@ -56,7 +56,7 @@ class Part(Closing):
 
     def __init__(self) -> None:
         self.alive, self.connected, self.closed = True, True, False
-        self.error: Exception | None = None
+        self.fault = "It no longer publishes."
         self.raises: Exception | None = None
         self.published: list[Any] = []
         self.confirms: list[Any] = []
@@ -164,11 +164,11 @@ def test_targets_that_an_error_has_ended_are_opened_again_and_the_log_has_its_se
 ) -> None:
     opened.turn(0.0)
     opened.last("worker").alive = False
-    opened.last("worker").error = MissingCodecError("Records of signals are compressed with zstd: pip install x.")
+    opened.last("worker").fault = "It no longer publishes. Records of signals are compressed with zstd."
     assert not opened.turn(1.0)
     assert caplog.messages[-1] == (
-        "The connection c is not open: It no longer publishes to its targets. Records of signals are compressed with"
-        " zstd: pip install x. Retrying in 0.1 s."
+        "The connection c is not open: It no longer publishes. Records of signals are compressed with zstd. Retrying in"
+        " 0.1 s."
     )
 
 

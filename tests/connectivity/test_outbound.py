@@ -424,9 +424,10 @@ def test_a_signal_whose_labels_were_lost_before_it_failed_is_published_again(mon
 
 def test_a_worker_that_an_error_has_ended_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(monkeypatch, Other())
-    assert (running.worker.alive, running.worker.error) == (True, None)
-    running.life.alive, running.life.error = False, (error := MissingCodecError("Records are compressed."))
-    assert (running.worker.alive, running.worker.error) == (False, error)
+    running.life.alive = False
+    assert running.worker.fault == "It no longer publishes to its targets."
+    running.life.error = MissingCodecError("Records are compressed.")
+    assert running.worker.fault == "It no longer publishes to its targets. Records are compressed."
 
 
 def test_behind_a_signal_that_is_published_again_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
