@@ -177,10 +177,7 @@ def documentation_routes(dependencies: Dependencies) -> list[Route]:
         "/doc/start.js": (gzip.compress((VIEWER / "start.js").read_bytes(), mtime=0), script),
         "/doc/swagger-ui-bundle.js": ((VIEWER / "swagger-ui-bundle.js.gz").read_bytes(), script),
         "/doc/swagger-ui.css": ((VIEWER / "swagger-ui.css.gz").read_bytes(), style),
-        "/doc/openapi.json": (
-            gzip.compress(document, mtime=0),
-            "application/json",
-        ),
+        "/doc/openapi.json": (gzip.compress(document, mtime=0), "application/json"),
     }
     tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, (content, _) in contents.items()}
 
